@@ -1,0 +1,1 @@
+"""Train language models to use tools while they reason."""

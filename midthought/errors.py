@@ -1,0 +1,74 @@
+"""One class per mistake; each message names the value that was wrong and the remedy.
+
+    MidthoughtError
+    ├── UserError                 the user can mend it: the command line prints the message alone and exits with code 2
+    │   ├── SettingsError         a wrong key or value in the settings            (also a ValueError)
+    │   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
+    │   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
+    │   ├── CheckpointError       a run or checkpoint that is not there or not whole (also a FileNotFoundError)
+    │   ├── MemoryStoreError      a memory that is not built, or built otherwise    (also a ValueError)
+    │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
+    ├── RecordError               a Trajectory whose invariants do not hold        (also a ValueError)
+    ├── ForeignTextError          foreign text that would have become a control token (also a ValueError)
+    └── EngineError               the engine cannot do what was asked              (also a RuntimeError)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MidthoughtError(Exception):
+    """Root of every error that this library raises on purpose."""
+
+
+class UserError(MidthoughtError):
+    """A mistake that the user can mend; shown without a traceback, exit code 2."""
+
+
+class SettingsError(UserError, ValueError):
+    """A key or value in the settings that is not valid."""
+
+
+class TranscriptError(UserError, ValueError):
+    """A transcript that cannot be read, or a folder without any."""
+
+
+class ModelPathError(UserError, FileNotFoundError):
+    """A model path that is not there, or holds no model that can be loaded."""
+
+
+class CheckpointError(UserError, FileNotFoundError):
+    """A run folder or checkpoint that is not there or not whole."""
+
+
+class MemoryStoreError(UserError, ValueError):
+    """A memory that has not been built, or was built with other settings."""
+
+
+class MissingExtraError(UserError, ImportError):
+    """An optional package is missing."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'midthought[{extra}]'")
+
+
+class RecordError(MidthoughtError, ValueError):
+    """A Trajectory whose invariants do not hold."""
+
+
+class ForeignTextError(MidthoughtError, ValueError):
+    """Foreign text whose encoding contains a control token."""
+
+
+class EngineError(MidthoughtError, RuntimeError):
+    """The engine cannot do what was asked of it."""
+
+
+def near_names(wrong: str, known: Iterable[str]) -> str:
+    """A sentence that names what was probably meant: `Did you mean 'gae'? Known: gae, grpo.`"""
+    known = sorted(known)
+    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+    meant = f"Did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
+    return f"{meant}Known: {', '.join(known)}."

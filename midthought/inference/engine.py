@@ -1,0 +1,52 @@
+"""The contract between the rollout loop and whatever samples tokens. Engines know nothing of text, tools or rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from midthought.types import Completion
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    max_tokens: int
+    """Most tokens to sample in this call."""
+    temperature: float = 1.0
+    """0 takes the most probable token; its recorded log-probability is then that of the distribution at temperature 1."""
+    top_p: float = 1.0
+    """Only 1.0 keeps the recorded log-probabilities those of the model; smaller values renormalise over the nucleus."""
+    seed: int = 0
+    """The token at position n of the sequence is drawn from (seed, n), whatever else is in the batch."""
+
+
+class Stopper(Protocol):
+    """Watches one episode's sampled tokens."""
+
+    def feed(self, token_id: int) -> bool:
+        """Take the next sampled token; True where generation is to stop after it."""
+        ...
+
+
+class Engine(Protocol):
+    """Samples from one policy; the model's weights may change between calls, never within a batch."""
+
+    policy_version: int
+    eos_token_ids: frozenset[int]
+
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        """Continue `token_ids`. `episode` names the sequence: what it kept of an earlier call's prefix is used again."""
+        ...
+
+    def open(self, episode: int) -> None:
+        """Say that this episode will ask for samples; deterministic scheduling waits for every open episode."""
+        ...
+
+    def close(self, episode: int) -> None:
+        """The episode has ended; give its room back."""
+        ...

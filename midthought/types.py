@@ -1,0 +1,347 @@
+"""The records that every room shares. The Trajectory stands in the middle: the rollout fills it, the learner reads it.
+
+Nothing here knows a tokenizer, a model or a tool: token ids are integers, log-probabilities are floats.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from midthought.errors import RecordError
+
+
+class StopReason(enum.StrEnum):
+    """Why an episode ended. Exactly one of them, set once."""
+
+    ANSWERED = "answered"
+    """The policy ended its answer (end-of-sequence) and nothing replied."""
+    LENGTH = "length"
+    """The token budget was spent before the answer ended."""
+    MAX_TURNS = "max_turns"
+    """The limit on turns was reached."""
+    FAILED = "failed"
+    """The episode broke (engine, environment); the error stands in `Trajectory.error`."""
+    CANCELLED = "cancelled"
+    """Somebody stopped the run."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """True where the policy did not end the episode itself."""
+        return self is not StopReason.ANSWERED
+
+
+class Finish(enum.StrEnum):
+    """Why one call of `engine.sample` ended."""
+
+    CALL = "call"
+    """The stopper said that a call ended inside the last token."""
+    END = "end"
+    """An end-of-sequence token was sampled; it is the last of `token_ids`."""
+    LENGTH = "length"
+    """`max_tokens` were sampled."""
+
+
+class SpanKind(enum.StrEnum):
+    """Who wrote a run of tokens. The loss mask follows from it: only SAMPLED tokens are trained on."""
+
+    PROMPT = "prompt"
+    SAMPLED = "policy"
+    RESULT = "tool"
+    REPLY = "reply"
+
+
+class ToolOutcome(enum.StrEnum):
+    """What became of a tool call. Everything but OK is an error result that the model reads."""
+
+    OK = "ok"
+    MALFORMED = "malformed"
+    UNKNOWN_TOOL = "unknown_tool"
+    BAD_ARGUMENTS = "bad_arguments"
+    RAISED = "raised"
+    TIMED_OUT = "timed_out"
+    NO_CALLS_LEFT = "no_calls_left"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One question (or start of an episode) with what is needed to judge it.
+
+    `labels` are for measuring and for demonstrations only (for example `needs_memory`, `kind`): no reward may read them.
+    """
+
+    task_id: str
+    prompt: str
+    """The user's message, as text; foreign text: it is encoded so that it cannot hold a control token."""
+    answer: str
+    """The ground truth."""
+    aliases: tuple[str, ...] = ()
+    """Other right answers."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
+    """Ids of the memory's chunks that prove the answer."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "labels": dict(self.labels)}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Task:
+        fields = dict(row)
+        fields["aliases"] = tuple(fields.get("aliases", ()))
+        fields["evidence"] = tuple(fields.get("evidence", ()))
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """What one call of `engine.sample` gave: ids and the log-probabilities of the distribution that was sampled from."""
+
+    token_ids: tuple[int, ...]
+    sampled_logprobs: tuple[float, ...]
+    finish: Finish
+    policy_version: int = 0
+    num_cut: int = 0
+    """Tokens that a server sampled beyond the end of the call and that were cut."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParsedAction:
+    """What was asked: the first or one of several calls found in a text. `success` is False where it cannot be run."""
+
+    tool_name: str | None
+    parameters: Mapping[str, Any]
+    raw_text: str
+    success: bool
+    error: str | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class ToolCall:
+    """What was run, with its result. Empty and falsy where nothing was called."""
+
+    tool_name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    success: bool | None = None
+    result: str | None = None
+    """What the model reads: the tool's words, or the error's."""
+
+    def __bool__(self) -> bool:
+        return self.tool_name is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolEvent:
+    """One call as it happened: the record that rewards and metrics are computed from."""
+
+    call: ToolCall
+    outcome: ToolOutcome
+    seconds: float = 0.0
+    """Wall-clock seconds from asking to having the result, waiting included."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What the tool says beside its words, for example the ids of the chunks it found. JSON values only."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reward:
+    """An episode's reward: `total` is the weighted sum of `parts`, each already multiplied by its weight."""
+
+    parts: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens `start:end` of a segment, all of one kind."""
+
+    kind: SpanKind
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """One append-only run of tokens. `loss_mask` and `sampled_logprobs` are as long as `token_ids`."""
+
+    token_ids: list[int] = field(default_factory=list)
+    loss_mask: list[bool] = field(default_factory=list)
+    sampled_logprobs: list[float] = field(default_factory=list)
+    """NaN where no log-probability was recorded (context, demonstrations)."""
+    spans: list[Span] = field(default_factory=list)
+
+    def _append(self, kind: SpanKind, token_ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        if not token_ids:
+            return
+        start, end = len(self.token_ids), len(self.token_ids) + len(token_ids)
+        self.token_ids.extend(token_ids)
+        self.sampled_logprobs.extend(logprobs)
+        self.loss_mask.extend([kind is SpanKind.SAMPLED] * len(token_ids))
+        if self.spans and self.spans[-1].kind is kind and kind is SpanKind.SAMPLED:
+            self.spans[-1] = Span(kind, self.spans[-1].start, end)
+        else:
+            self.spans.append(Span(kind, start, end))
+
+
+class Trajectory:
+    """One episode as a ledger of tokens, filled only by `add_sampled`, `add_results` and `add_reply`.
+
+    The method that appended a token decides whether it is trained on; nothing else can. The same record holds a
+    demonstration for SFT (`add_demonstrated`: tokens of the policy's side that were written for it).
+
+    >>> trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), prompt_ids=[1, 2])
+    >>> trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-0.1, -0.2), finish=Finish.CALL))
+    >>> event = ToolEvent(call=ToolCall(tool_name="look", success=True, result="Ada"), outcome=ToolOutcome.OK)
+    >>> trajectory.add_results([event], token_ids=[7, 8, 9])
+    >>> trajectory.add_sampled(Completion(token_ids=(3,), sampled_logprobs=(-0.3,), finish=Finish.END))
+    >>> trajectory.token_ids, trajectory.loss_mask
+    ([1, 2, 5, 6, 7, 8, 9, 3], [False, False, True, True, False, False, False, True])
+    """
+
+    def __init__(self, task: Task, prompt_ids: Sequence[int], *, seed: int = 0, group: int = 0) -> None:
+        self.task = task
+        self.seed = seed
+        """Seed of this episode's sampling; token number n of the episode is drawn from (seed, n)."""
+        self.group = group
+        """Episodes of one group share a task (GRPO)."""
+        self.segments: list[Segment] = []
+        self.tool_events: list[ToolEvent] = []
+        self.stop_reason: StopReason | None = None
+        self.error: str | None = None
+        self.reward: Reward | None = None
+        self.policy_versions: list[int] = []
+        """The policy version of every completion, in order."""
+        self.num_cut = 0
+        self.begin_segment(prompt_ids)
+
+    # -- filling -----------------------------------------------------------------------------------------------
+
+    def begin_segment(self, prompt_ids: Sequence[int]) -> None:
+        """Start a new run of tokens (the first one, or after a chat template rewrote history)."""
+        if not prompt_ids:
+            raise RecordError(f"task {self.task.task_id!r}: a segment needs at least one prompt token, got none")
+        self.segments.append(Segment())
+        self._add_context(SpanKind.PROMPT, prompt_ids)
+
+    def add_sampled(self, completion: Completion) -> None:
+        """Append what the policy sampled: mask True, with its log-probabilities."""
+        if len(completion.token_ids) != len(completion.sampled_logprobs):
+            raise RecordError(
+                f"task {self.task.task_id!r}: {len(completion.token_ids)} sampled tokens "
+                f"but {len(completion.sampled_logprobs)} log-probabilities"
+            )
+        self._require_open()
+        self.segments[-1]._append(SpanKind.SAMPLED, completion.token_ids, completion.sampled_logprobs)
+        self.policy_versions.append(completion.policy_version)
+        self.num_cut += completion.num_cut
+
+    def add_demonstrated(self, token_ids: Sequence[int]) -> None:
+        """Append what a demonstration writes in the policy's place: mask True, log-probabilities NaN (none were sampled)."""
+        self._require_open()
+        self.segments[-1]._append(SpanKind.SAMPLED, token_ids, [math.nan] * len(token_ids))
+
+    def add_results(self, events: Sequence[ToolEvent], token_ids: Sequence[int]) -> None:
+        """Append the rendered results of `events`: mask False."""
+        if not events:
+            raise RecordError(f"task {self.task.task_id!r}: results without any tool event")
+        self._require_open()
+        self.tool_events.extend(events)
+        self._add_context(SpanKind.RESULT, token_ids)
+
+    def add_reply(self, token_ids: Sequence[int]) -> None:
+        """Append what the environment or user said: mask False."""
+        self._require_open()
+        self._add_context(SpanKind.REPLY, token_ids)
+
+    def _add_context(self, kind: SpanKind, token_ids: Sequence[int]) -> None:
+        self.segments[-1]._append(kind, token_ids, [math.nan] * len(token_ids))
+
+    def _require_open(self) -> None:
+        if self.stop_reason is not None:
+            raise RecordError(f"task {self.task.task_id!r}: the episode has ended ({self.stop_reason}); nothing can be added")
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Token ids of the current (last) segment: what the engine continues from."""
+        return self.segments[-1].token_ids
+
+    @property
+    def loss_mask(self) -> list[bool]:
+        """True for the tokens that the policy wrote, in the current segment."""
+        return self.segments[-1].loss_mask
+
+    @property
+    def sampled_logprobs(self) -> list[float]:
+        """Log-probabilities of the sampled tokens in the current segment, NaN elsewhere."""
+        return self.segments[-1].sampled_logprobs
+
+    @property
+    def spans(self) -> list[Span]:
+        return self.segments[-1].spans
+
+    @property
+    def num_sampled(self) -> int:
+        """Number of tokens that the policy wrote, over all segments."""
+        return sum(sum(segment.loss_mask) for segment in self.segments)
+
+    @property
+    def num_response(self) -> int:
+        """Number of tokens after the prompts: policy, tools and replies, over all segments."""
+        return sum(len(segment.token_ids) - segment.spans[0].end for segment in self.segments)
+
+    @property
+    def num_calls(self) -> int:
+        """Number of calls that were asked for, whatever became of them."""
+        return len(self.tool_events)
+
+    @property
+    def policy_version(self) -> int:
+        """The policy version that the last completion was sampled from; 0 where nothing was."""
+        return self.policy_versions[-1] if self.policy_versions else 0
+
+    def sampled_runs(self) -> list[list[int]]:
+        """The policy's own tokens, one list per uninterrupted run, over all segments."""
+        return [
+            segment.token_ids[span.start : span.end]
+            for segment in self.segments
+            for span in segment.spans
+            if span.kind is SpanKind.SAMPLED
+        ]
+
+    def check(self) -> None:
+        """Raise RecordError where an invariant does not hold: spans tile the tokens, the mask follows from the spans."""
+        for number, segment in enumerate(self.segments):
+            where = f"task {self.task.task_id!r}, segment {number}"
+            lengths = {len(segment.token_ids), len(segment.loss_mask), len(segment.sampled_logprobs)}
+            if len(lengths) != 1:
+                raise RecordError(f"{where}: token ids, mask and log-probabilities differ in length: {sorted(lengths)}")
+            position = 0
+            for span in segment.spans:
+                if span.start != position or span.end <= span.start:
+                    raise RecordError(f"{where}: spans do not tile the tokens at {position}: {span}")
+                if any(flag != (span.kind is SpanKind.SAMPLED) for flag in segment.loss_mask[span.start : span.end]):
+                    raise RecordError(f"{where}: the loss mask contradicts {span}")
+                if span.kind is not SpanKind.SAMPLED and not all(
+                    math.isnan(value) for value in segment.sampled_logprobs[span.start : span.end]
+                ):
+                    raise RecordError(f"{where}: context tokens carry log-probabilities at {span}")
+                position = span.end
+            if position != len(segment.token_ids):
+                raise RecordError(f"{where}: spans end at {position}, tokens at {len(segment.token_ids)}")
+            if not segment.spans or segment.spans[0].kind is not SpanKind.PROMPT:
+                raise RecordError(f"{where}: does not begin with a prompt")
+
+
+@dataclass(kw_only=True, slots=True)
+class RolloutData:
+    """The trajectories of one iteration, with how long they took."""
+
+    trajectories: list[Trajectory]
+    seconds: float = 0.0
+    policy_version: int = 0
