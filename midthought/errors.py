@@ -1,16 +1,16 @@
 """One class per mistake; each message names the value that was wrong and the remedy.
 
-    MidthoughtError
-    ├── UserError                 the user can mend it: the command line prints the message alone and exits with code 2
-    │   ├── SettingsError         a wrong key or value in the settings            (also a ValueError)
-    │   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
-    │   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
-    │   ├── CheckpointError       a run or checkpoint that is not there or not whole (also a FileNotFoundError)
-    │   ├── MemoryStoreError      a memory that is not built, or built otherwise    (also a ValueError)
-    │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
-    ├── RecordError               a Trajectory whose invariants do not hold        (also a ValueError)
-    ├── ForeignTextError          foreign text that would have become a control token (also a ValueError)
-    └── EngineError               the engine cannot do what was asked              (also a RuntimeError)
+MidthoughtError
+├── UserError                 the user can mend it: the command line prints the message alone and exits with code 2
+│   ├── SettingsError         a wrong key or value in the settings            (also a ValueError)
+│   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
+│   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
+│   ├── CheckpointError       a run or checkpoint that is not there or not whole (also a FileNotFoundError)
+│   ├── MemoryStoreError      a memory that is not built, or built otherwise    (also a ValueError)
+│   └── MissingExtraError     an optional package is not installed             (also an ImportError)
+├── RecordError               a Trajectory whose invariants do not hold        (also a ValueError)
+├── ForeignTextError          foreign text that would have become a control token (also a ValueError)
+└── EngineError               the engine cannot do what was asked              (also a RuntimeError)
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class ToolOutcome(enum.StrEnum):
 class Task:
     """One question (or start of an episode) with what is needed to judge it.
 
-    `labels` are for measuring and for demonstrations only (for example `needs_memory`, `kind`): no reward may read them.
+    `labels` are for measuring and demonstrations only (`needs_memory`, `kind`, …): no reward may read them.
     """
 
     task_id: str
@@ -97,7 +97,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What one call of `engine.sample` gave: ids and the log-probabilities of the distribution that was sampled from."""
+    """What one call of `engine.sample` gave: ids, and their log-probabilities under the distribution sampled from."""
 
     token_ids: tuple[int, ...]
     sampled_logprobs: tuple[float, ...]
@@ -240,7 +240,7 @@ class Trajectory:
         self.num_cut += completion.num_cut
 
     def add_demonstrated(self, token_ids: Sequence[int]) -> None:
-        """Append what a demonstration writes in the policy's place: mask True, log-probabilities NaN (none were sampled)."""
+        """Append what a demonstration writes in the policy's place: mask True, log-probabilities NaN."""
         self._require_open()
         self.segments[-1]._append(SpanKind.SAMPLED, token_ids, [math.nan] * len(token_ids))
 
@@ -262,7 +262,9 @@ class Trajectory:
 
     def _require_open(self) -> None:
         if self.stop_reason is not None:
-            raise RecordError(f"task {self.task.task_id!r}: the episode has ended ({self.stop_reason}); nothing can be added")
+            raise RecordError(
+                f"task {self.task.task_id!r}: the episode has ended ({self.stop_reason}); nothing can be added"
+            )
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -315,7 +317,7 @@ class Trajectory:
         ]
 
     def check(self) -> None:
-        """Raise RecordError where an invariant does not hold: spans tile the tokens, the mask follows from the spans."""
+        """Raise RecordError where an invariant fails: spans tile the tokens, the mask follows from the spans."""
         for number, segment in enumerate(self.segments):
             where = f"task {self.task.task_id!r}, segment {number}"
             lengths = {len(segment.token_ids), len(segment.loss_mask), len(segment.sampled_logprobs)}

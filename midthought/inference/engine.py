@@ -16,7 +16,7 @@ class Sampling:
     max_tokens: int
     """Most tokens to sample in this call."""
     temperature: float = 1.0
-    """0 takes the most probable token; its recorded log-probability is then that of the distribution at temperature 1."""
+    """0 takes the most probable token; its recorded log-probability is then that at temperature 1."""
     top_p: float = 1.0
     """Only 1.0 keeps the recorded log-probabilities those of the model; smaller values renormalise over the nucleus."""
     seed: int = 0
@@ -40,7 +40,7 @@ class Engine(Protocol):
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """Continue `token_ids`. `episode` names the sequence: what it kept of an earlier call's prefix is used again."""
+        """Continue `token_ids`. `episode` names the sequence: what is kept of an earlier call's prefix is not redone."""
         ...
 
     def open(self, episode: int) -> None:

@@ -1,0 +1,36 @@
+"""Podcast memory: transcripts become a memory, a model learns with PPO to look things up in it in mid-thought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from midthought.config import parse_assignments, read_yaml
+from midthought.errors import SettingsError, near_names
+
+STAGES = ("sft", "rl", "all")
+SHIPPED = ("tiny", "seed", "cluster")
+
+
+def train(
+    path: Path,
+    console: Any,
+    *,
+    words: Sequence[str],
+    config: Path | None = None,
+    stage: str = "all",
+    from_path: Path | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, seed, cluster."""
+    from midthought.recipes.podcast.settings import PodcastConfig
+    from midthought.recipes.podcast.train import PodcastRun
+
+    if stage not in STAGES:
+        raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
+    file = path / "config.yaml" if resume and config is None else config or Path("tiny")
+    if str(file) in SHIPPED and not file.exists():
+        file = Path(__file__).parent / f"{file}.yaml"
+    settings = PodcastConfig().merged(read_yaml(file)).merged(parse_assignments(words))
+    return PodcastRun(settings, path, console, stage, from_path, resume).train()  # type: ignore[arg-type]

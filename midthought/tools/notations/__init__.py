@@ -1,4 +1,4 @@
-"""How calls are written: one file per notation, each with its streaming scanner, its parser and its rendering of results."""
+"""How calls are written: one file per notation, with its streaming scanner, parser and rendering of results."""
 
 from __future__ import annotations
 

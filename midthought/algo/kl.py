@@ -1,0 +1,93 @@
+"""Distance from a reference policy, token by token: estimators of KL(π‖ref), penalty in the rewards, controller.
+
+Pure functions on tensors and one small piece of state. `x = log π - log ref` at tokens that π sampled.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from midthought.algo.losses import MAX_LOG_RATIO, masked_average
+
+
+class KLKind(enum.StrEnum):
+    """Estimators of KL(π‖ref) from samples of π: Schulman 2020, joschu.net/blog/kl-approx.html; verl's names, too."""
+
+    K1 = "k1"
+    """`x`: unbiased, may be negative (verl: `kl`). Its gradient is zero on average: for rewards, not for losses."""
+    ABS = "abs"
+    """`|x|`."""
+    K2 = "k2"
+    """`½ x²`: biased, but its gradient is the gradient of KL (verl: `mse`)."""
+    K3 = "k3"
+    """`exp(-x) - 1 + x`: unbiased, never negative, low variance (verl: `low_var_kl`)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> KLKind | None:
+        names = {"kl": cls.K1, "mse": cls.K2, "low_var_kl": cls.K3}
+        return names.get(value) if isinstance(value, str) else None
+
+
+def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | str = KLKind.K1) -> Tensor:
+    """The estimate of KL(π‖ref) at every token; all shapes alike. For k3, x is clamped to ±20 before `exp`."""
+    kind = KLKind(kind)
+    x = logprobs - reference_logprobs
+    if kind is KLKind.K1:
+        return x
+    if kind is KLKind.ABS:
+        return x.abs()
+    if kind is KLKind.K2:
+        return 0.5 * x**2
+    x = x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.exp(-x) - 1.0 + x
+
+
+def apply_kl_penalty(
+    token_level_rewards: Tensor,
+    logprobs: Tensor,
+    reference_logprobs: Tensor,
+    mask: Tensor,
+    kl_coef: float,
+    kind: KLKind | str = KLKind.K1,
+) -> tuple[Tensor, Tensor]:
+    """`r_t - β KL_t` at policy tokens -> (rewards [B, T], mean KL over policy tokens, a scalar).
+
+    Source: Ziegler et al. 2019 (arXiv 1909.08593), equation 2, taken per token. Rewards outside the mask stay as they
+    are.
+    """
+    divergence = torch.where(mask, kl_divergence(logprobs, reference_logprobs, kind), 0.0)
+    return token_level_rewards - kl_coef * divergence, masked_average(divergence, mask)
+
+
+class KLController:
+    """The penalty's coefficient β: fixed, or steered towards `target_kl` (nats per token).
+
+    Adaptive: `β ← β (1 + clip(KL / target - 1, ±0.2) · n / horizon)` after n more episodes; Ziegler et al. 2019
+    (arXiv 1909.08593), section 2.2.
+    """
+
+    def __init__(self, coef: float, target_kl: float | None = None, horizon: int = 10_000) -> None:
+        if target_kl is not None and target_kl <= 0:
+            raise ValueError(f"target_kl must be above 0 or None (a fixed coefficient), got {target_kl}")
+        if horizon <= 0:
+            raise ValueError(f"horizon must be above 0, got {horizon}")
+        self.coef = coef
+        self.target_kl = target_kl
+        self.horizon = horizon
+
+    def update(self, current_kl: float, num_episodes: int) -> float:
+        """Take the mean KL of the last `num_episodes` episodes; returns the new coefficient."""
+        if self.target_kl is not None:
+            error = min(max(current_kl / self.target_kl - 1.0, -0.2), 0.2)
+            self.coef *= 1.0 + error * num_episodes / self.horizon
+        return self.coef
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"coef": self.coef}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.coef = state["coef"]

@@ -1,0 +1,188 @@
+"""`midthought COMMAND`: reads words, calls a room, prints. A user's mistake is one message and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from midthought.errors import UserError
+
+app = typer.Typer(
+    help="Train language models to use tools while they reason.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+memory_app = typer.Typer(help="Build and search a podcast memory; its steps one by one.", no_args_is_help=True)
+app.add_typer(memory_app, name="memory")
+
+Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
+
+
+def main() -> None:
+    """Entry point of the `midthought` command."""
+    try:
+        app(standalone_mode=False)
+    except UserError as error:
+        print(f"midthought: {error}", file=sys.stderr)
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except typer.Exit as stop:
+        sys.exit(stop.exit_code)
+    except Exception as error:
+        from click import ClickException
+
+        if not isinstance(error, ClickException):
+            raise
+        error.show()
+        sys.exit(error.exit_code)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="Which recipe: podcast.")],
+    settings: Assignments = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings, or the name of one that ships.")] = None,
+    stage: Annotated[str, typer.Option(help="sft (warm-up alone), rl, or all.")] = "all",
+    from_: Annotated[Path | None, typer.Option("--from", help="Run, checkpoint or model to begin with.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE-TIME by default.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the last table only.")] = False,
+) -> None:
+    """Train a policy: memory, questions, warm-up, PPO, evaluation, report."""
+    from midthought.recipes import find_recipe
+    from midthought.report.console import Console
+
+    found = find_recipe(recipe)
+    console = Console(quiet=quiet)
+    path = run or Path("runs") / f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    try:
+        found.train(path, console, words=settings or [], config=config, stage=stage, from_path=from_, resume=resume)
+    except KeyboardInterrupt:
+        console.error(f"Stopped; everything done is saved. Go on with: midthought train {recipe} --run {path} --resume")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Write RUN/report.html anew from the run's files."""
+    from midthought.report.html import write_report
+
+    typer.echo(write_report(run))
+
+
+@memory_app.command("build")
+def memory_build(
+    transcripts: Annotated[Path, typer.Argument(help="Folder of transcripts, or one file.")],
+    path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
+    chunk_words: Annotated[int, typer.Option(help="Most words of a chunk.")] = 18,
+    embedding_model: Annotated[str, typer.Option(help="minilm, or a model's folder.")] = "minilm",
+) -> None:
+    """Transcripts to a searchable memory. Building again adds nothing twice."""
+    from midthought.memory.build import build_memory
+    from midthought.memory.embedding import load_embedder
+    from midthought.report.console import Console
+
+    console = Console()
+    with console.stage("Memory", unit="chunks embedded") as bar:
+        report = build_memory(transcripts, path, chunk_words, load_embedder(embedding_model), _show_on(bar))
+    typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
+
+
+@memory_app.command("search")
+def memory_search(
+    query: Annotated[str, typer.Argument(help="Words to look for.")],
+    path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
+    k: Annotated[int, typer.Option(help="How many results.")] = 3,
+    mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
+) -> None:
+    """Search a memory as the tool does."""
+    from midthought.memory.store import MemoryStore
+    from midthought.memory.tool import format_hits
+
+    typer.echo(format_hits(MemoryStore.open(path).search(query, k, mode)))  # type: ignore[arg-type]
+
+
+@memory_app.command("chunk")
+def memory_chunk(
+    transcripts: Annotated[Path, typer.Argument(help="Folder of transcripts, or one file.")],
+    out: Annotated[Path, typer.Argument(help="JSON-lines file of chunks.")],
+    chunk_words: Annotated[int, typer.Option(help="Most words of a chunk.")] = 18,
+) -> None:
+    """Step 1: transcripts to chunks."""
+    from midthought.memory.build import chunk_all
+    from midthought.memory.chunks import write_chunks
+    from midthought.memory.transcripts import read_transcripts
+
+    chunks = chunk_all(read_transcripts(transcripts).require_all(), chunk_words)
+    write_chunks(chunks, out)
+    typer.echo(f"{out}: {len(chunks)} chunks")
+
+
+@memory_app.command("embed")
+def memory_embed(
+    chunks: Annotated[Path, typer.Argument(help="JSON-lines file of chunks.")],
+    out: Annotated[Path, typer.Argument(help="Parquet file of chunks with vectors.")],
+    embedding_model: Annotated[str, typer.Option(help="minilm, or a model's folder.")] = "minilm",
+) -> None:
+    """Step 2: chunks to vectors."""
+    from midthought.memory.build import embed_chunks
+    from midthought.memory.chunks import read_chunks
+    from midthought.memory.embedding import load_embedder
+    from midthought.memory.rows import write_rows
+    from midthought.report.console import Console
+
+    with Console().stage("Embedding", unit="chunks") as bar:
+        rows = embed_chunks(read_chunks(chunks), load_embedder(embedding_model), _show_on(bar))
+    write_rows(rows, out)
+    typer.echo(f"{out}: {rows.num_rows} chunks")
+
+
+@memory_app.command("ingest")
+def memory_ingest(
+    rows: Annotated[Path, typer.Argument(help="Parquet file of chunks with vectors.")],
+    path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
+) -> None:
+    """Step 3: chunks with vectors into the memory; what is there already stays as it is."""
+    from midthought.memory.rows import read_rows
+    from midthought.memory.store import MemoryStore
+
+    report = MemoryStore.open(path).ingest(read_rows(rows))
+    typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept")
+
+
+@memory_app.command("questions")
+def memory_questions(
+    chunks: Annotated[Path, typer.Argument(help="JSON-lines file of chunks.")],
+    out: Annotated[Path, typer.Argument(help="JSON-lines file of questions.")],
+    num_questions: Annotated[int, typer.Option(help="How many.")] = 200,
+    no_memory_share: Annotated[float, typer.Option(help="Share whose prompt holds the answer.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Which ones are drawn.")] = 0,
+) -> None:
+    """Step 4: questions with their answers and proofs, made without a language model."""
+    from midthought.memory.chunks import read_chunks
+    from midthought.memory.questions import QuestionPlan, make_questions, write_questions
+
+    read = read_chunks(chunks)
+    tasks = make_questions(read, QuestionPlan(num_questions, needless_share=no_memory_share), seed, memory=read)
+    write_questions(tasks, out)
+    typer.echo(f"{out}: {len(tasks)} questions")
+
+
+def _show_on(bar: Any) -> Any:
+    def show(done: int, total: int) -> None:
+        bar.total = total
+        bar.advance(done - bar.done)
+
+    return show
+
+
+if __name__ == "__main__":
+    main()

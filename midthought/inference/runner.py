@@ -1,0 +1,225 @@
+"""Runs a model forward for the engine: next-token logits of many sequences, with a slotted cache or without any cache.
+
+Knows token ids and slots, not episodes. The caller's model is shared: its tensors are read, its modules left alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from midthought.inference.kv_cache import ATTENTION_NAME, SlotBatch, SlotCache
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence of a forward pass: all of its ids, how many of them stand in the cache, and its slot."""
+
+    token_ids: Sequence[int]
+    num_cached: int
+    slot: int
+
+    @property
+    def num_new(self) -> int:
+        return len(self.token_ids) - self.num_cached
+
+
+class Runner(Protocol):
+    """Gives the logits of each row's next token."""
+
+    model: PreTrainedModel
+    """The runner's own modules over the shared tensors."""
+    keeps_cache: bool
+    """False: every row is computed from its first token, whatever `num_cached` says, and slots mean nothing."""
+
+    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row."""
+        ...
+
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first tokens of one slot over another."""
+        ...
+
+
+def share_tensors(model: PreTrainedModel) -> PreTrainedModel:
+    """A second tree of modules over the same parameters and buffers, in eval mode.
+
+    The learner may switch its own tree to train mode or set hooks; in-place updates of the weights are seen here.
+    """
+    tensors: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    return twin.eval()
+
+
+def shares_tensors(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
+    """True where every parameter of the one is the very same object in the other."""
+    pairs = zip(model.parameters(), twin.parameters(), strict=True)
+    return all(mine is theirs for mine, theirs in pairs)
+
+
+class CachedRunner:
+    """Computes only what is new: keys and values of earlier tokens are read from their slots, in place."""
+
+    keeps_cache = True
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.cache = SlotCache()
+        self.model = model
+        self.model.config._attn_implementation = ATTENTION_NAME
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row. Every row has at least one new token."""
+        device = self.model.device
+        num_columns = max(row.num_new for row in rows)
+        slots = [row.slot for row in rows]
+        length = max(len(row.token_ids) for row in rows)
+        self._reserve(max(slots) + 1, length)
+        paddings = [[0] * (num_columns - row.num_new) for row in rows]
+        token_ids = [[*pad, *row.token_ids[row.num_cached :]] for pad, row in zip(paddings, rows, strict=True)]
+        positions = torch.tensor(
+            [[*pad, *range(row.num_cached, len(row.token_ids))] for pad, row in zip(paddings, rows, strict=True)],
+            device=device,
+        )
+        in_place = num_columns == 1 and max(slots) < 2 * len(rows) + 8
+        batch = SlotBatch(
+            cache=self.cache,
+            slots=torch.tensor(slots, device=device),
+            positions=positions,
+            num_new=torch.tensor([row.num_new for row in rows], device=device),
+            length=length,
+            span=max(slots) + 1 if in_place else None,
+            ordered=in_place and slots == list(range(len(rows))),
+        )
+        output = self.model(
+            input_ids=torch.tensor(token_ids, device=device),
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=1,
+            slot_batch=batch,
+        )
+        return output.logits[:, -1]
+
+    def _reserve(self, num_slots: int, length: int) -> None:
+        """Grow by half as much again, in steps of 64 tokens and 8 slots, so that growing is rare."""
+        cache = self.cache
+        if length > cache.length:
+            length = -(-max(length, cache.length * 3 // 2) // 64) * 64
+        if num_slots > cache.num_slots:
+            num_slots = -(-max(num_slots, cache.num_slots * 3 // 2) // 8) * 8
+        cache.reserve(num_slots, length)
+
+    @torch.inference_mode()
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        self.cache.reserve(max(source, target) + 1, num_tokens)
+        self.cache.copy(source, target, num_tokens)
+
+
+class RecomputingRunner:
+    """Computes every row from its first token: slow, and right for any causal model."""
+
+    keeps_cache = False
+
+    def __init__(self, model: PreTrainedModel, *, max_batched_tokens: int = 16_384) -> None:
+        self.model = model
+        self._max_batched_tokens = max_batched_tokens
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row, in chunks of a bounded number of tokens."""
+        rows_per_chunk = max(1, self._max_batched_tokens // max(len(row.token_ids) for row in rows))
+        chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
+        return torch.cat([self._forward_chunk(chunk) for chunk in chunks])
+
+    def _forward_chunk(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Padded on the right: causal models, recurrent ones too, never look there."""
+        lengths = [len(row.token_ids) for row in rows]
+        padded = [[*row.token_ids, *[0] * (max(lengths) - len(row.token_ids))] for row in rows]
+        last = sorted(set(lengths))
+        output = self.model(
+            input_ids=torch.tensor(padded, device=self.model.device),
+            use_cache=False,
+            logits_to_keep=torch.tensor([length - 1 for length in last], device=self.model.device),
+        )
+        columns = {length: column for column, length in enumerate(last)}
+        return output.logits[torch.arange(len(rows)), [columns[length] for length in lengths]]
+
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        raise AssertionError("there are no slots without a cache")
+
+
+def make_runner(model: PreTrainedModel) -> Runner:
+    """A cached runner where that gives what a plain forward gives, tried on the model itself; else the other, with a
+    warning."""
+    plain, cached = RecomputingRunner(share_tensors(model)), CachedRunner(share_tensors(model))
+    reason = _why_not_cached(cached, plain)
+    if reason is None:
+        return cached
+    warnings.warn(
+        f"{type(model).__name__}: the key/value cache cannot be kept across calls ({reason}); "
+        "every step computes the whole sequence anew, which is slow but right",
+        stacklevel=2,
+    )
+    return plain
+
+
+def _why_not_cached(cached: CachedRunner, plain: RecomputingRunner) -> str | None:
+    """None where a cached forward gives what a plain one gives; else what is in the way."""
+    config = plain.model.config.get_text_config()
+    layer_types: list[str] | None = getattr(config, "layer_types", None)
+    if layer_types and (other := set(layer_types) - {"full_attention", "sliding_attention"}):
+        return f"it has layers of type {', '.join(sorted(other))}"
+    try:
+        difference = _largest_difference(cached, plain, config)
+    except Exception as error:
+        logger.debug("the cached forward failed", exc_info=True)
+        return f"its attention does not take a cache of slots: {type(error).__name__}: {error}".splitlines()[0]
+    allowed = 1e-3 if plain.model.dtype == torch.float32 else 0.1
+    if not difference <= allowed:
+        return f"its log-probabilities would be wrong by {difference:.2g}"
+    return _why_windows_differ(cached.cache.windows, config, layer_types)
+
+
+def _largest_difference(cached: CachedRunner, plain: RecomputingRunner, config: Any) -> float:
+    """Largest |Δ log-probability| over three sequences: prefilled in part, continued by one token, then by several."""
+    window = getattr(config, "sliding_window", None) or 0
+    base = 10 + (window if window <= 128 else 0)
+    generator = torch.Generator().manual_seed(0)
+    lengths = [base, base - 4, base + 3]
+    sequences = [torch.randint(config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
+    slots = [1, 0, 3]
+    largest, cuts_before = 0.0, [0, 0, 0]
+    for left_out in ((5, 4, 6), (4, 3, 5), (1, 1, 0), (0, 0, 0)):
+        cuts = [length - missing for length, missing in zip(lengths, left_out, strict=True)]
+        rows = [
+            Row(ids[:cut], before, slot)
+            for ids, cut, before, slot in zip(sequences, cuts, cuts_before, slots, strict=True)
+            if cut > before
+        ]
+        ours, theirs = cached.forward(rows), plain.forward(rows)
+        step = (ours.float().log_softmax(-1) - theirs.float().log_softmax(-1)).abs().max().item()
+        largest = step if not step <= largest else largest  # NaN stays
+        cuts_before = cuts
+    return largest
+
+
+def _why_windows_differ(windows: dict[int, int | None], config: Any, layer_types: list[str] | None) -> str | None:
+    """A window longer than the checked sequences leaves no trace in the numbers: compare what the layers asked for."""
+    if len(windows) != config.num_hidden_layers:
+        return f"{len(windows)} of its {config.num_hidden_layers} layers ask for attention the usual way"
+    configured = getattr(config, "sliding_window", None)
+    if layer_types:
+        expected = [configured if kind == "sliding_attention" else None for kind in layer_types]
+    else:
+        expected = [configured] * config.num_hidden_layers
+    asked = [windows[index] for index in sorted(windows)]
+    return None if asked == expected else f"its layers ask for windows {asked}, its settings say {expected}"

@@ -1,0 +1,218 @@
+"""Trajectories as right-padded tensors, one row per segment, and how they are cut into micro-batches.
+
+Everything at index t is about token t given the tokens before it: log-probability, value, advantage. Token 0 is never
+in the mask. Knows no model: whoever scores the batch fills the later fields with `with_fields`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from midthought.errors import RecordError
+from midthought.types import Segment, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOBatch:
+    """B rows (segments of E episodes), padded on the right to T tokens. Figures are 0 outside the mask."""
+
+    token_ids: Tensor  # [B, T] int64
+    lengths: Tensor  # [B] int64
+    """Tokens of every row before its padding."""
+    loss_mask: Tensor  # [B, T] bool
+    """True for policy tokens: what the loss and the advantages are about."""
+    sampled_logprobs: Tensor  # [B, T] float32
+    """As the engine recorded them; 0 outside the mask and for demonstrations."""
+    rewards: Tensor  # [B, T] float32
+    """The episode's reward on its last policy token (of its last segment that has one), 0 elsewhere."""
+    episodes: Tensor  # [B] int64
+    """Which trajectory of the list that the batch was built from the row belongs to."""
+    segments: Tensor  # [B] int64
+    """The row's place among its episode's rows: 0, 1, …"""
+    groups: Tensor  # [B] int64
+    """The episode's group (GRPO)."""
+    num_unscored: int = 0
+    """Policy tokens that left the mask because their sampled log-probability was not finite."""
+    old_logprobs: Tensor | None = None  # [B, T] of the policy before the update, recomputed
+    reference_logprobs: Tensor | None = None  # [B, T]
+    values: Tensor | None = None  # [B, T] of the critic before the update
+    advantages: Tensor | None = None  # [B, T]
+    returns: Tensor | None = None  # [B, T]
+
+    @classmethod
+    def from_trajectories(
+        cls, trajectories: Sequence[Trajectory], *, pad_token_id: int = 0, demonstrations: bool = False
+    ) -> PPOBatch:
+        """One row per segment that holds a policy token; segments without any are left out.
+
+        `demonstrations=True` (SFT) keeps every mask-True token though no log-probability was sampled. Otherwise tokens
+        with a sampled log-probability that is not finite leave the mask and are counted in `num_unscored`. An episode
+        without a reward counts as 0. Raises RecordError where no row is left.
+        """
+        rows: list[_Row] = []
+        num_unscored = 0
+        for number, trajectory in enumerate(trajectories):
+            learned = [(segment, _learned(segment, demonstrations)) for segment in trajectory.segments]
+            num_unscored += sum(sum(segment.loss_mask) - sum(mask) for segment, mask in learned)
+            kept = [(segment, mask) for segment, mask in learned if any(mask)]
+            rows += [_Row(number, trajectory.group, place, segment, mask) for place, (segment, mask) in enumerate(kept)]
+        if not rows:
+            raise RecordError(f"no policy token in {len(trajectories)} trajectories: there is nothing to learn from")
+        batch = cls._empty(rows, pad_token_id, num_unscored)
+        last_rows = {row.episode: index for index, row in enumerate(rows)}
+        for index, row in enumerate(rows):
+            length = len(row.segment.token_ids)
+            mask = torch.tensor(row.mask)
+            batch.token_ids[index, :length] = torch.tensor(row.segment.token_ids)
+            batch.loss_mask[index, :length] = mask
+            if not demonstrations:
+                logprobs = torch.tensor(row.segment.sampled_logprobs, dtype=torch.float32)
+                batch.sampled_logprobs[index, :length] = logprobs.where(mask, 0.0)
+            reward = trajectories[row.episode].reward
+            if reward is not None and last_rows[row.episode] == index:
+                batch.rewards[index, int(mask.nonzero()[-1])] = reward.total
+        return batch
+
+    @classmethod
+    def _empty(cls, rows: Sequence[_Row], pad_token_id: int, num_unscored: int) -> PPOBatch:
+        lengths = [len(row.segment.token_ids) for row in rows]
+        shape = (len(rows), max(lengths))
+        return cls(
+            token_ids=torch.full(shape, pad_token_id, dtype=torch.int64),
+            lengths=torch.tensor(lengths),
+            loss_mask=torch.zeros(shape, dtype=torch.bool),
+            sampled_logprobs=torch.zeros(shape),
+            rewards=torch.zeros(shape),
+            episodes=torch.tensor([row.episode for row in rows]),
+            segments=torch.tensor([row.place for row in rows]),
+            groups=torch.tensor([row.group for row in rows]),
+            num_unscored=num_unscored,
+        )
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all rows, without padding."""
+        return int(self.lengths.sum())
+
+    @property
+    def num_policy_tokens(self) -> int:
+        return int(self.loss_mask.sum())
+
+    @property
+    def num_episodes(self) -> int:
+        return len(torch.unique(self.episodes))
+
+    @property
+    def attention_mask(self) -> Tensor:
+        """[B, T] bool, True before the padding. Causal attention needs none: no token sees the padding to its right."""
+        return torch.arange(self.token_ids.shape[1], device=self.token_ids.device) < self.lengths[:, None]
+
+    @property
+    def position_ids(self) -> Tensor:
+        """[B, T] int64: 0, 1, … in every row."""
+        return torch.arange(self.token_ids.shape[1], device=self.token_ids.device).expand_as(self.token_ids)
+
+    # -- cutting -----------------------------------------------------------------------------------------------
+
+    def with_fields(self, **named: Tensor) -> PPOBatch:
+        """The same batch with later fields filled in."""
+        return self._replaced(named)
+
+    def to(self, device: torch.device | str) -> PPOBatch:
+        return self._map(lambda tensor: tensor.to(device))
+
+    def select(self, rows: Tensor) -> PPOBatch:
+        """These rows in this order, without padding that none of them needs."""
+        width = int(self.lengths[rows].max())
+        return self._map(lambda tensor: tensor[rows, :width] if tensor.dim() == 2 else tensor[rows])
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> PPOBatch:
+        present = {field.name: getattr(self, field.name) for field in fields(self)}
+        return self._replaced({name: change(value) for name, value in present.items() if isinstance(value, Tensor)})
+
+    def _replaced(self, changed: dict[str, Any]) -> PPOBatch:
+        return replace(self, **changed)
+
+    def micro_batch_rows(self, max_tokens: int) -> list[Tensor]:
+        """Row numbers of micro-batches of at most `max_tokens` tokens, padding counted; a longer row stands alone.
+
+        Rows are sorted by length, longest first (equal lengths keep their order), so little is padded; the same batch
+        is always cut alike.
+        """
+        if max_tokens <= 0:
+            raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
+        order = torch.argsort(self.lengths, descending=True, stable=True)
+        cut: list[Tensor] = []
+        start = 0
+        while start < len(order):
+            num_rows = max(1, max_tokens // int(self.lengths[order[start]]))
+            cut.append(order[start : start + num_rows])
+            start += num_rows
+        return cut
+
+    def micro_batches(self, max_tokens: int) -> Iterator[PPOBatch]:
+        """The batch cut as `micro_batch_rows` says."""
+        return (self.select(rows) for rows in self.micro_batch_rows(max_tokens))
+
+    def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[PPOBatch]:
+        """Batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: as they stand).
+
+        The last one may be smaller.
+        """
+        numbers = torch.unique(self.episodes)
+        order = numbers[torch.randperm(len(numbers), generator=generator)] if generator is not None else numbers
+        for chosen in order.split(num_episodes):
+            yield self.select(torch.isin(self.episodes, chosen).nonzero()[:, 0])
+
+    # -- by episode --------------------------------------------------------------------------------------------
+
+    def by_episode(self, figure: Tensor) -> Tensor:
+        """[B, T] -> [E, S·T]: an episode's segments side by side in one row, in their order; missing ones are 0."""
+        _, episode = torch.unique(self.episodes, return_inverse=True)
+        num_segments = int(self.segments.max()) + 1
+        wide = figure.new_zeros((int(episode.max()) + 1, num_segments, figure.shape[1]))
+        wide[episode, self.segments] = figure
+        return wide.flatten(1)
+
+    def by_row(self, figure: Tensor) -> Tensor:
+        """[E, S·T] -> [B, T]: back from `by_episode`."""
+        _, episode = torch.unique(self.episodes, return_inverse=True)
+        return figure.unflatten(1, (-1, self.token_ids.shape[1]))[episode, self.segments]
+
+    @property
+    def episode_groups(self) -> Tensor:
+        """[E] int64: the group of every episode, in the order of `by_episode`."""
+        _, episode = torch.unique(self.episodes, return_inverse=True)
+        groups = self.groups.new_zeros(int(episode.max()) + 1)
+        groups[episode] = self.groups
+        return groups
+
+
+class _Row(NamedTuple):
+    """One segment that becomes a row."""
+
+    episode: int
+    group: int
+    place: int
+    segment: Segment
+    mask: list[bool]
+
+
+def _learned(segment: Segment, demonstration: bool) -> list[bool]:
+    """The segment's mask without tokens that cannot be compared with what was sampled."""
+    if demonstration:
+        return segment.loss_mask
+    pairs = zip(segment.loss_mask, segment.sampled_logprobs, strict=True)
+    return [flag and math.isfinite(logprob) for flag, logprob in pairs]

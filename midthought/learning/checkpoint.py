@@ -1,0 +1,262 @@
+"""Checkpoints: folders of safetensors and JSON, written whole or not at all, checked on reading. No pickle.
+
+    step_000040/  policy/ (a Hugging Face model, with its tokenizer)   critic.safetensors   optimizer.safetensors
+                  learner.json (counters)   random.json   state.json (the caller's)   manifest.json (sizes and SHA-256)
+
+Knows no loop: what `state` means (cursor, best figure, …) is the caller's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from midthought.errors import CheckpointError, ModelPathError
+from midthought.learning.learner import Learner
+from midthought.learning.model import load_policy, quiet_transformers
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_STEP_FOLDER = re.compile(r"step_(\d+)")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files are all there and as they were written."""
+
+    path: Path
+    state: dict[str, Any]
+    """What the caller gave to `save_checkpoint`."""
+
+    @property
+    def policy_path(self) -> Path:
+        """A folder that any Hugging Face tool loads."""
+        return self.path / "policy"
+
+    def restore(self, learner: Learner, *, random_states: bool = True) -> None:
+        """Put weights, optimizer, counters and (unless declined) the random states of python, numpy and torch back.
+
+        What follows is then, on the same machine, bitwise what would have followed without stopping. Raises
+        CheckpointError where the learner's models are other ones.
+        """
+        remedy = "resume with the settings that it was written with"
+        try:
+            saved = load_policy(self.policy_path, next(learner.policy.parameters()).dtype)
+            learner.policy.load_state_dict(saved.state_dict())
+            critic_file = self.path / "critic.safetensors"
+            if critic_file.exists() != (learner.critic is not None):
+                has = "a" if critic_file.exists() else "no"
+                raise CheckpointError(f"checkpoint {self.path} holds {has} critic, unlike this run; {remedy}")
+            if learner.critic is not None:
+                learner.critic.load_state_dict(load_file(critic_file))
+        except (RuntimeError, ModelPathError) as error:
+            raise CheckpointError(
+                f"checkpoint {self.path} is of other models ({_one_line(error)}); {remedy}"
+            ) from error
+        counters = _read_json(self.path / "learner.json")
+        learner.load_state_dict({**counters, "moments": load_file(self.path / "optimizer.safetensors")})
+        if random_states:
+            _restore_random_states(_read_json(self.path / "random.json"))
+
+
+def save_checkpoint(
+    path: str | Path, learner: Learner, *, tokenizer: Any | None = None, state: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a checkpoint at `path`: into a folder beside it, flushed to disk, then renamed; an older one is replaced.
+
+    `state` holds JSON values. Raises CheckpointError where the disk refuses; then nothing is left behind and what stood
+    at `path` still stands.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        _write_parts(partial, learner, tokenizer, dict(state or {}))
+        _write_json(partial / MANIFEST, {"format": FORMAT, "files": _describe_files(partial)})
+        for entry in [*partial.rglob("*"), partial]:
+            _flush(entry)
+        _replace(partial, path)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {path} cannot be written ({_one_line(error)}); free or change the place"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return path
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Open a checkpoint after checking every file's size and hash.
+
+    Raises CheckpointError, naming the file and the remedy, where it is not there, not whole or of another format.
+    """
+    path = Path(path)
+    if not (path / MANIFEST).is_file():
+        raise CheckpointError(f"{path} is no checkpoint: it holds no {MANIFEST}; give a folder that `train` wrote")
+    remedy = "take an earlier checkpoint of the run"
+    manifest = _read_json(path / MANIFEST)
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {path} has format {manifest.get('format')!r}, this version reads {FORMAT}; {remedy}"
+        )
+    for name, expected in manifest["files"].items():
+        file = path / name
+        if not file.is_file():
+            raise CheckpointError(f"checkpoint {path} is not whole: {name} is missing; {remedy}")
+        if (size := file.stat().st_size) != expected["size"]:
+            raise CheckpointError(
+                f"checkpoint {path} is not whole: {name} has {size} bytes, not {expected['size']}; {remedy}"
+            )
+        if _sha256(file) != expected["sha256"]:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not as it was written; {remedy}")
+    return Checkpoint(path, _read_json(path / "state.json"))
+
+
+def step_path(run_dir: str | Path, step: int) -> Path:
+    """Where the checkpoint of this step stands in a run's folder."""
+    return Path(run_dir) / "checkpoints" / f"step_{step:06d}"
+
+
+def step_paths(run_dir: str | Path) -> list[Path]:
+    """The run's checkpoints, earliest first; unfinished ones are not among them."""
+    folder = Path(run_dir) / "checkpoints"
+    entries = folder.iterdir() if folder.is_dir() else []
+    found = [(int(match[1]), entry) for entry in entries if (match := _STEP_FOLDER.fullmatch(entry.name))]
+    return [entry for _, entry in sorted(found) if (entry / MANIFEST).is_file()]
+
+
+def latest(run_dir: str | Path) -> Path | None:
+    """The run's newest checkpoint; None where there is none."""
+    return next(reversed(step_paths(run_dir)), None)
+
+
+def keep_last(run_dir: str | Path, num_kept: int, best: str | Path | None = None) -> list[Path]:
+    """Delete all but the newest `num_kept` checkpoints and the `best` one; returns what was deleted."""
+    if num_kept < 1:
+        raise ValueError(f"num_kept must be at least 1, got {num_kept}")
+    kept_best = None if best is None else Path(best).resolve()
+    doomed = [path for path in step_paths(run_dir)[:-num_kept] if path.resolve() != kept_best]
+    for path in doomed:
+        (path / MANIFEST).unlink()
+        shutil.rmtree(path)
+    return doomed
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+def _write_parts(folder: Path, learner: Learner, tokenizer: Any | None, state: dict[str, Any]) -> None:
+    with quiet_transformers():
+        learner.policy.save_pretrained(folder / "policy")
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder / "policy")
+    if learner.critic is not None:
+        save_file(_on_cpu(learner.critic.state_dict()), folder / "critic.safetensors")
+    counters = learner.state_dict()
+    save_file(_on_cpu(counters.pop("moments")), folder / "optimizer.safetensors")
+    _write_json(folder / "learner.json", counters)
+    _write_json(folder / "random.json", _random_states())
+    _write_json(folder / "state.json", state)
+
+
+def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies that share no memory: tied weights stand twice."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+
+
+def _random_states() -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    states: dict[str, Any] = {
+        "python": [version, list(words), gauss],
+        "numpy": [name, np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": _as_hex(torch.get_rng_state()),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = [_as_hex(state) for state in torch.cuda.get_rng_state_all()]
+    return states
+
+
+def _restore_random_states(states: Mapping[str, Any]) -> None:
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(_from_hex(states["torch"]))
+    if "cuda" in states and torch.cuda.device_count() == len(states["cuda"]):
+        torch.cuda.set_rng_state_all([_from_hex(state) for state in states["cuda"]])
+
+
+def _as_hex(state: torch.Tensor) -> str:
+    return state.cpu().numpy().tobytes().hex()
+
+
+def _from_hex(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8).clone()
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def _describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    files = sorted(entry for entry in folder.rglob("*") if entry.is_file())
+    return {
+        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": _sha256(file)} for file in files
+    }
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _flush(entry: Path) -> None:
+    if os.name != "posix" and entry.is_dir():
+        return
+    descriptor = os.open(entry, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(partial: Path, path: Path) -> None:
+    """Put `partial` at `path`; the moment between the two renames is the only one without a checkpoint there."""
+    older = path.with_name(f".{path.name}.older")
+    shutil.rmtree(older, ignore_errors=True)
+    if path.exists():
+        path.rename(older)
+    partial.rename(path)
+    _flush(path.parent)
+    shutil.rmtree(older, ignore_errors=True)
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({_one_line(error)}); take an earlier checkpoint of the run"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

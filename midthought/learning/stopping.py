@@ -1,0 +1,44 @@
+"""Ctrl-C that stops at the end of a step, so that what is saved is whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+
+class StopRequest:
+    """While open, the first Ctrl-C (or SIGTERM) only sets `requested`; the second one interrupts at once.
+
+    >>> with StopRequest() as stop:
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     stop.requested
+    True
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt where a stop was asked for; call it between steps, after saving."""
+        if self.requested:
+            raise KeyboardInterrupt

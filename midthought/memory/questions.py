@@ -1,0 +1,223 @@
+"""Question/answer pairs from chunks, without any language model: who said this, how does it go on, which episode.
+
+Every pair names the chunk that proves it. Some carry the proof in their own prompt, so that they need no memory.
+Pairs from elsewhere (a language model, a person) enter as JSON lines of the same record: `read_questions`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from midthought.errors import SettingsError, TranscriptError
+from midthought.memory.chunks import Chunk
+from midthought.memory.tool import format_chunk
+from midthought.types import Task
+
+WORDINGS: Mapping[str, str] = {
+    "speaker": 'Which speaker said: "{quote}"?',
+    "episode": 'Which episode has: "{quote}"?',
+    "continuation": 'Which words follow: "{quote}"?',
+}
+"""The kinds of question that are made, and how each is asked."""
+
+MAX_CONTINUATION_WORDS = 6
+"""The words that follow a quote are those up to the end of its chunk, at most so many."""
+
+_EDGES = re.compile(r"^\W+|\W+$")
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionPlan:
+    """How many questions to make, and of what form."""
+
+    num_questions: int
+    needless_share: float = 0.3
+    """Share of questions whose prompt holds the answer."""
+    distractor_share: float = 0.5
+    """Of the questions that need the memory: the share whose prompt holds a note that does not help."""
+    min_quote_words: int = 8
+    max_quote_words: int = 10
+    kinds: tuple[str, ...] = tuple(WORDINGS)
+
+
+def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, memory: Sequence[Chunk]) -> list[Task]:
+    """Questions about `chunks`, whose quotes occur once in all of `memory`; kinds and answers are balanced.
+
+    Fewer than `plan.num_questions` come back where the chunks do not give more: no quote is asked about twice.
+    """
+    rng = random.Random(f"questions-{seed}")
+    index = _QuoteIndex(memory)
+    taken: set[str] = set()
+    tasks: list[Task] = []
+    sources = {kind: _ByAnswer(chunks, kind, rng) for kind in plan.kinds}
+    num_needless = round(plan.num_questions * plan.needless_share)
+    while len(tasks) < plan.num_questions and sources:
+        kind = plan.kinds[len(tasks) % len(plan.kinds)]
+        if kind not in sources:
+            kind = rng.choice(sorted(sources))
+        chunk = sources[kind].next()
+        if chunk is None:
+            del sources[kind]
+            continue
+        question = quote_and_answer(chunk, kind, plan, rng)
+        if question is None or question[0] in taken or not index.is_unique(question[0]):
+            continue
+        taken.add(question[0])
+        needless = (
+            len(tasks) * num_needless // plan.num_questions != (len(tasks) + 1) * num_needless // plan.num_questions
+        )
+        note = chunk if needless else _distractor(chunks, chunk, rng) if rng.random() < plan.distractor_share else None
+        tasks.append(as_task(chunk, kind, *question, note=note, needs_memory=not needless))
+    return tasks
+
+
+def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Random) -> tuple[str, str] | None:
+    """A quote from the chunk and the answer to a question of this kind about it; None where the chunk is too short."""
+    words = chunk.transcript.split()
+    if kind == "continuation":
+        start, length = _place_before_end(len(words), plan, rng)
+    else:
+        length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, len(words))))
+        start = rng.randint(0, max(0, len(words) - length))
+    quote = _EDGES.sub("", " ".join(words[start : start + length]))
+    if start < 0 or '"' in quote or len(quote.split()) < plan.min_quote_words:
+        return None
+    answers = {"speaker": chunk.speaker, "episode": chunk.episode, "continuation": " ".join(words[start + length :])}
+    return quote, answers[kind]
+
+
+def _place_before_end(num_words: int, plan: QuestionPlan, rng: random.Random) -> tuple[int, int]:
+    """Start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words of the chunk; a negative start: no room."""
+    length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, num_words - 2)))
+    tail = rng.randint(2, max(2, min(MAX_CONTINUATION_WORDS, num_words - length)))
+    return num_words - length - tail, length
+
+
+def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | None, needs_memory: bool) -> Task:
+    """The record of one question; the note, if any, stands before it in the prompt."""
+    question = WORDINGS[kind].format(quote=quote)
+    prompt = f"Note: {format_chunk(note)}\n{question}" if note else question
+    return Task(
+        task_id=f"{chunk.chunk_id}:{kind}:{'memory' if needs_memory else 'note'}",
+        prompt=prompt,
+        answer=answer,
+        labels={"needs_memory": needs_memory, "kind": kind, "episode": chunk.stem, "quote": quote},
+        evidence=(chunk.chunk_id,),
+    )
+
+
+def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, seed: int) -> dict[str, list[Chunk]]:
+    """Chunks by part (`train`, `validation`, `test`); an episode is wholly in one part.
+
+    Raises SettingsError where there are too few episodes for that.
+    """
+    by_episode: dict[str, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        by_episode[chunk.stem].append(chunk)
+    stems = sorted(by_episode)
+    if len(stems) <= num_test + num_validation:
+        raise SettingsError(
+            f"{len(stems)} episodes cannot be split into {num_test} for the test, {num_validation} for validation and some "
+            "for training; add transcripts, or lower questions.num_test_episodes and questions.num_validation_episodes"
+        )
+    random.Random(f"split-{seed}").shuffle(stems)
+    parts = {
+        "test": stems[:num_test],
+        "validation": stems[num_test : num_test + num_validation],
+        "train": stems[num_test + num_validation :],
+    }
+    return {part: [chunk for stem in sorted(names) for chunk in by_episode[stem]] for part, names in parts.items()}
+
+
+def write_questions(tasks: Iterable[Task], path: Path) -> None:
+    """One JSON object per line."""
+    with path.open("w", encoding="utf-8") as file:
+        for task in tasks:
+            file.write(json.dumps(task.to_dict(), ensure_ascii=False) + "\n")
+
+
+def read_questions(path: Path) -> list[Task]:
+    """Questions from JSON lines: at least `question` (or `prompt`) and `answer` in each.
+
+    Raises TranscriptError naming the file and line where one cannot be read.
+    """
+    tasks = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TranscriptError(f"questions {path} cannot be read: {error}; give a JSON-lines file") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            row.setdefault("prompt", row.pop("question", None))
+            row.setdefault("task_id", f"{path.stem}:{number}")
+            known = {
+                key: row[key] for key in ("task_id", "prompt", "answer", "aliases", "labels", "evidence") if key in row
+            }
+            if not isinstance(known.get("prompt"), str) or not isinstance(known.get("answer"), str):
+                raise ValueError("question and answer must be texts")
+            tasks.append(Task.from_dict(known))
+        except (ValueError, AttributeError, TypeError) as error:
+            raise TranscriptError(
+                f'{path}, line {number}: not a question ({error}); write {{"question": "…", "answer": "…"}} on each line'
+            ) from None
+    return tasks
+
+
+class _QuoteIndex:
+    """Says whether a quote occurs in one chunk only, by its words without case and punctuation."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._texts = [f" {_plain(chunk.transcript)} " for chunk in chunks]
+        self._chunks_of_word: dict[str, set[int]] = defaultdict(set)
+        for number, text in enumerate(self._texts):
+            for word in text.split():
+                self._chunks_of_word[word].add(number)
+
+    def is_unique(self, quote: str) -> bool:
+        words = _plain(quote).split()
+        if not words:
+            return False
+        candidates = set.intersection(*(self._chunks_of_word.get(word, set()) for word in words))
+        needle = f" {' '.join(words)} "
+        return sum(needle in self._texts[number] for number in candidates) == 1
+
+
+class _ByAnswer:
+    """Deals chunks so that each answer of a kind comes up equally often while its chunks last."""
+
+    def __init__(self, chunks: Sequence[Chunk], kind: str, rng: random.Random) -> None:
+        by_answer: dict[str, list[Chunk]] = defaultdict(list)
+        for chunk in chunks:
+            by_answer[chunk.episode if kind == "episode" else chunk.speaker].append(chunk)
+        self._piles = [by_answer[answer] for answer in sorted(by_answer)]
+        for pile in self._piles:
+            rng.shuffle(pile)
+        rng.shuffle(self._piles)
+        self._turn = 0
+
+    def next(self) -> Chunk | None:
+        self._piles = [pile for pile in self._piles if pile]
+        if not self._piles:
+            return None
+        self._turn += 1
+        return self._piles[self._turn % len(self._piles)].pop()
+
+
+def _distractor(chunks: Sequence[Chunk], chunk: Chunk, rng: random.Random) -> Chunk:
+    while True:
+        other = rng.choice(chunks)
+        if other.chunk_id != chunk.chunk_id or len(chunks) == 1:
+            return other
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))

@@ -1,0 +1,111 @@
+"""The rows of a memory as an Arrow table, and their Parquet file between the separate steps `embed` and `ingest`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from midthought.errors import MemoryStoreError, MissingExtraError
+from midthought.memory.chunks import Chunk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = (
+    "id", "episode", "speaker", "transcript", "time", "chunk_id", "embedding_model", "embedding_dimension", "vector",
+)  # fmt: skip
+"""`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
+
+
+def rows_of(chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str) -> pa.Table:
+    """One row a chunk, in the order of the chunks; `vectors` is float32 [N, D]."""
+    pa = _pyarrow()
+    dimension = vectors.shape[1]
+    flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
+    columns = {
+        "id": pa.array([chunk.chunk_id for chunk in chunks], pa.string()),
+        "episode": pa.array([chunk.episode for chunk in chunks], pa.string()),
+        "speaker": pa.array([chunk.speaker for chunk in chunks], pa.string()),
+        "transcript": pa.array([chunk.transcript for chunk in chunks], pa.string()),
+        "time": pa.array([chunk.time for chunk in chunks], pa.string()),
+        "chunk_id": pa.array([chunk.number for chunk in chunks], pa.int64()),
+        "embedding_model": pa.array([embedding_model] * len(chunks), pa.string()),
+        "embedding_dimension": pa.array([dimension] * len(chunks), pa.int64()),
+        "vector": pa.FixedSizeListArray.from_arrays(flat, dimension),
+    }
+    return pa.table({name: columns[name] for name in COLUMNS})
+
+
+def chunks_of(rows: pa.Table) -> list[Chunk]:
+    """The chunks of such rows, in order."""
+    names = ("id", "episode", "speaker", "transcript", "time", "chunk_id")
+    return [
+        Chunk(chunk_id, episode, chunk_id.removesuffix(f"_{number}"), speaker, transcript, time, number)
+        for chunk_id, episode, speaker, transcript, time, number in zip(
+            *(rows.column(name).to_pylist() for name in names), strict=True
+        )
+    ]
+
+
+def vectors_of(rows: pa.Table) -> np.ndarray:
+    """The vectors of such rows, float32 [N, D]."""
+    vectors = rows.column("vector").combine_chunks()
+    flat = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return flat.reshape(len(rows), -1) if len(rows) else np.zeros((0, vectors.type.list_size), dtype=np.float32)
+
+
+def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
+    """Model and dimension that the rows were embedded with, None where there is no row.
+
+    Raises MemoryStoreError, naming `where`, if columns are missing or the rows come from several models.
+    """
+    missing = [name for name in COLUMNS if name not in rows.column_names]
+    if missing:
+        raise MemoryStoreError(f"{where} is no memory: it lacks {', '.join(missing)}; give another place or table name")
+    names, sizes = (rows.column(name).unique().to_pylist() for name in ("embedding_model", "embedding_dimension"))
+    if len(names) > 1 or len(sizes) > 1:
+        raise MemoryStoreError(f"{where} holds rows of several embedding models ({', '.join(names)}); build it anew")
+    return (names[0], sizes[0]) if names else None
+
+
+def write_rows(rows: pa.Table, path: str | Path) -> None:
+    """Write rows to a Parquet file, which appears whole or not at all."""
+    _pyarrow()
+    import pyarrow.parquet as parquet
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        parquet.write_table(rows, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_rows(path: str | Path) -> pa.Table:
+    """Read what `write_rows` wrote. Raises MemoryStoreError where it is something else."""
+    pa = _pyarrow()
+    import pyarrow.parquet as parquet
+
+    if not Path(path).is_file():
+        raise MemoryStoreError(f"{path}: there is no such file; write it with 'midthought memory embed'")
+    try:
+        rows = parquet.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise MemoryStoreError(f"{path}: it does not hold embedded chunks ({reason}); write it anew") from None
+    embedding_of(rows, str(path))
+    return rows
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtraError("pyarrow", "memory") from None
+    return pyarrow

@@ -1,0 +1,73 @@
+"""The tool by which a model asks the memory in mid-thought."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from midthought.errors import SettingsError
+from midthought.memory.chunks import Chunk
+from midthought.memory.store import Hit, MemoryStore, SearchMode
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+
+TOOL_NAME = "memory_retrieval"
+MAX_RESULTS = 10
+NOTHING_FOUND = "Nothing found."
+
+
+class MemoryRetrievalTool(Tool):
+    """`memory_retrieval(query, k)`: one line for each chunk found; `metadata["chunk_ids"]` tells which.
+
+    `k` is the number of results where the model does not say (1 to 10). Equal questions are answered from a cache.
+    """
+
+    pure = True
+
+    def __init__(self, store: MemoryStore, k: int = 3, mode: SearchMode = "hybrid", max_cached: int = 10_000) -> None:
+        if not 1 <= k <= MAX_RESULTS:
+            raise SettingsError(f"k must be from 1 to {MAX_RESULTS}, not {k}")
+        self.definition = ToolDefinition(
+            TOOL_NAME,
+            "Searches the transcripts of the podcast and returns what was said, by whom, in which episode and when.",
+            [
+                ToolParameter("query", "string", "The words to look for: a quote, a name or a subject."),
+                ToolParameter("k", "integer", f"How many results, 1 to {MAX_RESULTS}.", required=False, default=k),
+            ],
+        )
+        self._store = store
+        self._k = k
+        self._mode: SearchMode = mode
+        self._max_cached = max_cached
+        self._cache: OrderedDict[tuple[str, int], ToolOutput] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def execute(self, *, query: str, k: int | None = None) -> ToolOutput:
+        """Search. Raises ValueError, which the model reads, where the query is empty or `k` is out of range."""
+        k = self._k if k is None else k
+        if not query.strip():
+            raise ValueError("query is empty")
+        if not 1 <= k <= MAX_RESULTS:
+            raise ValueError(f"k must be from 1 to {MAX_RESULTS}")
+        key = (" ".join(query.split()), k)
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        hits = self._store.search(key[0], k, self._mode)
+        output = ToolOutput(format_hits(hits) or NOTHING_FOUND, {"chunk_ids": [hit.chunk_id for hit in hits]})
+        with self._lock:
+            self._cache[key] = output
+            if len(self._cache) > self._max_cached:
+                self._cache.popitem(last=False)
+        return output
+
+
+def format_hits(hits: Iterable[Hit | Chunk]) -> str:
+    """Results as the model reads them, a numbered line for each."""
+    return "\n".join(f"[{number}] {format_chunk(hit)}" for number, hit in enumerate(hits, 1)) or NOTHING_FOUND
+
+
+def format_chunk(chunk: Hit | Chunk) -> str:
+    """`speaker: Ines Marlowe; episode: The Tide Clock; 00:01:37: So we have ...`."""
+    return f"speaker: {chunk.speaker}; episode: {chunk.episode}; {chunk.time}: {chunk.transcript}"

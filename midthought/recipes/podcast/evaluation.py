@@ -1,0 +1,103 @@
+"""Before and after: the arms of the recipe's evaluation, and the figures that `summary.json` holds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from midthought.evaluate.arms import Oracle, Shuffled, ToolOff
+from midthought.evaluate.metrics import (
+    IsRight,
+    call_rate,
+    calls_per_question,
+    constant_guess,
+    exact_match,
+    factors,
+    wilson_interval,
+)
+from midthought.inference.source import LocalSource
+from midthought.memory.store import SearchMode
+from midthought.recipes.podcast.world import World
+from midthought.tools.schedule import Toolbox
+from midthought.types import Task, Trajectory
+
+RECALL_DEPTHS = (1, 3, 10)
+SEARCH_MODES: tuple[SearchMode, ...] = ("full_text", "vector", "hybrid")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way of answering one set of questions."""
+
+    name: str
+    """Its key in the summary; empty for the main one."""
+    tasks: Sequence[Task]
+    toolbox: Toolbox | None = None
+    temperature: float = 0.0
+
+
+def arms(world: World, *, after: bool, sampled: bool, seed: int) -> list[Arm]:
+    """The arms before and after training. Without proofs (a user's own questions) oracle and shuffled are left out."""
+    tasks = world.tasks["test"]
+    found = [Arm("", tasks)]
+    if sampled:
+        found.append(Arm("sampled", tasks, temperature=1.0))
+    if world.can_prove(tasks):
+        found.append(Arm("oracle", tasks, Oracle(world.registry, world.proof)))
+    if after:
+        found.append(Arm("tool_off", tasks, ToolOff(world.registry)))
+        if world.can_prove(tasks):
+            found.append(Arm("shuffled", tasks, Shuffled(world.registry, world.proof, tasks, seed)))
+    found.append(Arm("no_memory", world.tasks["test_no_memory"]))
+    return found
+
+
+def run_arms(
+    source: LocalSource,
+    arms: Sequence[Arm],
+    is_right: IsRight,
+    on_arm: Callable[[Arm, list[Trajectory]], None],
+    on_finished: Callable[[Trajectory], None],
+) -> dict[str, float]:
+    """Answer every arm's questions; the figures under dotted keys without `before.` or `after.`."""
+    figures: dict[str, float] = {}
+    for arm in arms:
+        done = source.evaluate(arm.tasks, toolbox=arm.toolbox, temperature=arm.temperature, on_finished=on_finished)
+        figures |= arm_figures(arm, done, is_right)
+        on_arm(arm, done)
+    return figures
+
+
+def arm_figures(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
+    """Exact match with its interval; of the main arm and the one without need, the call rates and the factors as well."""
+    share = exact_match(done, is_right)
+    low, high = wilson_interval(share, len(done))
+    key = "sampled_exact_match" if arm.name == "sampled" else f"{arm.name}.exact_match".lstrip(".")
+    figures = {key: share, f"{key}.low": low, f"{key}.high": high}
+    if arm.name == "":
+        figures |= {"call_rate_needed": call_rate(done), "calls_per_question": calls_per_question(done)}
+        figures |= {f"factors.{name}": value for name, value in factors(done, is_right).items()}
+        for kind in sorted({str(t.task.labels["kind"]) for t in done if "kind" in t.task.labels}):
+            of_kind = [t for t in done if t.task.labels.get("kind") == kind]
+            figures[f"exact_match_of.{kind}"] = exact_match(of_kind, is_right)
+    if arm.name == "sampled":
+        figures["sampled_call_rate_needed"] = call_rate(done)
+    if arm.name == "no_memory":
+        figures["call_rate_needless"] = call_rate(done)
+    return figures
+
+
+def world_figures(world: World, modes: Sequence[SearchMode] = SEARCH_MODES) -> dict[str, float]:
+    """What the questions are like: the constant guess, and how often a search for the quote itself finds the evidence."""
+    tasks = world.tasks["test"]
+    figures: dict[str, float] = {"num_questions": len(tasks), "after.constant_guess": constant_guess(tasks)}
+    quoted = [task for task in tasks if "quote" in task.labels and task.evidence]
+    for mode in modes if quoted else ():
+        found = [
+            [hit.chunk_id for hit in world.store.search(str(task.labels["quote"]), max(RECALL_DEPTHS), mode)]
+            for task in quoted
+        ]
+        for depth in RECALL_DEPTHS:
+            hits = sum(not set(ids[:depth]).isdisjoint(task.evidence) for ids, task in zip(found, quoted, strict=True))
+            figures[f"retrieval.{mode}.recall@{depth}"] = hits / len(quoted)
+    return figures

@@ -1,0 +1,67 @@
+"""The recipe's policy: a model of the user's, or a small one made from the training episodes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import ModelPathError
+from midthought.learning.model import load_policy
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.memory.chunks import Chunk
+from midthought.memory.tool import TOOL_NAME
+from midthought.recipes.podcast.demonstrations import corpus
+from midthought.recipes.podcast.settings import PodcastConfig
+
+INSTRUCTION = (
+    "Think inside <think> and </think>, then answer in as few words as possible. While you think you can search the "
+    f'podcast memory: write #call {TOOL_NAME} {{"query": "words to look for"}} and read the result that follows.'
+)
+
+
+def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, Any]:
+    """Policy and tokenizer, made from nothing; the same settings and chunks give the same ones."""
+    seed = config.training.seed
+    tokenizer = make_tokenizer(corpus(chunks, random.Random(f"corpus-{seed}")), config.model.vocab_size)
+    policy = make_policy(
+        tokenizer,
+        hidden_size=config.model.hidden_size,
+        num_layers=config.model.num_layers,
+        num_heads=config.model.num_heads,
+        max_length=4096,
+        seed=seed,
+    )
+    return policy, tokenizer
+
+
+def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:
+    """A Hugging Face causal LM with its tokenizer. Raises ModelPathError naming the path and the remedy."""
+    policy = load_policy(path, dtype)
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelPathError(
+            f"{path} holds a model but no tokenizer that loads ({reason}); save one beside it"
+        ) from None
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return policy, tokenizer
+
+
+def find_policy(path: Path) -> Path:
+    """The Hugging Face folder that `--from PATH` means: one itself, a checkpoint's, or a run's newest policy."""
+    for candidate in (path, path / "policy", path / "warmup" / "policy", path / "warmup"):
+        if (candidate / "config.json").is_file():
+            return candidate
+    raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")
+
+
+def instruction(config: PodcastConfig) -> str:
+    """The system message: the user's, else one for models that were not made by the run."""
+    if config.questions.instruction is not None:
+        return config.questions.instruction
+    return INSTRUCTION if config.model.local_path else ""

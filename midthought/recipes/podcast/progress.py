@@ -1,0 +1,56 @@
+"""What a run has done so far, in `progress.json`: the place from which an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from midthought.errors import CheckpointError
+from midthought.report.run_folder import RunFolder, write_whole
+
+FILE_NAME = "progress.json"
+
+
+class RunProgress:
+    """Stages that are done, their figures and seconds, and how many lines of the run's files belong to them."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
+        self._path = run.path / FILE_NAME
+        self.done: list[str] = []
+        self.figures: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+        self.num_metric_lines = 0
+        self.num_trajectory_lines = 0
+
+    def load(self) -> None:
+        """Read what an earlier process wrote. Raises CheckpointError where there is nothing to go on from."""
+        try:
+            state = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    def save(self) -> None:
+        names = ("done", "figures", "seconds", "num_metric_lines", "num_trajectory_lines")
+        write_whole(self._path, json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the seconds of a stage, also of one that is interrupted, onto what earlier processes spent on it."""
+        began, before = time.monotonic(), self.seconds.get(stage, 0.0)
+        try:
+            yield
+        finally:
+            self.seconds[stage] = before + time.monotonic() - began
+
+    def finish(self, stage: str, figures: dict[str, Any] | None = None) -> None:
+        """The stage is done, its figures count."""
+        self.done.append(stage)
+        self.num_metric_lines, self.num_trajectory_lines = self._run.num_metric_lines, self._run.num_trajectory_lines
+        self.figures |= figures or {}
+        self.save()

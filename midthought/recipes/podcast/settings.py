@@ -1,0 +1,111 @@
+"""The podcast recipe's settings: the library's sections and four of its own."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from midthought.config import ConfigStore, Section
+
+Kind = Literal["speaker", "episode", "continuation"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class MemorySection(Section):
+    """The podcast memory."""
+
+    transcripts: str = ""
+    """Folder of transcripts (.md .txt .json .srt .vtt). Empty: the sample episodes that ship with the package."""
+    path: str = ""
+    """Where the LanceDB memory lies. Empty: `memory/` in the run folder."""
+    table: str = "transcripts"
+    """Name of the table."""
+    chunk_words: int = Field(18, ge=4)
+    """Most words of a chunk."""
+    embedding_model: str = "minilm"
+    """`minilm` (packaged, offline), or the folder of a sentence-transformers model."""
+    search: Literal["full_text", "vector", "hybrid"] = "full_text"
+    """How the tool searches. Exact quotes are found best by their words; see docs/benchmarks.md."""
+    k: int = Field(1, ge=1, le=10)
+    """Results of a call that does not say how many."""
+
+
+class QuestionsSection(Section):
+    """Questions about the episodes."""
+
+    path: str = ""
+    """JSON lines of your own questions (`question`, `answer`, perhaps `evidence`, `labels`). Empty: made from the episodes."""
+    kinds: list[Kind] = Field(default_factory=lambda: list(KINDS), min_length=1)
+    """Kinds of question that are made."""
+    num_train: int = Field(3000, ge=1)
+    """Training questions."""
+    num_test: int = Field(440, ge=1)
+    """Test questions that need the memory."""
+    num_test_no_memory: int = Field(200, ge=1)
+    """Test questions whose prompt holds the answer."""
+    num_test_episodes: int = Field(4, ge=1)
+    """Episodes that only the test asks about."""
+    num_validation_episodes: int = Field(1, ge=1)
+    """Episodes that only the validation during training asks about."""
+    no_memory_share: float = Field(0.35, ge=0, le=1)
+    """Share of training questions whose prompt holds the answer."""
+    distractor_share: float = Field(0.5, ge=0, le=1)
+    """Of the questions that need the memory: the share whose prompt holds a note that does not help."""
+    min_quote_words: int = Field(8, ge=3)
+    """Fewest words of a quote."""
+    max_quote_words: int = Field(10, ge=3)
+    """Most words of a quote."""
+    instruction: str | None = None
+    """System message. None: how to call the tool, for a model given by `model.local_path`; nothing for the made one."""
+
+
+class WarmupSection(Section):
+    """Supervised warm-up on demonstrations of mixed habits."""
+
+    num_steps: int = Field(800, ge=0)
+    """Optimizer steps."""
+    batch_tokens: int = Field(6144, ge=64)
+    """Tokens of demonstrations per step."""
+    learning_rate: float = Field(3e-3, gt=0)
+    """Peak learning rate (AdamW)."""
+    warmup_steps: int = Field(20, ge=0)
+    """Steps over which it rises."""
+    mixed_precision: bool | None = None
+    """bfloat16 autocast. None: where the machine multiplies bfloat16 in hardware."""
+    ask_short: float = Field(0.2, ge=0, le=1)
+    """Share of demonstrations that need the memory and query it with the quote's first words only."""
+    go_without: float = Field(0.15, ge=0, le=1)
+    """Share of demonstrations that need the memory and answer without asking."""
+    needless_ask: float = Field(0.5, ge=0, le=1)
+    """Share of calls among the demonstrations whose prompt holds the answer."""
+    made_up_share: float = Field(0.8, ge=0, le=1)
+    """Share of demonstrations with made-up names and titles."""
+    random_text_share: float = Field(0.3, ge=0, le=1)
+    """Share of demonstrations made of random tokens altogether."""
+
+
+class EvaluationSection(Section):
+    """Before and after."""
+
+    sampled: bool = True
+    """Also evaluate sampled at temperature 1."""
+    control_arm: bool = False
+    """Also train a control: supervised steps on clean demonstrations for the same total time."""
+    num_shown: int = Field(60, ge=0)
+    """Episodes of each arm that go into `trajectories.jsonl`."""
+
+
+class PodcastConfig(ConfigStore):
+    """Settings of `midthought train podcast`."""
+
+    memory: MemorySection = Field(default_factory=MemorySection)
+    questions: QuestionsSection = Field(default_factory=QuestionsSection)
+    warmup: WarmupSection = Field(default_factory=WarmupSection)
+    evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+
+
+def sample_transcripts() -> str:
+    """The folder of the sample episodes that ship with the package."""
+    return str(resources.files("midthought.recipes.podcast") / "sample")

@@ -1,0 +1,460 @@
+"""The main job: memory, questions, warm-up, PPO, evaluation, report. Composes the rooms; holds no mathematics."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from midthought.algo.advantages import AdvantageEstimator
+from midthought.env.rewards import WeightedReward, correct, num_calls, well_formed_thought
+from midthought.env.thought import final_answer, matches
+from midthought.errors import SettingsError
+from midthought.evaluate.metrics import call_rate
+from midthought.inference.local import LocalEngine
+from midthought.inference.rollout import RolloutParts, RolloutSettings
+from midthought.inference.source import LocalSource
+from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
+from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.ppo import PPOPlan, run_ppo
+from midthought.learning.sft import bfloat16_is_fast, run_sft
+from midthought.learning.stopping import StopRequest
+from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits, messages
+from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
+from midthought.recipes.podcast.policy import find_policy, instruction, load_policy_and_tokenizer, make_small_policy
+from midthought.recipes.podcast.progress import RunProgress
+from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.world import World, build_world, read_world_transcripts
+from midthought.report.console import Console
+from midthought.report.html import write_report
+from midthought.report.run_folder import RunFolder
+from midthought.report.trajectory_row import trajectory_row
+from midthought.text import Renderer
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.schedule import Toolbox
+from midthought.types import Reward, RolloutData, Trajectory
+
+Stage = Literal["sft", "rl", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionEnvironment:
+    """One question, one answer: nobody replies; the reward is computed from the record."""
+
+    reward: WeightedReward
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        return self.reward(trajectory)
+
+
+@dataclass
+class PodcastRun:
+    """One run of the recipe in its folder. `train` goes through the stages; what is done is not done again."""
+
+    config: PodcastConfig
+    path: Path
+    console: Console
+    stage: Stage = "all"
+    from_path: Path | None = None
+    resume: bool = False
+    run: RunFolder = field(init=False)
+    progress: RunProgress = field(init=False)
+    world: World = field(init=False)
+    policy: Any = field(init=False)
+    renderer: Renderer = field(init=False)
+    notation: InThoughtNotation = field(init=False, default_factory=InThoughtNotation)
+    stop: StopRequest = field(init=False, default_factory=StopRequest)
+
+    def train(self) -> dict[str, Any]:
+        """Run every stage that is not done; the summary. KeyboardInterrupt goes through once everything is saved."""
+        self._open()
+        with self.stop, self.run:
+            self._build_world()
+            self._find_policy()
+            if self.stage != "rl":
+                self._once("warmup", self._warm_up)
+            if self.stage != "sft":
+                self._once("before", lambda: self._evaluate("before"))
+                self._once("ppo", self._reinforce)
+                self._once("after", lambda: self._evaluate("after"))
+                if self.config.evaluation.control_arm:
+                    self._once("control", self._control)
+            return self._report()
+
+    # -- the stages --------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Check everything that can be wrong with the input, before anything is written."""
+        self.run = RunFolder(self.path)
+        self.progress = RunProgress(self.run)
+        if self.stage == "rl" and self.from_path is None and not self.resume:
+            raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
+        self._transcripts = read_world_transcripts(self.config)
+        source = (self.from_path and str(find_policy(self.from_path))) or self.config.model.local_path
+        self._loaded = load_policy_and_tokenizer(source, self.config.model.dtype) if source else None
+        if self.resume:
+            self.progress.load()
+        else:
+            self.run.create()
+            self.run.write_config(self.config.to_yaml())
+            self.progress.save()
+        if self.config.inference.deterministic:
+            torch.use_deterministic_algorithms(True)
+
+    def _once(self, stage: str, work: Callable[[], dict[str, Any]]) -> None:
+        """Do a stage unless an earlier process finished it; lines that it half wrote then are dropped first."""
+        if stage in self.progress.done:
+            return
+        self.run.keep_metric_lines(self.progress.num_metric_lines)
+        self.run.keep_trajectory_lines(self.progress.num_trajectory_lines)
+        try:
+            with self.progress.timed(stage):
+                figures = work()
+        except BaseException:
+            self.progress.save()
+            raise
+        self.progress.finish(stage, figures)
+        self.stop.check()
+
+    def _build_world(self) -> None:
+        with self.progress.timed("memory"), self.console.stage("Memory and questions", unit="chunks embedded") as bar:
+
+            def show(done: int, total: int) -> None:
+                bar.total = total
+                bar.advance(done - bar.done)
+
+            self.world, report = build_world(self.config, self._transcripts, self.path, show)
+        tasks = self.world.tasks
+        self.console.note(
+            f"  {sum(map(len, self.world.chunks.values())):,} chunks of {len(self._transcripts)} episodes "
+            f"({report.num_added:,} new); questions: {len(tasks['train']):,} for training, "
+            f"{len(tasks['test']):,} that need the memory and {len(tasks['test_no_memory']):,} that do not for the test"
+        )
+
+    def _find_policy(self) -> None:
+        for finished, folder in (("ppo", "policy"), ("warmup", "warmup")):
+            if finished in self.progress.done:
+                self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.dtype)
+                break
+        self.policy, tokenizer = self._loaded or self._begin()
+        self.renderer = Renderer(tokenizer)
+
+    def _begin(self) -> tuple[Any, Any]:
+        """Policy and tokenizer as they are before any training."""
+        if self.config.model.local_path:
+            return load_policy_and_tokenizer(self.config.model.local_path, self.config.model.dtype)
+        return make_small_policy(self.config, self.world.chunks["train"])
+
+    def _warm_up(self) -> dict[str, Any]:
+        settings = self.config.warmup
+        learner = Learner(self.policy, None, None, self._sft_settings(settings.num_steps))
+        start = self._go_on(learner, "warmup")
+        every = 10 * self.config.checkpoint.save_interval
+        with self.console.stage("Warm-up (SFT)", total=settings.num_steps, unit="steps") as bar:
+            bar.start_at(start)
+
+            def on_step(step: int, metrics: Mapping[str, float]) -> None:
+                self.run.log("sft", step, metrics)
+                bar.advance(1, loss=metrics["loss"])
+                if step % every == 0 or self.stop.requested:
+                    self._save(learner, "warmup", step)
+                self.stop.check()
+
+            habits = Habits(settings.ask_short, settings.go_without, settings.needless_ask)
+            self._supervise(learner, habits, start, settings.num_steps, on_step)
+        self._export("warmup")
+        return {}
+
+    def _evaluate(self, when: Literal["before", "after"]) -> dict[str, Any]:
+        source = self._source()
+        todo = arms(self.world, after=when == "after", sampled=self.config.evaluation.sampled, seed=self._seed)
+        num_episodes = sum(len(arm.tasks) for arm in todo)
+        with self.console.stage(f"Evaluation {when}", total=num_episodes, unit="episodes") as bar:
+
+            def on_arm(arm: Arm, done: list[Trajectory]) -> None:
+                self._keep_trajectories(done, f"{when}.{arm.name}".rstrip("."))
+                self.stop.check()
+
+            figures = run_arms(source, todo, self._is_right, on_arm, lambda _: bar.advance(1))
+        found = {f"{when}.{name}": value for name, value in figures.items()}
+        return found | (world_figures(self.world) if when == "before" else {})
+
+    def _reinforce(self) -> dict[str, Any]:
+        training = self.config.training
+        critic = Critic.separate(self.policy) if self.config.model.critic == "separate" else Critic.shared(self.policy)
+        reference = frozen_copy(self.policy)
+        learner = Learner(self.policy, critic, reference, self._ppo_settings())
+        start = self._go_on(learner, "ppo")
+        source = self._source()
+        with self.console.stage("PPO", total=training.num_train_iters, unit="iterations") as bar:
+            bar.start_at(start)
+
+            def on_iteration(done: int, metrics: Mapping[str, float], data: RolloutData) -> None:
+                self.run.log("ppo", done, metrics)
+                bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
+                if training.validate_every and done % training.validate_every == 0:
+                    self._validate(source, done)
+                    self._keep_trajectories(data.trajectories[:8], "train", step=done)
+                if done % self.config.checkpoint.save_interval == 0 or self.stop.requested:
+                    self._save(learner, "ppo", done)
+                self.stop.check()
+
+            run_ppo(source, learner, self.world.tasks["train"], self._plan(), start=start, on_iteration=on_iteration)
+        self._export("policy")
+        return {}
+
+    def _control(self) -> dict[str, Any]:
+        """The same model from the same start, taught by clean demonstrations for as long as warm-up and PPO took."""
+        self.policy, _ = self._begin()
+        seconds = self.progress.seconds["warmup"] + self.progress.seconds["ppo"]
+        deadline = time.monotonic() + seconds
+        num_steps = round(self.config.warmup.num_steps * seconds / self.progress.seconds["warmup"])
+        learner = Learner(self.policy, None, None, self._sft_settings(num_steps))
+        with self.console.stage("Control arm (SFT only)", total=num_steps, unit="steps") as bar:
+
+            def on_step(step: int, metrics: Mapping[str, float]) -> None:
+                self.run.log("control", step, metrics)
+                bar.advance(1, loss=metrics["loss"])
+                self.stop.check()
+
+            self._supervise(learner, CLEAN, 0, num_steps, on_step, deadline)
+        done = self._source().evaluate(self.world.tasks["test"])
+        return {
+            "control.exact_match": sum(map(self._is_right, done)) / len(done),
+            "control.num_steps": learner.num_steps,
+        }
+
+    # -- what the stages are made of ---------------------------------------------------------------------------
+
+    @property
+    def _seed(self) -> int:
+        return self.config.training.seed
+
+    @property
+    def _end_tokens(self) -> list[str]:
+        return [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
+
+    def _is_right(self, trajectory: Trajectory) -> bool:
+        truths = (trajectory.task.answer, *trajectory.task.aliases)
+        return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
+
+    def _reward(self) -> WeightedReward:
+        weights, decode, end = self.config.reward, self.renderer.decode, self._end_tokens
+        return WeightedReward(
+            {
+                "correct": (weights.correct, correct(decode, end)),
+                "thought": (weights.thought, well_formed_thought(decode, end)),
+                "calls": (-weights.call_cost, num_calls),
+            }
+        )
+
+    def _source(self) -> LocalSource:
+        """The rollout loop over the present policy, in this process."""
+        inference, world = self.config.inference, self.world
+        spoken = instruction(self.config)
+        longest = max(
+            len(self.renderer.prompt(messages(task, spoken))) for tasks in world.tasks.values() for task in tasks
+        )
+        engine = LocalEngine(
+            self.policy,
+            eos_token_ids=self.renderer.eos_token_ids,
+            max_num_seqs=inference.max_num_seqs,
+            max_seq_len=longest + inference.max_tokens,
+            deterministic=inference.deterministic,
+        )
+        environment = QuestionEnvironment(self._reward())
+        parts = RolloutParts(
+            engine=engine,
+            renderer=self.renderer,
+            notation=self.notation,
+            toolbox=Toolbox(world.registry, timeout_seconds=inference.tool_timeout_seconds),
+            messages=lambda task: messages(task, spoken),
+            environment=lambda task: environment,
+            settings=RolloutSettings(
+                max_tokens=inference.max_tokens,
+                max_segment_length=inference.max_segment_length,
+                max_tool_calls_per_cot=inference.max_tool_calls_per_cot,
+                max_result_tokens=inference.max_result_tokens,
+                temperature=inference.temperature,
+                top_p=inference.top_p,
+            ),
+        )
+        return LocalSource(parts, engine, seed=self._seed)
+
+    def _supervise(
+        self,
+        learner: Learner,
+        habits: Habits,
+        start: int,
+        num_steps: int,
+        on_step: Callable[[int, Mapping[str, float]], None],
+        deadline: float | None = None,
+    ) -> None:
+        settings = self.config.warmup
+        demonstrator = Demonstrator(
+            self.world.chunks["train"],
+            self.renderer,
+            self.notation,
+            self.world.plan,
+            habits=habits,
+            made_up_share=settings.made_up_share,
+            random_text_share=settings.random_text_share,
+            num_results=self.config.memory.k,
+            instruction=instruction(self.config),
+        )
+        run_sft(
+            learner,
+            lambda step: demonstrator.batch(self._seed, step, settings.batch_tokens),
+            start=start,
+            num_steps=num_steps,
+            pad_token_id=self.renderer.tokenizer.pad_token_id,
+            mixed_precision=bfloat16_is_fast() if settings.mixed_precision is None else settings.mixed_precision,
+            on_step=on_step,
+            deadline=deadline,
+        )
+
+    def _sft_settings(self, num_steps: int) -> LearnerSettings:
+        warmup, training = self.config.warmup, self.config.training
+        return LearnerSettings(
+            learning_rate=warmup.learning_rate,
+            warmup_steps=warmup.warmup_steps,
+            schedule="linear",
+            total_steps=num_steps,
+            max_grad_norm=training.max_grad_norm,
+            micro_batch_tokens=training.micro_batch_tokens,
+            seed=self._seed,
+        )
+
+    def _ppo_settings(self) -> LearnerSettings:
+        training = self.config.training
+        return LearnerSettings(
+            learning_rate=training.learning_rate,
+            critic_learning_rate=training.critic_learning_rate,
+            schedule=training.lr_schedule,
+            warmup_steps=training.warmup_steps,
+            total_steps=training.num_train_iters
+            * training.ppo_epochs
+            * -(-training.batch_size // training.mini_batch_size),
+            max_grad_norm=training.max_grad_norm,
+            adv_estimator=AdvantageEstimator(training.adv_estimator),
+            gamma=training.gamma,
+            lam=training.lam,
+            clip_ratio_low=training.clip_ratio_low or training.clip_ratio,
+            clip_ratio_high=training.clip_ratio_high or training.clip_ratio,
+            cliprange_value=training.cliprange_value,
+            value_loss_coef=training.value_loss_coef,
+            entropy_coef=training.entropy_coef,
+            kl_coef=training.kl_coef,
+            ppo_epochs=training.ppo_epochs,
+            mini_batch_size=training.mini_batch_size,
+            micro_batch_tokens=training.micro_batch_tokens,
+            seed=self._seed,
+        )
+
+    def _plan(self) -> PPOPlan:
+        training = self.config.training
+        return PPOPlan(
+            num_iters=training.num_train_iters,
+            batch_size=training.batch_size,
+            group_size=training.group_size,
+            seed=training.seed,
+            pad_token_id=self.renderer.tokenizer.pad_token_id,
+            critic_warmup_iters=training.critic_warmup_iters,
+        )
+
+    def _validate(self, source: LocalSource, iteration: int) -> None:
+        done = source.evaluate(self.world.tasks["validation"])
+        needed = [t for t in done if t.task.labels.get("needs_memory", True)]
+        needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
+        metrics = {"exact_match": sum(map(self._is_right, done)) / len(done), "call_rate_needed": call_rate(needed)}
+        if needless:
+            metrics["call_rate_needless"] = call_rate(needless)
+        self.run.log("validation", iteration, metrics)
+
+    # -- the run folder ----------------------------------------------------------------------------------------
+
+    def _keep_trajectories(self, done: Sequence[Trajectory], arm: str, step: int = 0) -> None:
+        shown = done[: self.config.evaluation.num_shown]
+        rows = [
+            trajectory_row(t, self.renderer.decode, step=step, arm=arm, exact_match=self._is_right(t)) for t in shown
+        ]
+        self.run.add_trajectories(rows)
+
+    def _save(self, learner: Learner, stage: str, step: int) -> None:
+        folder = self.run.checkpoints_path / stage
+        state = {
+            "stage": stage,
+            "step": step,
+            "num_metric_lines": self.run.num_metric_lines,
+            "num_trajectory_lines": self.run.num_trajectory_lines,
+        }
+        save_checkpoint(step_path(folder, step), learner, tokenizer=self.renderer.tokenizer, state=state)
+        keep_last(folder, self.config.checkpoint.keep_last_n)
+
+    def _go_on(self, learner: Learner, stage: str) -> int:
+        """Take the learner to the stage's newest checkpoint, if there is one; the steps it had taken."""
+        newest = latest(self.run.checkpoints_path / stage) if self.resume else None
+        if newest is None:
+            return 0
+        checkpoint = load_checkpoint(newest)
+        checkpoint.restore(learner)
+        self.run.keep_metric_lines(checkpoint.state["num_metric_lines"])
+        self.run.keep_trajectory_lines(checkpoint.state["num_trajectory_lines"])
+        return int(checkpoint.state["step"])
+
+    def _export(self, name: str) -> None:
+        """The policy as a Hugging Face folder in the run folder, whole or not at all."""
+        target, partial = self.path / name, self.path / f".{name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        self.policy.save_pretrained(partial, safe_serialization=True)
+        self.renderer.tokenizer.save_pretrained(partial)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+
+    def _report(self) -> dict[str, Any]:
+        seconds = {stage: spent for stage, spent in self.progress.seconds.items() if stage != "control"}
+        summary = {
+            **self.progress.figures,
+            "control.exact_match": self.progress.figures.get("control.exact_match"),
+            "seconds": sum(seconds.values()),
+            **{f"seconds.{stage}": spent for stage, spent in self.progress.seconds.items()},
+            "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "seed": self._seed,
+        }
+        self.run.write_summary(summary)
+        report = write_report(self.path)
+        self._last_table(summary)
+        self.console.note(f"Report: {report}")
+        return summary
+
+    def _last_table(self, summary: Mapping[str, Any]) -> None:
+        def cell(key: str) -> str:
+            value = summary.get(key)
+            return "–" if value is None else f"{value:.1%}"
+
+        rows = [
+            (title, cell(f"before.{key}"), cell(f"after.{key}"))
+            for title, key in (
+                ("exact match, memory needed", "exact_match"),
+                ("… sampled at temperature 1", "sampled_exact_match"),
+                ("… oracle results", "oracle.exact_match"),
+                ("… results shuffled", "shuffled.exact_match"),
+                ("… tool off", "tool_off.exact_match"),
+                ("exact match, answer in the prompt", "no_memory.exact_match"),
+                ("calls where memory is needed", "call_rate_needed"),
+                ("calls where it is not", "call_rate_needless"),
+            )
+            if f"before.{key}" in summary or f"after.{key}" in summary
+        ]
+        if rows:
+            self.console.table("Held-out episodes", ("", "before PPO", "after PPO"), rows)

@@ -1,0 +1,124 @@
+"""What the recipe trains on: the memory, its tool, and questions that are split by episode."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from midthought.errors import SettingsError
+from midthought.memory.build import chunk_all
+from midthought.memory.chunks import Chunk
+from midthought.memory.embedding import load_embedder
+from midthought.memory.questions import QuestionPlan, make_questions, read_questions, split_episodes, write_questions
+from midthought.memory.store import BuildReport, MemoryStore
+from midthought.memory.tool import MemoryRetrievalTool, format_hits
+from midthought.memory.transcripts import Transcript, read_transcripts
+from midthought.recipes.podcast.settings import PodcastConfig, sample_transcripts
+from midthought.tools.registry import ToolRegistry
+from midthought.types import Task
+
+
+@dataclass(frozen=True)
+class World:
+    """Chunks and questions by part (`train`, `validation`, `test`), and the tool over the whole memory."""
+
+    chunks: dict[str, list[Chunk]]
+    tasks: dict[str, list[Task]]
+    """`test` holds questions that need the memory, `test_no_memory` the same wordings with the answer in the prompt."""
+    store: MemoryStore
+    registry: ToolRegistry
+    plan: QuestionPlan
+
+    def proof(self, task: Task) -> str:
+        """The result that proves a task's answer, as the tool writes it."""
+        return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
+
+    def can_prove(self, tasks: Sequence[Task]) -> bool:
+        """Whether each of these tasks names chunks of this memory as its evidence."""
+        return all(task.evidence and self._by_id.keys() >= set(task.evidence) for task in tasks)
+
+    @functools.cached_property
+    def _by_id(self) -> dict[str, Chunk]:
+        return {chunk.chunk_id: chunk for part in self.chunks.values() for chunk in part}
+
+
+def read_world_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
+    """The transcripts that the settings name. Raises TranscriptError; nothing has been written by then."""
+    return read_transcripts(config.memory.transcripts or sample_transcripts()).require_all()
+
+
+def build_world(
+    config: PodcastConfig,
+    transcripts: Sequence[Transcript],
+    run_path: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[World, BuildReport]:
+    """Chunk, embed and store what is new, and make the questions. The same settings give the same world."""
+    memory, questions, seed = config.memory, config.questions, config.training.seed
+    chunks = chunk_all(transcripts, memory.chunk_words)
+    parts = split_episodes(chunks, questions.num_test_episodes, questions.num_validation_episodes, seed)
+    plan = _plan(config, questions.num_train, questions.no_memory_share)
+    tasks = _tasks(config, chunks, parts, plan)
+    store = MemoryStore.open(memory.path or run_path / "memory", memory.table, load_embedder(memory.embedding_model))
+    report = store.build(chunks, progress)
+    registry = ToolRegistry()
+    registry.register(MemoryRetrievalTool(store, k=memory.k, mode=memory.search))
+    run_path.mkdir(parents=True, exist_ok=True)
+    write_questions((task for part in tasks.values() for task in part), run_path / "questions.jsonl")
+    return World(parts, tasks, store, registry, plan), report
+
+
+def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:
+    questions = config.questions
+    return QuestionPlan(
+        num_questions=num_questions,
+        needless_share=no_memory_share,
+        distractor_share=questions.distractor_share,
+        min_quote_words=questions.min_quote_words,
+        max_quote_words=questions.max_quote_words,
+        kinds=tuple(questions.kinds),
+    )
+
+
+def _tasks(
+    config: PodcastConfig, chunks: list[Chunk], parts: dict[str, list[Chunk]], plan: QuestionPlan
+) -> dict[str, list[Task]]:
+    questions, seed = config.questions, config.training.seed
+    plans = {
+        "train": ("train", plan),
+        "validation": ("validation", _plan(config, config.training.num_validation_questions, 0.3)),
+        "test": ("test", _plan(config, questions.num_test, 0.0)),
+        "test_no_memory": ("test", _plan(config, questions.num_test_no_memory, 1.0)),
+    }
+    tasks = {name: make_questions(parts[part], own, seed, memory=chunks) for name, (part, own) in plans.items()}
+    if questions.path:
+        tasks |= _split_own(read_questions(Path(questions.path)), seed)
+    if empty := [name for name, made in tasks.items() if not made]:
+        raise SettingsError(
+            f"no question could be made for {', '.join(empty)}: chunks of {questions.min_quote_words} words or more are "
+            "needed; add transcripts, or lower questions.min_quote_words"
+        )
+    return tasks
+
+
+def _split_own(tasks: list[Task], seed: int) -> dict[str, list[Task]]:
+    """A user's questions by part: by the label `episode` where all have one, else one by one; 70, 10 and 20 %."""
+    keys = [str(task.labels.get("episode", task.task_id)) for task in tasks]
+    names = sorted(set(keys))
+    random.Random(f"split-{seed}").shuffle(names)
+    num_test, num_validation = max(1, len(names) // 5), max(1, len(names) // 10)
+    if len(names) <= num_test + num_validation:
+        raise SettingsError(
+            f"questions.path holds {len(names)} questions or episodes; at least 3 are needed for a split"
+        )
+    part_of = {
+        name: "test" if place < num_test else "validation" if place < num_test + num_validation else "train"
+        for place, name in enumerate(names)
+    }
+    parts: dict[str, list[Task]] = {"train": [], "validation": [], "test": []}
+    for task, key in zip(tasks, keys, strict=True):
+        parts[part_of[key]].append(task)
+    return parts

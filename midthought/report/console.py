@@ -1,0 +1,235 @@
+"""What a run says on the terminal: stages with live bars, or plain lines now and then where there is no terminal.
+
+It knows nothing of what runs; everything it prints is plain text, never markup or control codes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from midthought.report.figures import duration
+from midthought.report.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+PLAIN_SECONDS = 5.0
+"""A plain line at the latest so many seconds after the last one, given that something happened,"""
+PLAIN_SHARE = 0.1
+"""or after this share of the stage,"""
+PLAIN_PAUSE_SECONDS = 1.0
+"""but never sooner than this."""
+
+BIDIRECTIONAL_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class Console:
+    """`quiet` prints tables and errors only; `plain` None means plain wherever standard output is no terminal.
+
+    >>> console = Console(quiet=True)
+    >>> with console.stage("Warm-up", total=2) as progress:
+    ...     progress.advance(1, loss=0.5)
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        plain: bool | None = None,
+        num_stages: int | None = None,
+        out: IO[str] | None = None,
+        err: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.quiet = quiet
+        self.num_stages = num_stages
+        """How many stages there will be, for `[2/6]`; None leaves the total out."""
+        self._out = out
+        self._err = err
+        self._clock = clock
+        self._stage = 0
+        is_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.plain = not is_terminal if plain is None else plain
+        self._rich: Any = None
+
+    @property
+    def _stream(self) -> IO[str]:
+        return self._out or sys.stdout
+
+    # -- stages ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def stage(self, title: str, *, total: int | None = None, unit: str = "steps") -> Iterator[Progress]:
+        """A stage of the run; its last line says how it ended and how long it took."""
+        self._stage += 1
+        number = f"{self._stage}/{self.num_stages}" if self.num_stages else f"{self._stage}"
+        label = f"[{number}] {printable(title)}"
+        if self.quiet:
+            yield Progress(label, total=total, unit=unit, clock=self._clock)
+            return
+        watch = self._watch_plainly if self.plain else self._watch_live
+        progress = Progress(label, total=total, unit=unit, clock=self._clock)
+        try:
+            with watch(progress):
+                yield progress
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
+            self._print(self._last_line("–" if stopped else "✗", progress), style="yellow" if stopped else "red")
+            raise
+        self._print(self._last_line("✓", progress), style="green")
+
+    def _last_line(self, mark: str, progress: Progress) -> str:
+        of = f"/{progress.total:,}" if progress.total is not None and progress.done != progress.total else ""
+        counted = f"{progress.done:,}{of} {progress.unit}" if progress.done or progress.total else ""
+        parts = [counted, duration(progress.seconds), progress.figures(sparks=self._can_say("▁"))]
+        return f"{mark} {progress.label}  {' · '.join(part for part in parts if part)}"
+
+    @contextmanager
+    def _watch_plainly(self, progress: Progress) -> Iterator[None]:
+        of = f" ({progress.total:,} {progress.unit})" if progress.total else ""
+        self._print(f"  {progress.label}{of}")
+        last_time, last_done = self._clock(), 0
+
+        def say(progress: Progress) -> None:
+            nonlocal last_time, last_done
+            passed = self._clock() - last_time
+            share = (progress.done - last_done) / progress.total if progress.total else 0.0
+            if progress.done == progress.total or passed < PLAIN_PAUSE_SECONDS:
+                return
+            if passed >= PLAIN_SECONDS or share >= PLAIN_SHARE:
+                last_time, last_done = self._clock(), progress.done
+                figures = progress.figures(sparks=False)
+                self._print(f"  {progress.label}  {progress.counts()}{' · ' if figures else ''}{figures}")
+
+        progress.on_change = say
+        yield
+
+    @contextmanager
+    def _watch_live(self, progress: Progress) -> Iterator[None]:
+        from rich.live import Live
+
+        def view() -> RenderableType:
+            return _live_view(progress, bar_width=24 if self._rich_console().width >= 100 else 12)
+
+        with Live(get_renderable=view, console=self._rich_console(), refresh_per_second=8, transient=True):
+            yield
+
+    # -- words -------------------------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Say something by the way; not said where the console is quiet."""
+        if not self.quiet:
+            self._print(printable(text))
+
+    def error(self, text: str) -> None:
+        """Say what went wrong, on standard error; also where the console is quiet."""
+        stream = self._err or sys.stderr
+        stream.write(_sayable(printable(text), stream) + "\n")
+        stream.flush()
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Print a table, numbers to the right; also where the console is quiet. None is shown as a dash."""
+        cells = [[_cell(value) for value in row] for row in rows]
+        to_right = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
+        if self.plain:
+            self._print(_plain_table(title, columns, cells, to_right))
+            return
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for name, right in zip(columns, to_right, strict=True):
+            table.add_column(Text(printable(name)), justify="right" if right else "left")
+        for row in cells:
+            table.add_row(*(Text(cell) for cell in row))
+        self._rich_console().print(table)
+
+    def _print(self, text: str, *, style: str = "") -> None:
+        if self.plain:
+            self._stream.write(_sayable(text, self._stream) + "\n")
+            self._stream.flush()
+            return
+        from rich.text import Text
+
+        line = Text(text)
+        if style:
+            line.stylize(style, 0, 1)
+        self._rich_console().print(line)
+
+    def _can_say(self, character: str) -> bool:
+        return _sayable(character, self._stream) == character
+
+    def _rich_console(self) -> Any:
+        if self._rich is None:
+            from rich.console import Console as RichConsole
+
+            self._rich = RichConsole(file=self._out, force_terminal=True, highlight=False, markup=False, emoji=False)
+        return self._rich
+
+
+def _live_view(progress: Progress, *, bar_width: int) -> RenderableType:
+    """Two lines: label, bar and counts; below them the figures."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    bar = ProgressBar(
+        total=progress.total or None,
+        completed=progress.done,
+        width=bar_width,
+        pulse=progress.total is None,
+        complete_style="cyan",
+        finished_style="cyan",
+    )
+    line = Table.grid(padding=(0, 2))
+    label = Text(f"  {progress.label}", style="bold", overflow="ellipsis", no_wrap=True)
+    line.add_row(label, bar, Text(progress.counts(), no_wrap=True))
+    figures = Text(f"        {progress.figures()}", style="cyan", overflow="ellipsis", no_wrap=True)
+    return Group(line, figures) if progress.fields else line
+
+
+def printable(text: str) -> str:
+    """`text` without what moves the cursor or turns the writing direction; line feeds and tabs stay."""
+    return "".join(
+        sign
+        for sign in text
+        if sign in "\n\t" or (unicodedata.category(sign) not in ("Cc", "Cs") and sign not in BIDIRECTIONAL_CONTROLS)
+    )
+
+
+def _sayable(text: str, stream: IO[str]) -> str:
+    """`text` as far as the stream's encoding has signs for it."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, errors="replace").decode(encoding)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else printable(str(value))
+
+
+def _plain_table(title: str, columns: Sequence[str], cells: list[list[str]], to_right: list[bool]) -> str:
+    rows = [[printable(name) for name in columns], *cells]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, to_right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join(["", printable(title), lines[0], rule, *lines[1:], ""])

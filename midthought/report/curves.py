@@ -1,0 +1,245 @@
+"""Metrics as curves: inline SVG drawn here, one chart per subject, and the points for the page's read-out.
+
+It knows names of metrics only to give a chart its title and place; every other key gets a chart of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from html import escape
+from typing import Any
+
+Points = list[tuple[int, float]]
+"""(step, value) in the order of writing."""
+
+WIDTH, HEIGHT = 420, 192
+LEFT, RIGHT, TOP, BOTTOM = 50, 402, 10, 168
+MAX_POINTS = 500
+MAX_SERIES = 4
+MIN_POINTS_TO_SMOOTH = 25
+
+SUBJECTS = (
+    ("Reward", ("reward", "reward/mean", "reward/total", "reward_mean")),
+    ("Exact match", ("*exact_match*",)),
+    ("Calls per question", ("calls", "calls/mean", "calls/per_question", "calls_per_question", "num_calls*")),
+    ("Call rate", ("*call_rate*", "calls/need*")),
+    ("KL to the warm-up model", ("kl", "kl/mean", "kl/reference", "kl_reference")),
+    ("Entropy", ("entropy", "entropy/mean")),
+    ("Policy loss", ("policy_loss", "loss/policy")),
+    ("Value loss", ("value_loss", "loss/value")),
+    ("Loss", ("loss", "loss/sft", "loss/mean", "loss/total", "loss/train", "loss/validation")),
+)
+"""Title and patterns of the keys that belong to it; a key may also have more parts in front (`learner/entropy`)."""
+STAGES = {
+    "sft": "Warm-up (SFT)",
+    "ppo": "Reinforcement learning (PPO)",
+    "grpo": "Reinforcement learning (GRPO)",
+    "rl": "Reinforcement learning",
+    "validation": "Validation",
+    "control": "Control arm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart: its title and its lines by label."""
+
+    title: str
+    lines: Mapping[str, Points]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A linear scale from the values `low..high` to the pixels `start..end`, with its ticks."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+
+    def place(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[str, Any]]]:
+    """All charts as HTML, by stage, and their points for the read-out, in the order of the charts' `data-chart`."""
+    html: list[str] = []
+    data: list[dict[str, Any]] = []
+    for stage, series in metrics.items():
+        main, rest = plan_charts(series)
+        title = STAGES.get(stage, stage)
+        last_step = max((points[-1][0] for points in series.values()), default=0)
+        html.append(f"<h3>{escape(title)} <small>up to step {last_step:,}</small></h3>")
+        html.append(_grid(main, data))
+        if rest:
+            html.append(f"<details><summary>{len(rest)} more of this stage</summary>{_grid(rest, data)}</details>")
+    return "".join(html), data
+
+
+def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]:
+    """The charts of one stage: those with a subject, in the order of SUBJECTS, and those of all other keys."""
+    left = {key: points for key, points in series.items() if points}
+    main = []
+    for title, patterns in SUBJECTS:
+        keys = [key for key in left if any(fnmatchcase(f"/{key}", f"*/{pattern}") for pattern in patterns)][:MAX_SERIES]
+        if keys:
+            main.append(Chart(title, _labelled({key: left.pop(key) for key in keys})))
+    rest = [Chart(key, {key: points}) for key, points in sorted(left.items())]
+    return (main, rest) if main else (rest, [])
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Centred average with Gaussian weights, its deviation a sixtieth of the curve's points: nothing lags behind."""
+    deviation = max(len(values) / 60, 0.5)
+    reach = math.ceil(3 * deviation)
+    weights = [math.exp(-0.5 * (offset / deviation) ** 2) for offset in range(reach + 1)]
+    result = []
+    for centre in range(len(values)):
+        near = range(max(centre - reach, 0), min(centre + reach + 1, len(values)))
+        total = math.fsum(weights[abs(index - centre)] for index in near)
+        result.append(math.fsum(weights[abs(index - centre)] * values[index] for index in near) / total)
+    return result
+
+
+def thinned(points: Points, max_points: int = MAX_POINTS) -> Points:
+    """At most `max_points` points: means of equal runs of neighbours, each at its run's last step."""
+    run = -(-len(points) // max_points)
+    if run <= 1:
+        return points
+    runs = [points[start : start + run] for start in range(0, len(points), run)]
+    return [(part[-1][0], math.fsum(value for _, value in part) / len(part)) for part in runs]
+
+
+def nice_ticks(low: float, high: float, num_ticks: int, *, whole: bool = False) -> tuple[float, ...]:
+    """About `num_ticks` round numbers (1, 2 or 5 times a power of ten apart) within `low..high`.
+
+    >>> nice_ticks(0.0, 1.0, 5)
+    (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    """
+    rough = (high - low) / num_ticks
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    step = max(step, 1.0) if whole else step
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return tuple(float(f"{index * step:.12g}") for index in range(first, last + 1))
+
+
+def _labelled(series: dict[str, Points]) -> dict[str, Points]:
+    """Lines by the shortest labels that still tell them apart: the last part of the key, else the whole key."""
+    short = [key.rsplit("/", 1)[-1].replace("_", " ") for key in series]
+    return dict(zip(short, series.values(), strict=True)) if len(set(short)) == len(short) else series
+
+
+def _grid(charts: list[Chart], data: list[dict[str, Any]]) -> str:
+    figures = []
+    for chart in charts:
+        figure, points = _figure(chart, len(data))
+        figures.append(figure)
+        data.append(points)
+    return f'<div class="charts">{"".join(figures)}</div>'
+
+
+def _figure(chart: Chart, number: int) -> tuple[str, dict[str, Any]]:
+    lines = {label: thinned(points) for label, points in chart.lines.items()}
+    raw = {label: [value for _, value in points] for label, points in lines.items()}
+    shown = {label: smoothed(v) if len(v) >= MIN_POINTS_TO_SMOOTH else v for label, v in raw.items()}
+    steps = [step for points in lines.values() for step, _ in points]
+    x = _step_axis(min(steps), max(steps))
+    y = _value_axis(chart, raw, shown)
+    body = []
+    for index, (label, points) in enumerate(lines.items()):
+        places = [x.place(step) for step, _ in points]
+        if shown[label] is not raw[label]:
+            body.append(_path(f"raw s{index}", places, raw[label], y))
+        body.append(_path(f"line s{index}", places, shown[label], y))
+        if len(points) <= MIN_POINTS_TO_SMOOTH:
+            dots = zip(places, shown[label], strict=True)
+            body += [f'<circle class="s{index}" cx="{px:.1f}" cy="{y.place(v):.1f}" r="2.6"/>' for px, v in dots]
+    said = "; ".join(f"{label} from {_short(v[0])} to {_short(v[-1])}" for label, v in shown.items())
+    svg = (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" '
+        f'aria-label="{escape(chart.title)}, steps {min(steps)} to {max(steps)}: {escape(said)}">'
+        f'<clipPath id="plot{number}"><rect x="{LEFT}" y="{TOP - 3}" width="{RIGHT - LEFT + 4}" '
+        f'height="{BOTTOM - TOP + 6}"/></clipPath>{_axes(x, y)}<g clip-path="url(#plot{number})">{"".join(body)}</g>'
+        f'<line class="cursor" y1="{TOP}" y2="{BOTTOM}" visibility="hidden"/></svg>'
+    )
+    legend = ""
+    if len(lines) > 1:
+        keys = "".join(f'<li><i class="swatch s{i}"></i>{escape(label)}</li>' for i, label in enumerate(lines))
+        legend = f'<ul class="legend">{keys}</ul>'
+    html = (
+        f'<figure class="chart" data-chart="{number}"><figcaption><b>{escape(chart.title)}</b>'
+        f"<output></output></figcaption>{svg}{legend}</figure>"
+    )
+    read_out = {
+        "left": LEFT,
+        "right": RIGHT,
+        "width": WIDTH,
+        "low": x.low,
+        "high": x.high,
+        "lines": [
+            {"label": label, "steps": [step for step, _ in points], "values": [_rounded(v) for v in raw[label]]}
+            for label, points in lines.items()
+        ],
+    }
+    return html, read_out
+
+
+def _step_axis(low: int, high: int) -> Axis:
+    if low == high:
+        low, high = low - 1, high + 1
+    return Axis(low, high, LEFT, RIGHT, nice_ticks(low, high, 6, whole=True))
+
+
+def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[str, list[float]]) -> Axis:
+    """0 to 1 for shares; otherwise all of the smooth lines and the middle 96 % of the raw points, with some air."""
+    values = [value for line in shown.values() for value in line]
+    for line in raw.values():
+        line = sorted(line)
+        values += [line[len(line) // 50], line[-1 - len(line) // 50]]
+    low, high = min(values), max(values)
+    if chart.title in ("Exact match", "Call rate") and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    else:
+        if 0 < low < 0.35 * high:
+            low = 0.0
+        spread = high - low
+        air = 0.06 * spread if spread > 1e-6 * max(abs(low), abs(high)) else max(0.1 * abs(high), 1e-6)
+        low, high = (low if low == 0.0 else low - air), high + air
+    return Axis(low, high, BOTTOM, TOP, nice_ticks(low, high, 5))
+
+
+def _axes(x: Axis, y: Axis) -> str:
+    decimals = max(0, -math.floor(math.log10(y.ticks[1] - y.ticks[0]) + 1e-9)) if len(y.ticks) > 1 else 3
+    parts = []
+    for tick in y.ticks:
+        at = f"{y.place(tick):.1f}"
+        label = f"{tick:.{decimals}f}" if decimals <= 4 else f"{tick:.3g}"
+        parts.append(f'<line class="gridline" x1="{LEFT}" x2="{RIGHT}" y1="{at}" y2="{at}"/>')
+        parts.append(
+            f'<text class="tick" x="{LEFT - 7}" y="{at}" dy="4" text-anchor="end">{label.replace("-", "−")}</text>'
+        )
+    for tick in x.ticks:
+        at = f"{x.place(tick):.1f}"
+        parts.append(f'<line class="tickmark" x1="{at}" x2="{at}" y1="{BOTTOM}" y2="{BOTTOM + 4}"/>')
+        parts.append(f'<text class="tick" x="{at}" y="{BOTTOM + 17}" text-anchor="middle">{tick:.0f}</text>')
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{RIGHT}" y1="{BOTTOM}" y2="{BOTTOM}"/>')
+    parts.append(f'<text class="tick" x="{LEFT - 13}" y="{BOTTOM + 17}" text-anchor="end">step</text>')
+    return "".join(parts)
+
+
+def _path(name: str, places: Sequence[float], values: Sequence[float], y: Axis) -> str:
+    points = " ".join(f"{px:.1f},{y.place(value):.1f}" for px, value in zip(places, values, strict=True))
+    return f'<polyline class="{name}" points="{points}"/>'
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,139 @@
+"""The run folder: what a run writes down, and the only thing that a report, a resumed run or another tool reads.
+
+It knows the files' names and forms. It knows neither the learner nor what a metric means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from midthought.errors import CheckpointError
+from midthought.report.json_lines import JsonLines, json_value
+from midthought.report.tensorboard_events import TensorBoardEvents
+
+
+class RunFolder:
+    """`runs/NAME/` with the files and folders that the attributes name.
+
+    Nothing is made on the disk before the first write, so a run that fails on its settings leaves nothing behind.
+    A checkpoint stores `num_metric_lines` and `num_trajectory_lines`; a resumed run gives them back to
+    `keep_metric_lines` and `keep_trajectory_lines` and goes on as if it had never stopped.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config_path = self.path / "config.yaml"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.trajectories_path = self.path / "trajectories.jsonl"
+        self.summary_path = self.path / "summary.json"
+        self.tensorboard_path = self.path / "tensorboard"
+        self.checkpoints_path = self.path / "checkpoints"
+        self.report_path = self.path / "report.html"
+        self.metrics = JsonLines(self.metrics_path)
+        self.trajectories = JsonLines(self.trajectories_path)
+        self._events = TensorBoardEvents(self.tensorboard_path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create(self) -> Self:
+        """Make the folder for a new run; CheckpointError where a run's files already lie in it."""
+        held = [path.name for path in (self.metrics_path, self.summary_path, self.checkpoints_path) if path.exists()]
+        if held:
+            raise CheckpointError(
+                f"{self.path} already holds a run ({', '.join(held)}); go on with --resume, or give another name"
+            )
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Append `{"stage", "step", **metrics}` to `metrics.jsonl` and to TensorBoard. NaN and infinities become null.
+
+        Keys read like paths (`reward/mean`, `loss/policy`); whatever is measured by a clock stands under `time/`, so
+        that two runs can be compared without it.
+        """
+        if not metrics.keys().isdisjoint(("stage", "step")):
+            raise ValueError(f"a metric cannot be named 'stage' or 'step': {sorted(metrics)}")
+        values = {name: float(value) for name, value in metrics.items()}
+        self.metrics.append([{"stage": stage, "step": step, **values}])
+        self._events.add(stage, step, values)
+
+    def add_trajectories(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows made by `trajectory_row` to `trajectories.jsonl`."""
+        self.trajectories.append(rows)
+
+    def write_config(self, text: str) -> None:
+        """Write the run's settings (YAML) in one piece."""
+        write_whole(self.config_path, text)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the run's figures in one piece, under flat dotted keys (see `flat_keys`)."""
+        text = json.dumps(json_value(flat_keys(summary)), indent=2, ensure_ascii=False, allow_nan=False)
+        write_whole(self.summary_path, text + "\n")
+
+    # -- resuming ----------------------------------------------------------------------------------------------
+
+    @property
+    def num_metric_lines(self) -> int:
+        return self.metrics.num_lines
+
+    @property
+    def num_trajectory_lines(self) -> int:
+        return self.trajectories.num_lines
+
+    def keep_metric_lines(self, num_lines: int) -> None:
+        """Drop what was logged after the first `num_lines` lines, in TensorBoard too."""
+        self.metrics.keep(num_lines)
+        next_steps: dict[str, int] = {}
+        for row in self.metrics.read():
+            next_steps[row["stage"]] = max(next_steps.get(row["stage"], 0), row["step"] + 1)
+        self._events.forget_from(next_steps)
+
+    def keep_trajectory_lines(self, num_lines: int) -> None:
+        """Drop the trajectories that were added after the first `num_lines`."""
+        self.trajectories.keep(num_lines)
+
+    def close(self) -> None:
+        """Write out TensorBoard's events. Everything else is on its way to the disk already."""
+        self._events.close()
+
+
+def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as one level of dotted keys; one that is flat already comes back the same.
+
+    >>> flat_keys({"after": {"exact_match": 0.9}, "seed": 1})
+    {'after.exact_match': 0.9, 'seed': 1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flat_keys(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write `path` so that a reader sees the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with half.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""A run folder read back for the report, as far as the run has come: every file of it may still be missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import CheckpointError
+from midthought.report.json_lines import json_value
+from midthought.report.run_folder import RunFolder, flat_keys
+
+JUDGING_PARTS = ("exact_match", "correct", "correctness", "answer")
+"""Reward parts that tell whether the answer was right, for rows that do not say so themselves."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRecord:
+    """What the report shows of one run."""
+
+    name: str
+    config: str | None = None
+    """`config.yaml` as it stands there."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """Flat dotted keys; empty before the last evaluation."""
+    metrics: Mapping[str, Mapping[str, list[tuple[int, float]]]] = field(default_factory=dict)
+    """stage → key → (step, value) in the order of writing; values that are null are left out."""
+    trajectories: list[dict[str, Any]] = field(default_factory=list)
+    num_trajectories: int = 0
+    """How many there are; `trajectories` may hold a choice of them."""
+
+
+def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> RunRecord:
+    """Read the run at `path`. CheckpointError where there is none, or a file of it cannot be read."""
+    folder = RunFolder(path)
+    known = (folder.config_path, folder.metrics_path, folder.trajectories_path, folder.summary_path)
+    if not any(file.exists() for file in known):
+        raise CheckpointError(
+            f"{folder.path} is not a run folder: none of {', '.join(file.name for file in known)} is there; "
+            "give the folder that `midthought train` wrote"
+        )
+    trajectories, num_trajectories = _read_trajectories(folder, max_trajectories)
+    return RunRecord(
+        name=folder.path.resolve().name,
+        config=folder.config_path.read_text(encoding="utf-8") if folder.config_path.exists() else None,
+        summary=_read_summary(folder.summary_path),
+        metrics=_read_metrics(folder),
+        trajectories=trajectories,
+        num_trajectories=num_trajectories,
+    )
+
+
+def is_right(row: Mapping[str, Any]) -> bool | None:
+    """Whether the row's answer was right: by `exact_match`, else by a part of the reward; None where neither says."""
+    if row.get("exact_match") is not None:
+        return bool(row["exact_match"])
+    parts = (row.get("reward") or {}).get("parts", {})
+    for name in JUDGING_PARTS:
+        if parts.get(name) is not None:
+            return parts[name] > 0
+    return None
+
+
+def choose_lines(keys: list[tuple[str, str]], max_lines: int) -> list[int]:
+    """Which lines to show, at most `max_lines`, given each line's (task id, arm).
+
+    Whole tasks are taken, so that arms stay comparable: first the tasks seen both before and after training, then the
+    rest, evenly spaced in the order of the file.
+
+    >>> choose_lines([("a", "train"), ("b", "before"), ("c", "train"), ("b", "after")], 3)
+    [0, 1, 3]
+    """
+    lines: dict[str, list[int]] = {}
+    arms: dict[str, set[str]] = {}
+    for number, (task_id, arm) in enumerate(keys):
+        lines.setdefault(task_id, []).append(number)
+        arms.setdefault(task_id, set()).add(arm)
+    paired = [task_id for task_id in lines if {"before", "after"} <= arms[task_id]]
+    others = [task_id for task_id in lines if not {"before", "after"} <= arms[task_id]]
+    chosen: list[int] = []
+    for task_ids in (paired, others):
+        for task_id in _evenly(task_ids, max_lines - len(chosen), sum(len(lines[task]) for task in task_ids)):
+            chosen += lines[task_id][: max_lines - len(chosen)]
+    return sorted(chosen)
+
+
+def _evenly(items: list[str], max_lines: int, num_lines: int) -> list[str]:
+    if num_lines <= max_lines:
+        return items
+    num_items = min(len(items), -(-len(items) * max_lines // num_lines))
+    return [items[index * len(items) // num_items] for index in range(num_items)]
+
+
+def _read_trajectories(folder: RunFolder, max_trajectories: int) -> tuple[list[dict[str, Any]], int]:
+    keys = [(str(row.get("task_id")), str(row.get("arm"))) for row in folder.trajectories.read()]
+    chosen = set(choose_lines(keys, max_trajectories))
+    rows = [json_value(row) for number, row in enumerate(folder.trajectories.read()) if number in chosen]
+    return rows, len(keys)
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); delete it and evaluate again") from None
+    if not isinstance(summary, dict):
+        raise CheckpointError(f"{path}: not a JSON object; delete it and evaluate again")
+    return flat_keys(json_value(summary))
+
+
+def _read_metrics(folder: RunFolder) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    stages: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for row in folder.metrics.read():
+        stage = stages.setdefault(str(row.get("stage", "run")), {})
+        for key, value in json_value(row).items():
+            if key not in ("stage", "step") and isinstance(value, int | float):
+                stage.setdefault(key, []).append((int(row.get("step") or 0), float(value)))
+    return stages

@@ -1,0 +1,57 @@
+"""A Trajectory as one readable JSON row of `trajectories.jsonl`. It does not know the tokenizer: the caller decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from midthought.types import ToolEvent, Trajectory
+
+Decode = Callable[[list[int]], str]
+
+
+def trajectory_row(
+    trajectory: Trajectory, decode: Decode, *, step: int, arm: str, exact_match: bool | None = None
+) -> dict[str, Any]:
+    """The row of one episode.
+
+    `arm` says where it comes from (`before`, `after`, `after.tool_off`, `train`); rows of one `task_id` are shown
+    beside each other. `exact_match` is whether the answer was right, None where nobody judged it. Spans stand in order
+    over all segments (a later prompt begins a new segment), each decoded on its own.
+    """
+    reward = trajectory.reward
+    return {
+        "step": step,
+        "arm": arm,
+        "task_id": trajectory.task.task_id,
+        "labels": dict(trajectory.task.labels),
+        "question": trajectory.task.prompt,
+        "answer": trajectory.task.answer,
+        "exact_match": exact_match,
+        "stop_reason": trajectory.stop_reason,
+        "error": trajectory.error,
+        "policy_version": trajectory.policy_version,
+        "reward": None if reward is None else {"total": reward.total, "parts": dict(reward.parts)},
+        "num_calls": trajectory.num_calls,
+        "spans": [
+            {
+                "kind": span.kind,
+                "text": decode(segment.token_ids[span.start : span.end]),
+                "num_tokens": span.end - span.start,
+            }
+            for segment in trajectory.segments
+            for span in segment.spans
+        ],
+        "events": [_event_row(event) for event in trajectory.tool_events],
+    }
+
+
+def _event_row(event: ToolEvent) -> dict[str, Any]:
+    return {
+        "tool_name": event.call.tool_name,
+        "parameters": dict(event.call.parameters),
+        "outcome": event.outcome,
+        "time/seconds": event.seconds,
+        "result": event.call.result,
+        "metadata": dict(event.metadata),
+    }

@@ -1,0 +1,266 @@
+"""Between text and token ids: chat prompts, text of our own that may hold control tokens, foreign text that never can.
+
+Knows one tokenizer; knows nothing of models, calls or trajectories.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tokenizers import Tokenizer
+
+from midthought.errors import ForeignTextError, SettingsError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CUT = " …[cut]"
+"""What stands at the end of foreign text that was cut."""
+_ROLES = ("system", "user", "assistant", "tool")
+_MAX_CHARACTER_TOKENS = 4
+"""A UTF-8 character has at most four bytes, so at most four tokens."""
+
+
+class Renderer:
+    """A fast Hugging Face tokenizer, with the door between our own text and foreign text kept shut.
+
+    Foreign text (questions, transcripts, results, replies) is encoded by a copy of the tokenizer that has none of its
+    added tokens, flagged special or not: `</think>` in a transcript becomes plain pieces that spell it. Text is encoded
+    as it stands: no token is put before it, and no blank, even where the tokenizer would put one at a text's start.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not tokenizer.is_fast:
+            raise SettingsError(
+                f"{type(tokenizer).__name__} is not a fast tokenizer; use a model that has a tokenizer.json"
+            )
+        self.tokenizer = tokenizer
+        state = json.loads(tokenizer.backend_tokenizer.to_str())
+        added = {token["id"]: token["content"] for token in state["added_tokens"]}
+        unknown = tokenizer.unk_token_id
+        self.control_token_ids = frozenset(added) - {unknown}
+        """Ids of every added token but the unknown one, which stands for characters that the tokenizer lacks."""
+        self._added = added
+        self._is_byte_level = (state["decoder"] or {}).get("type") == "ByteLevel"
+        self._bytes: dict[int, bytes] = {}
+        plain = {**state, "truncation": None, "padding": None, "post_processor": None}
+        plain |= {part: _without_prefix(state[part]) for part in ("normalizer", "pre_tokenizer", "decoder")}
+        self._control = Tokenizer.from_str(json.dumps(plain))
+        plain |= {"added_tokens": [], "model": _without_tokens(state["model"], frozenset(added))}
+        self._foreign = Tokenizer.from_str(json.dumps(plain))
+
+    # -- to token ids ------------------------------------------------------------------------------------------
+
+    def prompt(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
+        """A conversation (`role`, `content`) as the chat template writes it, every content encoded as foreign text.
+
+        Without a chat template: the contents joined by line ends, with one more where the policy is to go on.
+        """
+        for message in messages:
+            if message["role"] not in _ROLES:
+                raise SettingsError(f"unknown role {message['role']!r}; use one of {', '.join(_ROLES)}")
+        contents = [message["content"] for message in messages]
+        roles = tuple(message["role"] for message in messages)
+        token_ids: list[int] = []
+        for part in self._template_parts(roles, add_generation_prompt):
+            token_ids += self.foreign(contents[part]) if isinstance(part, int) else self.control(part)
+        return token_ids
+
+    def foreign(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Encode words that are not ours. With `max_tokens`, the head of a longer text and " …[cut]".
+
+        Lone surrogates become question marks. ForeignTextError where a control token appears all the same.
+        """
+        encodable = text.encode(errors="replace").decode()
+        if max_tokens is not None:
+            encodable = self.truncate(encodable, max_tokens)
+        token_ids = self._foreign.encode(encodable, add_special_tokens=False).ids
+        if not self.control_token_ids.isdisjoint(token_ids):
+            found = sorted({self._added[token_id] for token_id in self.control_token_ids.intersection(token_ids)})
+            raise ForeignTextError(
+                f"foreign text became the control token {', '.join(map(repr, found))}: {text[:60]!r}; "
+                "the tokenizer uses an ordinary character or piece as an added token"
+            )
+        return token_ids
+
+    def truncate(self, text: str, max_tokens: int) -> str:
+        """The text itself where it is at most `max_tokens` long as foreign text, else its head and " …[cut]"."""
+        text = text.encode(errors="replace").decode()
+        encoding = self._foreign.encode(text, add_special_tokens=False)
+        if len(encoding.ids) <= max_tokens:
+            return text
+        cut = CUT if self._num_foreign(CUT) <= max_tokens else ""
+        for num_kept in range(max_tokens - self._num_foreign(cut), -1, -1):
+            shorter = text[: encoding.offsets[num_kept][0]] + cut
+            if self._num_foreign(shorter) <= max_tokens:
+                return shorter
+        return ""
+
+    def control(self, text: str) -> list[int]:
+        """Encode text of our own: names of control tokens in it become those tokens."""
+        return self._control.encode(text, add_special_tokens=False).ids
+
+    def _num_foreign(self, text: str) -> int:
+        return len(self._foreign.encode(text, add_special_tokens=False).ids)
+
+    def _template_parts(self, roles: tuple[str, ...], add_generation_prompt: bool) -> list[str | int]:
+        """The chat template's own text (str) and the numbers of the messages whose contents stand between (int)."""
+        if not self.tokenizer.chat_template:
+            bos_id = self.tokenizer.bos_token_id
+            has_bos = bos_id is not None and self.tokenizer("").input_ids[:1] == [bos_id]
+            joined = [part for number in range(len(roles)) for part in ("\n", number)][1:]
+            return [self.tokenizer.bos_token if has_bos else "", *joined, "\n" if add_generation_prompt else ""]
+        mark = f"content{uuid.uuid4().hex}n"
+        messages = [{"role": role, "content": f"{mark}{number}e"} for number, role in enumerate(roles)]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        head, *rest = str(text).split(mark)
+        parts: list[str | int] = [head]
+        for piece in rest:
+            number, _, tail = piece.partition("e")
+            parts += [int(number), tail]
+        if missing := sorted(set(range(len(roles))).difference(part for part in parts if isinstance(part, int))):
+            raise SettingsError(
+                f"the chat template leaves out message {missing[0]} ({roles[missing[0]]!r}) of the roles {roles}; "
+                "put its words into another message or use another template"
+            )
+        return parts
+
+    # -- from token ids ----------------------------------------------------------------------------------------
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens spelled out, nothing tidied."""
+        return self._control.decode(list(token_ids), skip_special_tokens=False)
+
+    def decode_stream(self) -> DecodeStream:
+        """A fresh stream that decodes one token after the other."""
+        return _ByteStream(self._token_bytes) if self._is_byte_level else _WindowStream(self._control)
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        if token_id not in self._bytes:
+            piece = self._control.id_to_token(token_id) or ""
+            values = [_BYTES.get(character) for character in piece]
+            self._bytes[token_id] = piece.encode() if None in values else bytes(value or 0 for value in values)
+        return self._bytes[token_id]
+
+    def opens_thought(self, prompt_ids: Sequence[int], think_open: str = "<think>") -> bool:
+        """True where the prompt ends in an open thought (R1 templates), blanks aside.
+
+        Where the tokenizer has a token for `think_open`, only that token counts, not the same words in foreign text.
+        """
+        open_ids = [token_id for token_id, content in self._added.items() if content == think_open]
+        if not open_ids:
+            return self.decode(prompt_ids[-64:]).rstrip().endswith(think_open)
+        last = next((token_id for token_id in reversed(prompt_ids) if self.decode([token_id]).strip()), None)
+        return last in open_ids
+
+    @functools.cached_property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokenizer's end of sequence, and the control token that the chat template ends an answer with."""
+        eos_id = self.tokenizer.eos_token_id
+        ends = set() if eos_id is None else {eos_id}
+        if self.tokenizer.chat_template:
+            *_, tail = self._template_parts(("user", "assistant"), add_generation_prompt=False)
+            ends.update(self.control_token_ids.intersection(self.control(str(tail).strip())[:1]))
+        return frozenset(ends)
+
+
+class DecodeStream(Protocol):
+    """Text piece by piece, as tokens come.
+
+    `tokenizers.decoders.DecodeStream` decodes anew every token since the last whole character: on a model that samples
+    stray bytes that is quadratic, and what it then gives is not what `decode` gives.
+    """
+
+    def step(self, token_id: int) -> str:
+        """The text that this token finishes; empty while a character is incomplete."""
+        ...
+
+
+class _ByteStream:
+    """For byte-level tokenizers: every token is known bytes. The pieces joined are `decode` of the ids, stray bytes
+    included, but for a character left incomplete at the end."""
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def step(self, token_id: int) -> str:
+        return self._decoder.decode(self._token_bytes(token_id))
+
+
+class _WindowStream:
+    """For other tokenizers: decodes the tokens of the last piece with those since, eight at most. The pieces joined are
+    `decode` of the ids where these spell valid UTF-8 without U+FFFD."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._read_ids: list[int] = []
+        self._read_text = ""
+        self._pending_ids: list[int] = []
+
+    def step(self, token_id: int) -> str:
+        self._pending_ids.append(token_id)
+        text = self._tokenizer.decode(self._read_ids + self._pending_ids, skip_special_tokens=False)
+        if text.endswith("\ufffd") and len(self._pending_ids) < _MAX_CHARACTER_TOKENS:
+            return ""
+        piece = text[len(self._read_text) :]
+        self._read_ids, self._pending_ids = self._pending_ids, []
+        self._read_text = self._tokenizer.decode(self._read_ids, skip_special_tokens=False)
+        return piece
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The characters that byte-level tokenizers write bytes with (GPT-2): printable Latin-1 itself, others from 256."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
+
+
+def _without_prefix(node: Any) -> Any:
+    """A normalizer, pre-tokenizer or decoder (tokenizer.json) that puts no blank before a text and takes none away."""
+    if not isinstance(node, dict):
+        return node
+    if node["type"] == "Prepend" or (node["type"] == "Strip" and "start" in node):
+        return None
+    node = dict(node)
+    for key in ("normalizers", "pretokenizers", "decoders"):
+        if key in node:
+            node[key] = [part for part in map(_without_prefix, node[key]) if part is not None]
+    if node["type"] == "Metaspace":
+        node["prepend_scheme"] = "never"
+    if node["type"] == "ByteLevel":
+        node["add_prefix_space"] = False
+    return node
+
+
+def _without_tokens(model: dict[str, Any], token_ids: frozenset[int]) -> dict[str, Any]:
+    """A model (tokenizer.json) that can no longer make these tokens; the ids of the others stay.
+
+    A vocabulary may hold added tokens as ordinary pieces: Unigram, WordLevel and merged words would find them there.
+    They get names that no text has. Single characters keep theirs: without them that character would be lost.
+    """
+    vocab = model["vocab"]
+    pieces = enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else ((i, p) for p, i in vocab.items())
+    hidden = {p: f"{uuid.uuid4().hex}{i}" for i, p in pieces if i in token_ids and len(p) > 1}
+    model = dict(model)
+    if isinstance(vocab, list):
+        model["vocab"] = [[hidden.get(piece, piece), score] for piece, score in vocab]
+    else:
+        model["vocab"] = {hidden.get(piece, piece): token_id for piece, token_id in vocab.items()}
+    if model.get("unk_token") is not None:
+        model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+    if "merges" in model:
+        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [
+            [left, right] for left, right in pairs if hidden.keys().isdisjoint((left, right, left + right))
+        ]
+    return model

@@ -1,0 +1,212 @@
+"""Calls in mid-thought: `#call NAME {json}` anywhere in running text, ended by the object's closing brace.
+
+Knows nothing of tokens (text comes in pieces, however it was split) nor of which tools there are.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object
+from midthought.tools.notations.quoting import QuotingTracker
+from midthought.types import ParsedAction, ToolEvent, ToolOutcome
+
+_KEYWORD = "#call"
+_BLANKS = " \t\r\n"
+
+Layout = Literal["inside", "between"]
+
+
+class _Stage(enum.Enum):
+    """What of a call has been read."""
+
+    NONE = enum.auto()
+    KEYWORD = enum.auto()
+    BEFORE_NAME = enum.auto()
+    NAME = enum.auto()
+    BEFORE_OBJECT = enum.auto()
+    OBJECT = enum.auto()
+
+
+class InThoughtNotation:
+    """`#call NAME {json}`, with the result written back into the same thought.
+
+    - `#call` may stand anywhere but directly after a word character or another `#`; blanks or line ends follow it.
+      NAME is a letter or `_`, then letters, digits, `_`, `.` or `-`; blanks or line ends may follow. Then comes `{`, or
+      it is no call. The call ends with the brace that balances it, whether or not the JSON can be read.
+    - Quoted text holds no call: fenced code, a code span up to the end of its line, and a `#NAME_result:` or
+      `#NAME_error:` that the policy wrote itself, up to a blank line (`quoting.py`).
+    - Layout `inside`: calls stand within `<think>…</think>` only. `between`: the thought is closed before a call and
+      opened anew after it, so calls count everywhere. A think tag counts wherever it stands; one inside a call's braces
+      makes that call void.
+    """
+
+    name = "in_thought"
+    fence_may_hold_call = False
+
+    def __init__(self, layout: Layout = "inside", think_open: str = "<think>", think_close: str = "</think>") -> None:
+        self.layout = layout
+        self.think_open = think_open
+        self.think_close = think_close
+
+    def scanner(self, *, in_thought: bool) -> InThoughtScanner:
+        """A fresh scanner; `in_thought` where the prompt already opened the thought."""
+        return InThoughtScanner(self, in_thought=in_thought)
+
+    def parse_all(self, text: str, *, in_thought: bool = True) -> list[ParsedAction]:
+        """Every finished call of a text, malformed ones included."""
+        scanner = self.scanner(in_thought=in_thought)
+        scanner.feed(text)
+        return scanner.take()
+
+    def parse(self, text: str, *, in_thought: bool = True) -> ParsedAction:
+        """The first finished call of a text; where there is none, `success` False and no name."""
+        nothing = ParsedAction(tool_name=None, parameters={}, raw_text=text, success=False, error="no call found")
+        return next(iter(self.parse_all(text, in_thought=in_thought)), nothing)
+
+    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
+        """A call as the policy should write it, for demonstrations. A think tag in an argument is escaped."""
+        written = json.dumps(dict(parameters), ensure_ascii=False)
+        for tag in (self.think_open, self.think_close):
+            written = written.replace(tag, f"\\u{ord(tag[0]):04x}{tag[1:]}")
+        return f"{_KEYWORD} {tool_name} {written}"
+
+    def render_results(self, events: Sequence[ToolEvent]) -> str:
+        r"""What stands after the closing brace: `"\n#NAME_result:\n<text>\n\n"`, or `"\n#NAME_error: <text>\n\n"` on
+        one line (`#call_error:` where the call had no name). Several follow each other without a further line.
+
+        Empty lines of a result are left out, so that the first empty line is where the tool's words end.
+        """
+        return "".join(["\n", *(_render(event) for event in events)])
+
+
+def _render(event: ToolEvent) -> str:
+    name, words = event.call.tool_name or "call", event.call.result or ""
+    if event.outcome is ToolOutcome.OK:
+        lines = [line.rstrip() for line in words.splitlines() if line.strip()]
+        return "\n".join([f"#{name}_result:", *lines, "", ""])
+    return f"#{name}_error: {' '.join(words.split())}\n\n"
+
+
+class InThoughtScanner:
+    """Follows one episode's sampled text; amortised constant time per character.
+
+    A piece is read to its end even where a call ends in it, so that how the text was split changes nothing: what
+    follows the brace in the same piece belongs to the record, and may even hold another call.
+    """
+
+    def __init__(self, notation: InThoughtNotation, *, in_thought: bool) -> None:
+        self.in_thought = in_thought
+        self._tags = {notation.think_open: True, notation.think_close: False}
+        self._tag_ends = {tag[-1] for tag in self._tags}
+        self._tail_length = max(len(tag) for tag in self._tags)
+        self._calls_everywhere = notation.layout == "between"
+        self._finished: list[ParsedAction] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._tail = ""
+        """The last characters, as many as the longer tag has."""
+        self._quoting = QuotingTracker()
+        self._begin_text()
+
+    def _begin_text(self) -> None:
+        self._stage = _Stage.NONE
+        self._raw: list[str] = []
+        self._name: list[str] = []
+        self._object: list[str] = []
+        self._object_scanner = ObjectScanner()
+
+    def feed(self, piece: str) -> bool:
+        """Take the next piece; True where a call ended inside it."""
+        num_finished = len(self._finished)
+        for character in piece:
+            self._step(character)
+        return len(self._finished) > num_finished
+
+    def take(self) -> list[ParsedAction]:
+        """The calls that ended since the last `take`."""
+        taken, self._finished = self._finished, []
+        return taken
+
+    def resume(self) -> None:
+        """A result or reply now stands in the context, ending in a line end: calls, code and quotes left open before it
+        are void; only the thought goes on."""
+        self._reset()
+
+    def _step(self, character: str) -> None:
+        previous = self._tail[-1:]
+        self._tail = (self._tail + character)[-self._tail_length :]
+        if character in self._tag_ends and self._take_tag():
+            return
+        if self._stage is _Stage.OBJECT:
+            self._in_object(character)
+            return
+        is_quoted = self._quoting.feed(character)
+        if self._stage is not _Stage.NONE:
+            self._in_head(character)
+        if self._stage is _Stage.NONE and character == "#" and not is_quoted and self._may_begin(previous):
+            self._stage = _Stage.KEYWORD
+            self._raw.append(character)
+
+    def _take_tag(self) -> bool:
+        for tag, opens in self._tags.items():
+            if self._tail.endswith(tag):
+                self._reset()
+                self.in_thought = opens
+                return True
+        return False
+
+    def _may_begin(self, previous: str) -> bool:
+        follows_word = previous.isalnum() or previous in ("_", "#")
+        return (self.in_thought or self._calls_everywhere) and not follows_word
+
+    def _in_head(self, character: str) -> None:
+        """Between `#` and `{`: go a stage on, or back to none where the character does not fit."""
+        stage, is_blank = self._stage, character in _BLANKS
+        if stage is _Stage.KEYWORD:
+            read = len(self._raw)
+            if read < len(_KEYWORD) and character == _KEYWORD[read]:
+                following = _Stage.KEYWORD
+            else:
+                following = _Stage.BEFORE_NAME if read == len(_KEYWORD) and is_blank else _Stage.NONE
+        elif stage is _Stage.BEFORE_NAME:
+            is_letter = character == "_" or (character.isascii() and character.isalpha())
+            following = stage if is_blank else _Stage.NAME if is_letter else _Stage.NONE
+        elif stage is _Stage.NAME and (character.isalnum() or character in "_.-"):
+            following = stage
+        else:
+            following = _Stage.BEFORE_OBJECT if is_blank else _Stage.OBJECT if character == "{" else _Stage.NONE
+        self._enter(following, character)
+
+    def _enter(self, stage: _Stage, character: str) -> None:
+        if stage is _Stage.NONE:
+            self._begin_text()
+            return
+        self._stage = stage
+        if stage is _Stage.NAME:
+            self._name.append(character)
+        if stage is _Stage.OBJECT:
+            self._in_object(character)
+        else:
+            self._raw.append(character)
+
+    def _in_object(self, character: str) -> None:
+        self._raw.append(character)
+        self._object.append(character)
+        if not self._object_scanner.feed(character):
+            return
+        name, raw_text = "".join(self._name), "".join(self._raw)
+        parameters: dict[str, Any] = {}
+        error = None
+        try:
+            parameters = load_object("".join(self._object))
+        except BadObjectError as bad:
+            error = str(bad)
+        self._finished.append(
+            ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=error is None, error=error)
+        )
+        self._begin_text()

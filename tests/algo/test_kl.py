@@ -1,0 +1,101 @@
+"""KL estimators, the penalty in the rewards, its controller: numbers worked by hand, and verl where it is installed."""
+
+import math
+
+import pytest
+import torch
+
+from midthought.algo.kl import KLController, KLKind, apply_kl_penalty, kl_divergence
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("k1", -0.5), ("abs", 0.5), ("k2", 0.125), ("k3", math.exp(0.5) - 1.5)])
+def test_each_estimate_at_a_log_ratio_of_minus_a_half_is_as_worked_by_hand(kind, expected):
+    estimate = kl_divergence(torch.tensor([-1.5]), torch.tensor([-1.0]), kind)
+    assert float(estimate) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", list(KLKind))
+def test_every_estimate_is_zero_where_the_policies_agree(kind):
+    assert float(kl_divergence(torch.tensor([-2.0]), torch.tensor([-2.0]), kind)) == 0.0
+
+
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_k1_and_k3_average_to_the_true_divergence_over_the_policys_own_samples(kind):
+    policy, reference = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.2, 0.6])
+    true = (policy * (policy / reference).log()).sum()
+    average = (policy * kl_divergence(policy.log(), reference.log(), kind)).sum()
+    torch.testing.assert_close(average, true)
+
+
+def test_the_gradient_of_k2_is_on_average_that_of_the_true_divergence_and_that_of_k1_is_zero():
+    logits = torch.tensor([0.3, -0.2, 0.5], requires_grad=True)
+    reference = torch.tensor([0.2, 0.2, 0.6]).log()
+    logprobs = torch.log_softmax(logits, 0)
+    true = torch.autograd.grad((logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True)[0]
+    weights = logprobs.exp().detach()
+    gradients = {
+        kind: torch.autograd.grad(
+            (weights * kl_divergence(logprobs, reference, kind)).sum(), logits, retain_graph=True
+        )[0]
+        for kind in ("k1", "k2")
+    }
+    torch.testing.assert_close(gradients["k2"], true)
+    torch.testing.assert_close(gradients["k1"], torch.zeros(3), atol=1e-6, rtol=0)
+
+
+def test_k3_stays_finite_at_any_ratio():
+    assert torch.isfinite(kl_divergence(torch.tensor([-500.0, 0.0]), torch.tensor([0.0, -500.0]), "k3")).all()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("kl", "k1"), ("mse", "k2"), ("low_var_kl", "k3")])
+def test_verls_names_mean_the_same(name, kind):
+    assert KLKind(name) is KLKind(kind)
+
+
+def test_an_unknown_kind_is_an_error():
+    with pytest.raises(ValueError, match="k9"):
+        kl_divergence(torch.zeros(1), torch.zeros(1), "k9")
+
+
+def test_the_penalty_is_taken_off_the_rewards_of_policy_tokens_only():
+    rewards = torch.tensor([[0.0, 0.5, 1.0]])
+    logprobs, reference = torch.tensor([[-1.0, float("nan"), -1.0]]), torch.tensor([[-3.0, -1.0, -2.0]])
+    mask = torch.tensor([[True, False, True]])
+    penalised, mean = apply_kl_penalty(rewards, logprobs, reference, mask, kl_coef=0.1)
+    torch.testing.assert_close(penalised, torch.tensor([[-0.2, 0.5, 0.9]]))
+    assert float(mean) == pytest.approx(1.5)
+
+
+def test_a_fixed_coefficient_never_moves():
+    controller = KLController(0.05)
+    assert controller.update(10.0, 1_000) == 0.05
+
+
+def test_the_adaptive_coefficient_follows_the_target_by_at_most_a_fifth_per_horizon():
+    controller = KLController(0.1, target_kl=0.2, horizon=100)
+    assert controller.update(0.22, 50) == pytest.approx(0.1 * (1 + 0.1 * 0.5))
+    controller = KLController(0.1, target_kl=0.2, horizon=100)
+    assert controller.update(5.0, 100) == pytest.approx(0.12)
+    assert controller.update(0.0, 100) == pytest.approx(0.12 * 0.8)
+
+
+def test_the_coefficient_survives_saving():
+    controller = KLController(0.1, target_kl=0.2, horizon=100)
+    controller.update(5.0, 100)
+    other = KLController(0.1, target_kl=0.2, horizon=100)
+    other.load_state_dict(controller.state_dict())
+    assert other.coef == controller.coef
+
+
+@pytest.mark.parametrize("wrong", [{"target_kl": 0.0}, {"target_kl": 0.1, "horizon": 0}])
+def test_a_target_or_horizon_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match="above 0"):
+        KLController(0.1, **wrong)
+
+
+@pytest.mark.parametrize("name", ["kl", "abs", "mse", "low_var_kl"])
+def test_estimates_agree_with_verl(name):
+    verl = pytest.importorskip("verl.trainer.ppo.core_algos")
+    torch.manual_seed(0)
+    logprobs, reference = torch.randn(2, 3, 5)
+    torch.testing.assert_close(kl_divergence(logprobs, reference, name), verl.kl_penalty(logprobs, reference, name))

@@ -1,0 +1,165 @@
+"""Losses: numbers worked by hand, independence of how a step is cut, and verl as an oracle where it is installed."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from midthought.algo.losses import compute_policy_loss, compute_value_loss, entropy_from_logprobs, masked_average
+
+LOG2 = math.log(2.0)
+
+
+def ratios(*values: float) -> torch.Tensor:
+    """Log-probabilities whose ratio to old ones of 0 is as given."""
+    return torch.tensor([values]).log()
+
+
+def policy_loss(ratio: float, advantage: float, **bounds: float) -> tuple[float, float]:
+    everywhere = torch.ones(1, 1, dtype=torch.bool)
+    loss, metrics = compute_policy_loss(
+        torch.zeros(1, 1), ratios(ratio), torch.tensor([[advantage]]), everywhere, **bounds
+    )
+    return float(loss), float(metrics["clip_fraction"])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "clipped"),
+    [
+        (1.0, 2.0, -2.0, 0.0),
+        (1.5, 2.0, -2.4, 1.0),  # cut at 1.2
+        (0.5, 2.0, -1.0, 0.0),  # a good token made less likely: never cut
+        (1.5, -2.0, 3.0, 0.0),  # a bad token made more likely: never cut
+        (0.5, -2.0, 1.6, 1.0),  # cut at 0.8
+    ],
+)
+def test_the_surrogate_cuts_only_what_went_far_enough_already(ratio, advantage, loss, clipped):
+    assert policy_loss(ratio, advantage) == pytest.approx((loss, clipped))
+
+
+def test_the_two_bounds_are_independent():
+    assert policy_loss(1.25, 1.0, clip_low=0.2, clip_high=0.28) == pytest.approx((-1.25, 0.0))
+    assert policy_loss(1.5, 1.0, clip_low=0.2, clip_high=0.28) == pytest.approx((-1.28, 1.0))
+    assert policy_loss(0.75, -1.0, clip_low=0.3, clip_high=0.2) == pytest.approx((0.75, 0.0))
+
+
+def test_dual_clip_bounds_the_loss_of_bad_tokens_only():
+    assert policy_loss(10.0, -1.0)[0] == pytest.approx(10.0)
+    assert policy_loss(10.0, -1.0, dual_clip=3.0)[0] == pytest.approx(3.0)
+    assert policy_loss(10.0, 1.0, dual_clip=3.0)[0] == pytest.approx(-1.2)
+
+
+def test_a_clipped_token_has_no_gradient_and_an_unclipped_one_has_minus_its_advantage():
+    logprobs = ratios(1.0, 1.5).requires_grad_()
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    compute_policy_loss(torch.zeros(1, 2), logprobs, torch.full((1, 2), 3.0), mask, denominator=1)[0].backward()
+    torch.testing.assert_close(logprobs.grad, torch.tensor([[-3.0, 0.0]]))
+
+
+def test_policy_metrics_are_as_worked_by_hand():
+    # ratios 2 and 1: mean 1.5; k3 = r - 1 - log r: 1 - log 2 and 0
+    mask = torch.tensor([[True, True, False]])
+    logprobs = torch.tensor([[LOG2, 0.0, 5.0]])
+    _, metrics = compute_policy_loss(torch.zeros(1, 3), logprobs, torch.ones(1, 3), mask)
+    assert float(metrics["ratio_mean"]) == pytest.approx(1.5)
+    assert float(metrics["approx_kl"]) == pytest.approx((1 - LOG2) / 2)
+    assert float(metrics["clip_fraction"]) == pytest.approx(0.5)
+
+
+def test_what_is_outside_the_mask_reaches_neither_loss_nor_gradient_even_where_it_is_nan():
+    mask = torch.tensor([[True, False]])
+    nan = float("nan")
+    logprobs = torch.tensor([[0.1, nan]], requires_grad=True)
+    values = torch.tensor([[0.3, nan]], requires_grad=True)
+    broken = torch.tensor([[0.0, nan]])
+    policy, metrics = compute_policy_loss(broken, logprobs, torch.tensor([[1.0, nan]]), mask)
+    value, value_metrics = compute_value_loss(values, broken, torch.tensor([[1.0, nan]]), mask)
+    (policy + value).backward()
+    for figure in (policy, value, *metrics.values(), *value_metrics.values(), logprobs.grad, values.grad):
+        assert torch.isfinite(figure).all()
+    assert logprobs.grad[0, 1] == values.grad[0, 1] == 0
+
+
+def test_one_broken_ratio_does_not_make_the_loss_infinite():
+    loss, _ = compute_policy_loss(
+        torch.tensor([-500.0]), torch.tensor([0.0]), torch.tensor([-1.0]), torch.tensor([True])
+    )
+    assert torch.isfinite(loss)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), cut=st.integers(1, 5))
+def test_losses_and_metrics_of_micro_batches_add_up_to_those_of_the_step(seed, cut):
+    generator = torch.Generator().manual_seed(seed)
+    old, new, advantages, returns = (torch.randn(6, 7, generator=generator) for _ in range(4))
+    mask = torch.rand(6, 7, generator=generator) < 0.5
+    mask[0, 0] = True
+    count = int(mask.sum())
+    rows = [torch.arange(cut), torch.arange(cut, 6)]
+    for function, whole in (
+        (lambda r: compute_policy_loss(old[r], new[r], advantages[r], mask[r], denominator=count), slice(None)),
+        (lambda r: compute_value_loss(new[r], old[r], returns[r], mask[r], denominator=count), slice(None)),
+    ):
+        loss, metrics = function(whole)
+        parts = [function(r) for r in rows]
+        torch.testing.assert_close(sum(part for part, _ in parts), loss)
+        for name, value in metrics.items():
+            torch.testing.assert_close(sum(part[name] for _, part in parts), value)
+
+
+def test_the_default_denominator_counts_policy_tokens_and_never_padding():
+    values = torch.tensor([[1.0, 3.0, 100.0]])
+    assert float(masked_average(values, torch.tensor([[True, True, False]]))) == 2.0
+    assert float(masked_average(values, torch.zeros(1, 3, dtype=torch.bool))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "loss", "clipped"),
+    [
+        (0.1, 0.5 * 0.81, 0.0),  # moved by 0.1, inside the range
+        (0.5, 0.5 * 0.64, 1.0),  # moved by 0.5: judged as if by 0.2, the larger error
+        (-0.5, 0.5 * 2.25, 0.0),  # moved away: the unclipped error is the larger
+    ],
+)
+def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, loss, clipped):
+    everywhere = torch.tensor([True])
+    figure, metrics = compute_value_loss(
+        torch.tensor([value]), torch.tensor([0.0]), torch.tensor([1.0]), everywhere, cliprange_value=0.2
+    )
+    assert float(figure) == pytest.approx(loss)
+    assert float(metrics["value_clip_fraction"]) == clipped
+
+
+def test_the_value_loss_without_a_range_is_half_the_squared_error():
+    value, old, target = torch.tensor([[0.5], [0.0], [1.0]])
+    figure, _ = compute_value_loss(value, old, target, torch.tensor([True]), cliprange_value=None)
+    assert float(figure) == pytest.approx(0.125)
+
+
+def test_entropy_is_that_of_the_distribution_and_an_impossible_token_adds_nothing():
+    logprobs = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.25] * 4]).log()
+    torch.testing.assert_close(entropy_from_logprobs(logprobs), torch.tensor([1.5 * LOG2, 2 * LOG2]))
+
+
+def test_policy_and_value_loss_agree_with_verl():
+    verl = pytest.importorskip("verl.trainer.ppo.core_algos")
+
+    class Config(SimpleNamespace):
+        def get(self, name, default=None):
+            return getattr(self, name, default)
+
+    torch.manual_seed(0)
+    old, advantages, returns = torch.randn(3, 4, 9)
+    new = old + 0.4 * torch.randn(4, 9)
+    mask = torch.rand(4, 9) < 0.6
+    config = Config(clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=3.0, global_batch_info={})
+    theirs, _ = verl.compute_policy_loss_vanilla(old, new, advantages, mask.float(), config=config)
+    ours, _ = compute_policy_loss(old, new, advantages, mask, 0.2, 0.28, dual_clip=3.0)
+    torch.testing.assert_close(ours, theirs)
+    theirs, their_fraction = verl.compute_value_loss(new, returns, old, mask.float(), 0.2)
+    ours, metrics = compute_value_loss(new, old, returns, mask, 0.2)
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(metrics["value_clip_fraction"], their_fraction)

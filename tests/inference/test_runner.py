@@ -1,0 +1,130 @@
+"""Which models keep a cache, and that the shared weights stay shared."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    GPT2Config,
+    GptOssConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    RecurrentGemmaConfig,
+)
+
+from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, make_runner, share_tensors, shares_tensors
+
+TOKENS: dict[str, Any] = {"vocab_size": 61, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+SMALL: dict[str, Any] = {
+    **TOKENS,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "initializer_range": 0.3,
+}
+
+
+def make(config: PreTrainedConfig) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2Config(**TOKENS, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3),
+        MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=7),
+        MistralConfig(**SMALL, num_key_value_heads=1, sliding_window=4096),
+    ],
+    ids=["learned positions", "short window", "long window"],
+)
+def test_models_on_the_attention_interface_keep_a_cache(config: PreTrainedConfig) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make_runner(make(config)).keeps_cache
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (
+            BloomConfig(**TOKENS, hidden_size=32, n_layer=2, n_head=2, initializer_range=0.3),
+            "wrong by|0 of its 2 layers",
+        ),
+        (
+            GptOssConfig(**SMALL, num_key_value_heads=2, head_dim=8, num_local_experts=2, num_experts_per_tok=1),
+            "wrong by",
+        ),
+        (RecurrentGemmaConfig(**SMALL, num_key_value_heads=2, lru_width=32), "layers of type"),
+    ],
+    ids=["positions in the attention", "attention sinks", "recurrent layers"],
+)
+def test_models_that_need_more_than_keys_and_values_do_not(config: PreTrainedConfig, reason: str) -> None:
+    with pytest.warns(UserWarning, match=reason):
+        assert not make_runner(make(config)).keeps_cache
+
+
+def test_half_precision_models_keep_a_cache() -> None:
+    assert make_runner(make(MistralConfig(**SMALL, num_key_value_heads=2)).to(torch.bfloat16)).keeps_cache
+
+
+def test_a_window_that_the_layers_do_not_ask_for_is_noticed() -> None:
+    """No difference in numbers shows it: the checked sequences are shorter than the window."""
+    model = make(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=4096))
+    runner = make_runner(model)
+    assert isinstance(runner, CachedRunner)
+    assert runner.cache.windows == {0: 4096, 1: 4096}
+    for layer in model.model.layers:
+        layer.self_attn.forward = _without_window(layer.self_attn)
+    with pytest.warns(UserWarning, match=r"ask for windows \[None, None\], its settings say \[4096, 4096\]"):
+        assert not make_runner(model).keeps_cache
+
+
+def _without_window(attention: Any) -> Any:
+    """An attention whose config copy names no window; the masks are made elsewhere."""
+    import copy
+    import types
+
+    plain = type(attention).forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        config = self.config
+        self.config = copy.copy(config)
+        self.config.sliding_window = None
+        try:
+            return plain(self, *args, **kwargs)
+        finally:
+            self.config = config
+
+    return types.MethodType(forward, attention)
+
+
+def test_both_runners_give_the_same_logits_for_rows_of_any_length() -> None:
+    model = make(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=5))
+    generator = torch.Generator().manual_seed(1)
+    rows = [
+        Row(torch.randint(61, (length,), generator=generator).tolist(), 0, slot)
+        for slot, length in ((3, 9), (0, 2), (7, 30), (1, 1))
+    ]
+    cached = CachedRunner(share_tensors(model)).forward(rows)
+    plain = RecomputingRunner(share_tensors(model), max_batched_tokens=40).forward(rows)
+    for row, ours, theirs in zip(rows, cached, plain, strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([row.token_ids])).logits[0, -1]
+        assert torch.allclose(ours, expected, atol=1e-5)
+        assert torch.allclose(theirs, expected, atol=1e-5)
+
+
+def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced() -> None:
+    model = make(MistralConfig(**SMALL, num_key_value_heads=2))
+    twin = share_tensors(model)
+    assert twin is not model
+    assert shares_tensors(model, twin)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    assert not shares_tensors(model, twin)

@@ -1,0 +1,88 @@
+"""Tiny models and hand-made episodes for the learner's tests: nothing is downloaded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+
+VOCABULARY = 48
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tiny_config(kind: str = "Qwen3", **changes: Any) -> Any:
+    """A configuration of two layers of one of transformers' architectures."""
+    import transformers
+
+    options: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "max_position_embeddings": 128,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    if kind == "GPT2":
+        options = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128}
+        options |= {"bos_token_id": 1, "eos_token_id": 2}
+    return getattr(transformers, f"{kind}Config")(**{**options, **changes})
+
+
+def build_policy(kind: str = "Qwen3", seed: int = 0, **changes: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    policy = AutoModelForCausalLM.from_config(tiny_config(kind, **changes)).eval()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return policy
+
+
+def build_trajectory(seed: int, *, reward: float | None = None, group: int = 0, num_results: int = 5) -> Trajectory:
+    """Prompt, sampled, tool result, sampled; lengths drawn from the seed; log-probabilities of no model at all."""
+    draw = random.Random(seed)
+
+    def ids(low: int, high: int) -> list[int]:
+        return [draw.randrange(3, VOCABULARY) for _ in range(draw.randint(low, high))]
+
+    def sampled(finish: Finish) -> Completion:
+        token_ids = ids(2, 7)
+        return Completion(
+            token_ids=tuple(token_ids), sampled_logprobs=tuple(-draw.random() for _ in token_ids), finish=finish
+        )
+
+    trajectory = Trajectory(Task(task_id=f"t{seed}", prompt="?", answer="!"), ids(3, 6), group=group)
+    trajectory.add_sampled(sampled(Finish.CALL))
+    event = ToolEvent(call=ToolCall(tool_name="look", success=True, result="so"), outcome=ToolOutcome.OK)
+    trajectory.add_results([event], ids(num_results, num_results))
+    trajectory.add_sampled(sampled(Finish.END))
+    trajectory.reward = Reward(parts={"right": float(seed % 2) if reward is None else reward})
+    return trajectory
+
+
+@pytest.fixture
+def make_policy() -> Callable[..., Any]:
+    return build_policy
+
+
+@pytest.fixture
+def make_trajectory() -> Callable[..., Trajectory]:
+    return build_trajectory

@@ -1,0 +1,202 @@
+"""Checkpoints: going on is bitwise what not stopping is; broken ones are named; nothing is left half-written."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from midthought.errors import CheckpointError
+from midthought.learning import checkpoint as module
+from midthought.learning.batch import PPOBatch
+from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
+from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.model import Critic, frozen_copy, load_policy
+
+SETTINGS = LearnerSettings(
+    learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=3, kl_coef=0.1, target_kl=0.1, warmup_steps=3
+)
+
+
+def fresh(make_policy, *, critic: str | None = "separate", seed: int = 0, **changes) -> Learner:
+    policy = make_policy(seed=seed, **changes)
+    critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
+    return Learner(policy, critics[critic](policy), frozen_copy(make_policy(seed=99, **changes)), SETTINGS)
+
+
+def train(learner: Learner, make_trajectory, iterations: range) -> list[dict[str, float]]:
+    """Iterations whose data comes from the global random states, as a sloppy user's would."""
+    history = []
+    for _ in iterations:
+        seeds = [random.randrange(1000), int(np.random.randint(1000)), int(torch.randint(1000, ()))]
+        batch = PPOBatch.from_trajectories([make_trajectory(seed + extra) for seed in seeds for extra in (0, 1)])
+        batch, health = learner.score(batch)
+        batch, credit = learner.credit(batch)
+        history.append({**health, **credit, **learner.update(batch)})
+    return history
+
+
+def set_seeds(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@pytest.mark.parametrize("critic", ["separate", "shared"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_stopping_and_going_on_is_bitwise_the_same_as_not_stopping(
+    critic, tied, make_policy, make_trajectory, tmp_path
+):
+    through = fresh(make_policy, critic=critic, tie_word_embeddings=tied)
+    set_seeds(1)
+    train(through, make_trajectory, range(2))
+    save_checkpoint(tmp_path / "c", through, state={"iteration": 2})
+    expected = train(through, make_trajectory, range(2))
+
+    resumed = fresh(make_policy, critic=critic, tie_word_embeddings=tied, seed=7)
+    set_seeds(123)
+    checkpoint = load_checkpoint(tmp_path / "c")
+    checkpoint.restore(resumed)
+    assert checkpoint.state == {"iteration": 2}
+    assert train(resumed, make_trajectory, range(2)) == expected
+    assert resumed.num_steps == through.num_steps
+    for name in ("policy", "critic"):
+        ours, theirs = getattr(resumed, name).state_dict(), getattr(through, name).state_dict()
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_random_states_are_left_alone_where_asked(make_policy, tmp_path):
+    learner = fresh(make_policy)
+    save_checkpoint(tmp_path / "c", learner)
+    set_seeds(5)
+    expected = (random.random(), float(np.random.rand()), float(torch.rand(())))
+    set_seeds(5)
+    load_checkpoint(tmp_path / "c").restore(learner, random_states=False)
+    assert (random.random(), float(np.random.rand()), float(torch.rand(()))) == expected
+
+
+def test_the_policy_folder_is_a_plain_hugging_face_model(make_policy, tmp_path):
+    learner = fresh(make_policy)
+    saved = save_checkpoint(tmp_path / "c", learner)
+    loaded = load_policy(load_checkpoint(saved).policy_path)
+    for ours, theirs in zip(loaded.parameters(), learner.policy.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_nothing_but_safetensors_and_json_is_written(make_policy, tmp_path):
+    save_checkpoint(tmp_path / "c", fresh(make_policy))
+    assert {file.suffix for file in (tmp_path / "c").rglob("*") if file.is_file()} == {".safetensors", ".json"}
+
+
+def test_saving_again_replaces_the_older_one_and_leaves_nothing_beside_it(make_policy, tmp_path):
+    learner = fresh(make_policy)
+    save_checkpoint(tmp_path / "c", learner, state={"n": 1})
+    save_checkpoint(tmp_path / "c", learner, state={"n": 2})
+    assert load_checkpoint(tmp_path / "c").state == {"n": 2}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("error", [OSError("No space left on device"), KeyboardInterrupt()])
+def test_a_save_that_breaks_off_leaves_the_older_one_whole_and_nothing_else(error, make_policy, tmp_path, monkeypatch):
+    learner = fresh(make_policy)
+    save_checkpoint(tmp_path / "c", learner, state={"n": 1})
+
+    def break_off(*_):
+        raise error
+
+    monkeypatch.setattr(module, "_random_states", break_off)
+    with pytest.raises(CheckpointError if isinstance(error, OSError) else KeyboardInterrupt):
+        save_checkpoint(tmp_path / "c", learner, state={"n": 2})
+    assert load_checkpoint(tmp_path / "c").state == {"n": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c"]
+
+
+def damage_bytes(file):
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda c: (c / "optimizer.safetensors").unlink(), "optimizer.safetensors is missing"),
+        (lambda c: (c / "critic.safetensors").write_bytes(b""), "critic.safetensors has 0 bytes"),
+        (
+            lambda c: damage_bytes(c / "policy" / "model.safetensors"),
+            "policy/model.safetensors is not as it was written",
+        ),
+        (lambda c: (c / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+        (lambda c: (c / "manifest.json").write_text('{"format": 9}'), "has format 9, this version reads 1"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_named_with_the_remedy(harm, message, make_policy, tmp_path):
+    path = save_checkpoint(tmp_path / "c", fresh(make_policy))
+    harm(path)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_checkpoint(path)
+    assert str(path) in str(caught.value) and "take an earlier checkpoint" in str(caught.value)
+
+
+def test_a_folder_that_is_no_checkpoint_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"nowhere is no checkpoint: it holds no manifest\.json"):
+        load_checkpoint(tmp_path / "nowhere")
+
+
+def test_another_model_or_critic_is_refused(make_policy, tmp_path):
+    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "c", fresh(make_policy)))
+    with pytest.raises(CheckpointError, match="is of other models"):
+        checkpoint.restore(fresh(make_policy, hidden_size=64))
+    with pytest.raises(CheckpointError, match="holds a critic, unlike this run"):
+        checkpoint.restore(fresh(make_policy, critic=None))
+
+
+def test_the_newest_checkpoint_is_found_by_its_number_and_unfinished_ones_are_not(tmp_path):
+    assert latest(tmp_path) is None
+    for step in (999_999, 2, 1_000_000):
+        step_path(tmp_path, step).mkdir(parents=True)
+        (step_path(tmp_path, step) / "manifest.json").write_text("{}")
+    step_path(tmp_path, 1_000_001).mkdir()
+    assert latest(tmp_path) == tmp_path / "checkpoints" / "step_1000000"
+    assert [path.name for path in step_paths(tmp_path)] == ["step_000002", "step_999999", "step_1000000"]
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path):
+    for step in range(1, 6):
+        step_path(tmp_path, step).mkdir(parents=True)
+        (step_path(tmp_path, step) / "manifest.json").write_text("{}")
+    deleted = keep_last(tmp_path, 2, best=step_path(tmp_path, 1))
+    assert deleted == [step_path(tmp_path, 2), step_path(tmp_path, 3)]
+    assert step_paths(tmp_path) == [step_path(tmp_path, step) for step in (1, 4, 5)]
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        keep_last(tmp_path, 0)
+
+
+def test_the_state_must_be_json_and_a_wrong_one_leaves_nothing_behind(make_policy, tmp_path):
+    with pytest.raises(TypeError):
+        save_checkpoint(tmp_path / "c", fresh(make_policy), state={"wrong": object()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_settings_may_change_between_runs(make_policy, make_trajectory, tmp_path):
+    learner = fresh(make_policy)
+    set_seeds(1)
+    train(learner, make_trajectory, range(1))
+    save_checkpoint(tmp_path / "c", learner)
+    slower = fresh(make_policy)
+    slower = Learner(
+        slower.policy, slower.critic, slower.reference, replace(SETTINGS, learning_rate=1e-6, warmup_steps=0)
+    )
+    load_checkpoint(tmp_path / "c").restore(slower)
+    assert train(slower, make_trajectory, range(1))[0]["learning_rate"] == pytest.approx(1e-6)
+
+
+def test_the_manifest_names_every_file_with_its_size(make_policy, tmp_path):
+    path = save_checkpoint(tmp_path / "c", fresh(make_policy))
+    files = json.loads((path / "manifest.json").read_text())["files"]
+    there = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    assert set(files) == there - {"manifest.json"}
+    assert all((path / name).stat().st_size == entry["size"] for name, entry in files.items())

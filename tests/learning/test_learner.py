@@ -1,0 +1,296 @@
+"""The learner: figures against plain computations, independence of how a step is cut, and that it learns."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from midthought.algo.advantages import AdvantageEstimator
+from midthought.errors import CheckpointError
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner, LearnerSettings, learning_rate_factor
+from midthought.learning.model import Critic, frozen_copy, token_logprobs
+from midthought.types import Completion, Finish, Reward, Task, Trajectory
+
+SETTINGS = LearnerSettings(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
+
+
+@pytest.fixture
+def batch(make_trajectory) -> PPOBatch:
+    return PPOBatch.from_trajectories([make_trajectory(seed, group=seed // 2) for seed in range(8)])
+
+
+def build_learner(make_policy, *, critic="separate", reference=True, seed=0, **changes) -> Learner:
+    policy = make_policy(seed=seed)
+    critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
+    other = frozen_copy(make_policy(seed=99)) if reference else None
+    return Learner(policy, critics[critic](policy), other, replace(SETTINGS, **changes))
+
+
+def prepared(learner: Learner, batch: PPOBatch) -> PPOBatch:
+    return learner.credit(learner.score(batch)[0])[0]
+
+
+def gradients(learner: Learner) -> torch.Tensor:
+    modules = [learner.policy] + ([learner.critic] if learner.critic is not None else [])
+    return torch.cat([p.grad.flatten() for module in modules for p in module.parameters() if p.grad is not None])
+
+
+# -- scoring and credit ------------------------------------------------------------------------------------------
+
+
+def test_scoring_fills_in_the_logprobs_of_policy_and_reference_and_the_critics_values(make_policy, batch):
+    learner = build_learner(make_policy, micro_batch_tokens=40)
+    learner.critic.head.linear.bias.data.fill_(0.7)
+    scored, _ = learner.score(batch)
+    with torch.no_grad():
+        torch.testing.assert_close(scored.old_logprobs, token_logprobs(learner.policy, batch), atol=1e-5, rtol=1e-4)
+        expected = token_logprobs(learner.reference, batch)
+        torch.testing.assert_close(scored.reference_logprobs, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(scored.values, 0.7 * batch.loss_mask)
+
+
+def test_the_health_figure_is_the_distance_of_recomputed_from_sampled_logprobs(make_policy, batch):
+    learner = build_learner(make_policy)
+    with torch.no_grad():
+        truth = token_logprobs(learner.policy, batch)
+    _, figures = learner.score(batch.with_fields(sampled_logprobs=truth))
+    assert figures["logprob_difference_max"] < 1e-5
+    one = batch.loss_mask.nonzero()[3]
+    truth[one[0], one[1]] += 0.25
+    _, figures = learner.score(batch.with_fields(sampled_logprobs=truth))
+    assert figures["logprob_difference_max"] == pytest.approx(0.25, abs=1e-4)
+    assert figures["logprob_difference_mean"] == pytest.approx(0.25 / batch.num_policy_tokens, abs=1e-4)
+
+
+def test_without_discount_every_policy_token_of_every_segment_has_the_episodes_reward_as_return(make_policy):
+    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [4, 5])
+    for _ in range(2):
+        trajectory.add_sampled(Completion(token_ids=(7, 8), sampled_logprobs=(-1.0, -1.0), finish=Finish.END))
+        trajectory.begin_segment([4, 5, 6])
+    trajectory.add_sampled(Completion(token_ids=(9,), sampled_logprobs=(-1.0,), finish=Finish.END))
+    trajectory.reward = Reward(parts={"right": 0.75})
+    batch = PPOBatch.from_trajectories([trajectory])
+    credited = prepared(build_learner(make_policy, reference=False), batch)
+    torch.testing.assert_close(credited.returns, 0.75 * batch.loss_mask)
+
+
+def test_the_kl_penalty_is_taken_off_the_rewards_before_credit(make_policy, batch):
+    learner = build_learner(make_policy, kl_coef=0.1)
+    scored, _ = learner.score(batch)
+    credited, figures = learner.credit(scored)
+    divergence = scored.old_logprobs - scored.reference_logprobs
+    first = int(batch.loss_mask[0].nonzero()[0])
+    assert float(credited.returns[0, first]) == pytest.approx(
+        float(batch.rewards[0].sum() - 0.1 * divergence[0].sum()), abs=1e-4
+    )
+    assert figures["kl_reference"] == pytest.approx(float(divergence[batch.loss_mask].mean()), abs=1e-5)
+    assert figures["kl_coef"] == 0.1
+
+
+def test_a_target_kl_moves_the_coefficient_of_the_next_iteration(make_policy, batch):
+    learner = build_learner(make_policy, kl_coef=0.1, kl_kind="k3", target_kl=1e-6, kl_horizon=80)
+    learner.credit(learner.score(batch)[0])
+    assert learner.kl_controller.coef == pytest.approx(0.1 * (1 + 0.2 * 8 / 80))
+
+
+def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_one(make_policy, batch):
+    learner = build_learner(make_policy, reference=False)
+    scored, _ = learner.score(batch)
+    _, constant = learner.credit(scored)
+    assert constant["explained_variance"] == pytest.approx(0.0, abs=1e-6)
+    returns = batch.rewards.sum(1, keepdim=True) * batch.loss_mask
+    _, perfect = learner.credit(scored.with_fields(values=returns))
+    assert perfect["explained_variance"] == pytest.approx(1.0)
+
+
+def test_grpo_needs_no_critic_and_compares_within_the_group(make_policy, batch):
+    learner = build_learner(make_policy, critic=None, reference=False, adv_estimator=AdvantageEstimator.GRPO)
+    credited = prepared(learner, batch)
+    scores = credited.advantages.sum(1) / batch.loss_mask.sum(1)
+    torch.testing.assert_close(scores, torch.tensor([-(0.5**0.5), 0.5**0.5] * 4), atol=1e-4, rtol=1e-4)
+    assert "value_loss" not in learner.update(credited)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"kl_coef": 0.1}, "need a reference policy"), ({"adv_estimator": AdvantageEstimator.GAE}, "needs values")],
+)
+def test_credit_says_what_is_missing(make_policy, batch, changes, message):
+    learner = build_learner(make_policy, critic=None, reference=False, **changes)
+    with pytest.raises(ValueError, match=message):
+        learner.credit(learner.score(batch)[0])
+
+
+def test_steps_out_of_order_are_refused(make_policy, batch):
+    learner = build_learner(make_policy)
+    with pytest.raises(ValueError, match="call `score` before `credit`"):
+        learner.credit(batch)
+    with pytest.raises(ValueError, match="call `score` and `credit` before `update`"):
+        learner.update(batch)
+
+
+# -- updates -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("critic", ["separate", "shared"])
+def test_micro_batches_change_neither_gradients_nor_metrics(critic, make_policy, batch):
+    found = []
+    for tokens in (10_000, 60, 1):
+        learner = build_learner(make_policy, critic=critic, micro_batch_tokens=tokens, kl_loss_coef=0.1)
+        metrics = learner.update(prepared(learner, batch))
+        found.append((metrics, gradients(learner)))
+    for metrics, gradient in found[1:]:
+        assert metrics == pytest.approx(found[0][0], rel=1e-3, abs=1e-5)
+        torch.testing.assert_close(gradient, found[0][1], atol=1e-5, rtol=1e-3)
+
+
+def test_on_policy_the_first_step_has_ratio_one_and_clips_nothing(make_policy, batch):
+    learner = build_learner(make_policy)
+    metrics = learner.update(prepared(learner, batch))
+    assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["clip_fraction"] == 0.0
+    assert metrics["num_optimizer_steps"] == 1
+
+
+def test_an_update_makes_good_tokens_likelier_and_bad_ones_less_likely(make_policy, batch):
+    learner = build_learner(make_policy, reference=False, entropy_coef=0.0)
+    credited = prepared(learner, batch)
+    learner.update(credited)
+    change = learner.score(batch)[0].old_logprobs - credited.old_logprobs
+    good = (credited.advantages > 0) & batch.loss_mask
+    bad = (credited.advantages < 0) & batch.loss_mask
+    assert change[good].mean() > 0 > change[bad].mean()
+
+
+def test_every_epoch_visits_every_episode_once_in_mini_batches(make_policy, batch):
+    learner = build_learner(make_policy, mini_batch_size=3, ppo_epochs=2)
+    metrics = learner.update(prepared(learner, batch))
+    assert metrics["num_optimizer_steps"] == learner.num_steps == 6
+
+
+def test_the_sft_loss_is_the_mean_over_all_policy_tokens_of_the_step(make_policy, batch):
+    learner = build_learner(make_policy, critic=None, reference=False, micro_batch_tokens=50)
+    with torch.no_grad():
+        expected = -float(token_logprobs(learner.policy, batch).sum()) / batch.num_policy_tokens
+    assert learner.sft_loss(batch) == pytest.approx(expected, rel=1e-4)
+    metrics = learner.sft_step(batch)
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-4)
+    assert metrics["num_tokens"] == batch.num_policy_tokens
+
+
+def test_sft_steps_teach_the_demonstration_and_leave_a_separate_critic_alone(make_policy, batch):
+    learner = build_learner(make_policy, reference=False, learning_rate=1e-2)
+    before = [parameter.clone() for parameter in learner.critic.parameters()]
+    first = learner.sft_step(batch)["loss"]
+    for _ in range(30):
+        last = learner.sft_step(batch)["loss"]
+    assert last < 0.3 * first
+    assert all(torch.equal(old, new) for old, new in zip(before, learner.critic.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("critic", ["separate", "shared"])
+def test_ppo_learns_which_token_is_rewarded(critic, make_policy):
+    learner = build_learner(make_policy, critic=critic, reference=False, learning_rate=3e-3, critic_learning_rate=3e-3)
+    generator = torch.Generator().manual_seed(0)
+    rates = []
+    for _ in range(25):
+        with torch.no_grad():
+            distribution = learner.policy(input_ids=torch.tensor([[5, 6]])).logits[0, -1].log_softmax(-1)
+        drawn = torch.multinomial(distribution.exp(), 64, replacement=True, generator=generator)
+        trajectories = []
+        for token in drawn.tolist():
+            trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [5, 6])
+            logprob = float(distribution[token])
+            trajectory.add_sampled(Completion(token_ids=(token,), sampled_logprobs=(logprob,), finish=Finish.END))
+            trajectory.reward = Reward(parts={"even": float(token % 2 == 0)})
+            trajectories.append(trajectory)
+        rates.append(float((drawn % 2 == 0).float().mean()))
+        batch = PPOBatch.from_trajectories(trajectories)
+        scored, health = learner.score(batch)
+        assert health["logprob_difference_max"] < 1e-4
+        learner.update(learner.credit(scored)[0])
+    assert rates[0] < 0.75 and rates[-1] > 0.95
+
+
+def test_gradients_are_clipped_for_policy_and_critic_each_on_its_own(make_policy, batch):
+    learner = build_learner(make_policy, max_grad_norm=1e-3)
+    metrics = learner.update(prepared(learner, batch))
+    assert metrics["grad_norm"] > 1e-3 and metrics["critic_grad_norm"] > 1e-3
+    for module in (learner.policy, learner.critic):
+        norm = torch.cat([p.grad.flatten() for p in module.parameters()]).norm()
+        assert float(norm) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_a_step_without_finite_gradients_changes_no_weight_and_is_counted(make_policy, batch):
+    learner = build_learner(make_policy, reference=False)
+    credited = prepared(learner, batch)
+    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    metrics = learner.update(credited.with_fields(advantages=credited.advantages * math.inf))
+    assert metrics["num_skipped_steps"] == 1
+    assert all(torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
+    assert learner.update(credited)["num_skipped_steps"] == 0
+
+
+def test_weight_decay_shrinks_matrices_and_leaves_norms_alone(make_policy, batch):
+    learner = build_learner(make_policy, critic=None, reference=False, weight_decay=0.5)
+    decays = {id(p): group["weight_decay"] for group in learner.optimizer.param_groups for p in group["params"]}
+    for name, parameter in learner.policy.named_parameters():
+        assert decays[id(parameter)] == (0.0 if "norm" in name else 0.5)
+
+
+def test_policy_and_critic_have_learning_rates_of_their_own(make_policy, batch):
+    learner = build_learner(make_policy, reference=False, learning_rate=0.0, critic_learning_rate=1e-2)
+    before = [parameter.clone() for parameter in learner.policy.parameters()]
+    learner.update(prepared(learner, batch))
+    assert all(torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
+    assert learner.critic.head.linear.bias.any()
+
+
+# -- schedule ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", [0.5, 1.0, 1.0, 0.775, 0.55, 0.325, 0.1, 0.1]),
+        ("cosine", [0.5, 1.0, 1.0, 0.1 + 0.45 * (1 + 0.5**0.5), 0.55, 0.1 + 0.45 * (1 - 0.5**0.5), 0.1, 0.1]),
+    ],
+)
+def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_its_floor(schedule, expected):
+    settings = LearnerSettings(schedule=schedule, warmup_steps=2, total_steps=6, min_learning_rate_ratio=0.1)
+    assert [learning_rate_factor(step, settings) for step in range(8)] == pytest.approx(expected)
+
+
+def test_a_schedule_without_an_end_is_refused():
+    with pytest.raises(ValueError, match="schedule 'cosine' needs total_steps"):
+        learning_rate_factor(0, LearnerSettings(schedule="cosine"))
+
+
+def test_the_step_uses_the_scheduled_rate(make_policy, batch):
+    learner = build_learner(make_policy, critic=None, reference=False, schedule="linear", total_steps=4)
+    assert [learner.sft_step(batch)["learning_rate"] for _ in range(4)] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+# -- state -------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_goes_on_exactly_in_a_fresh_learner_with_the_same_weights(make_policy, batch):
+    one = build_learner(make_policy, kl_coef=0.1, target_kl=0.01)
+    one.update(prepared(one, batch))
+    two = build_learner(make_policy, kl_coef=0.1, target_kl=0.01)
+    two.policy.load_state_dict(one.policy.state_dict())
+    two.critic.load_state_dict(one.critic.state_dict())
+    two.load_state_dict(one.state_dict())
+    assert one.update(prepared(one, batch)) == two.update(prepared(two, batch))
+    assert all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), two.policy.parameters(), strict=True))
+
+
+def test_the_state_of_another_model_is_refused(make_policy, batch):
+    learner = build_learner(make_policy)
+    learner.update(prepared(learner, batch))
+    with pytest.raises(CheckpointError, match="critic"):
+        build_learner(make_policy, critic=None).load_state_dict(learner.state_dict())

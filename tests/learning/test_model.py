@@ -1,0 +1,222 @@
+"""Models: log-probabilities at policy tokens equal those of a plain pass, over architectures; critics; loading."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from midthought.errors import ModelPathError
+from midthought.learning.batch import PPOBatch
+from midthought.learning.model import (
+    Critic,
+    PolicyValueModel,
+    ValueHead,
+    frozen_copy,
+    load_policy,
+    spread,
+    token_figures,
+    token_logprobs,
+)
+
+ARCHITECTURES = {
+    "Qwen3": {},
+    "Qwen3 tied": {"tie_word_embeddings": True},
+    "Llama": {},
+    "Gemma2": {"final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
+    "Gemma3Text": {},
+    "Cohere": {"logit_scale": 0.25},
+    "GPT2": {},
+    "Phi3": {},
+}
+
+
+def architecture(make_policy, name: str):
+    return make_policy(name.split()[0], **ARCHITECTURES[name])
+
+
+def batch_of(make_trajectory, count: int = 5) -> PPOBatch:
+    return PPOBatch.from_trajectories([make_trajectory(seed) for seed in range(count)])
+
+
+def plain_logprobs(policy, batch: PPOBatch) -> torch.Tensor:
+    """Row by row, without padding, with all logits: the slow way that cannot be wrong."""
+    result = torch.zeros(batch.token_ids.shape)
+    for row, length in enumerate(batch.lengths.tolist()):
+        ids = batch.token_ids[row : row + 1, :length]
+        distribution = policy(input_ids=ids).logits.float().log_softmax(-1)
+        result[row, 1:length] = distribution[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
+    return result.where(batch.loss_mask, 0.0)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@torch.no_grad()
+def test_logprobs_of_a_padded_batch_equal_those_of_each_row_alone(name, make_policy, make_trajectory):
+    policy, batch = architecture(make_policy, name), batch_of(make_trajectory)
+    torch.testing.assert_close(token_logprobs(policy, batch), plain_logprobs(policy, batch), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Gemma2", "Cohere"])
+def test_logits_are_made_at_policy_tokens_only(name, make_policy, make_trajectory):
+    policy, batch = architecture(make_policy, name), batch_of(make_trajectory)
+    seen = []
+    handle = policy.get_output_embeddings().register_forward_hook(
+        lambda module, inputs, output: seen.append(output.shape)
+    )
+    token_logprobs(policy, batch)
+    handle.remove()
+    assert [shape[:-1].numel() for shape in seen] == [batch.num_policy_tokens]
+
+
+def test_the_policy_is_left_as_it_was(make_policy, make_trajectory):
+    policy, batch = make_policy(), batch_of(make_trajectory)
+    before = policy(input_ids=batch.token_ids).logits
+    token_logprobs(policy, batch)
+    assert torch.equal(policy(input_ids=batch.token_ids).logits, before)
+    assert not policy.get_output_embeddings()._forward_pre_hooks
+
+
+@torch.no_grad()
+def test_a_model_whose_output_layer_is_not_a_module_of_its_own_still_gives_the_same(make_policy, make_trajectory):
+    policy, batch = make_policy(), batch_of(make_trajectory)
+    expected = token_logprobs(policy, batch)
+    critic = Critic.shared(policy)
+    critic.head.linear.weight.normal_()
+    values = token_figures(policy, batch, critic).values
+    policy.get_output_embeddings = lambda: None
+    figures = token_figures(policy, batch, critic)
+    torch.testing.assert_close(spread(figures.logprobs, batch.loss_mask), expected)
+    torch.testing.assert_close(figures.values, values)
+
+
+@torch.no_grad()
+def test_changing_tokens_to_the_right_changes_no_figure_on_the_left(make_policy, make_trajectory):
+    policy, batch = make_policy(), batch_of(make_trajectory, 1)
+    before = token_logprobs(policy, batch)
+    last = int(batch.loss_mask[0].nonzero()[-1])
+    batch.token_ids[0, last] = (batch.token_ids[0, last] + 1) % 40 + 3
+    after = token_logprobs(policy, batch)
+    torch.testing.assert_close(after[:, :last], before[:, :last])
+    assert after[0, last] != before[0, last]
+
+
+@torch.no_grad()
+def test_entropy_is_that_of_the_whole_distribution(make_policy, make_trajectory):
+    policy, batch = make_policy(), batch_of(make_trajectory)
+    entropy = token_figures(policy, batch, entropy=True).entropy
+    distribution = torch.distributions.Categorical(logits=policy(input_ids=batch.token_ids).logits[:, :-1])
+    torch.testing.assert_close(entropy, distribution.entropy()[batch.loss_mask[:, 1:]], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@torch.no_grad()
+def test_a_value_judges_the_state_before_its_token(shared, make_policy, make_trajectory):
+    policy, batch = make_policy(), batch_of(make_trajectory)
+    critic = Critic.shared(policy) if shared else Critic.separate(policy)
+    critic.head.linear.weight.normal_()
+    values = spread(PolicyValueModel(policy, critic)(batch).values, batch.loss_mask)
+    hidden = policy.base_model(input_ids=batch.token_ids).last_hidden_state
+    expected = (hidden @ critic.head.linear.weight[0])[:, :-1].where(batch.loss_mask[:, 1:], 0.0)
+    torch.testing.assert_close(values[:, 1:], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_fresh_critic_says_zero_and_learns_from_its_first_gradient(make_policy, make_trajectory):
+    policy, batch = make_policy(), batch_of(make_trajectory)
+    critic = Critic.separate(policy)
+    values = critic.token_values(batch)
+    assert not values.any()
+    (values - 1).pow(2).sum().backward()
+    assert critic.head.linear.weight.grad.abs().sum() > 0
+    assert all(parameter.grad is None for parameter in policy.parameters())
+
+
+def test_a_separate_critic_shares_no_memory_with_the_policy(make_policy):
+    policy = make_policy(tie_word_embeddings=True)
+    pointers = {parameter.data_ptr() for parameter in policy.parameters()}
+    assert all(parameter.data_ptr() not in pointers for parameter in Critic.separate(policy).parameters())
+    assert Critic.shared(policy).is_shared and not Critic.separate(policy).is_shared
+
+
+def test_a_shared_critic_alone_says_where_its_values_come_from(make_policy, make_trajectory):
+    with pytest.raises(ValueError, match="token_figures"):
+        Critic.shared(make_policy()).token_values(batch_of(make_trajectory))
+
+
+def test_a_value_head_gives_one_float32_number_per_state():
+    assert ValueHead(8)(torch.zeros(2, 3, 8)).shape == (2, 3)
+    assert ValueHead(8).bfloat16()(torch.zeros(2, 8, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_a_frozen_copy_does_not_follow_the_policy(make_policy, make_trajectory):
+    policy, batch = make_policy(), batch_of(make_trajectory)
+    reference = frozen_copy(policy)
+    before = token_logprobs(reference, batch)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(token_logprobs(reference, batch), before)
+    assert not any(parameter.requires_grad for parameter in reference.parameters())
+
+
+def test_a_saved_model_loads_with_the_same_weights(make_policy, tmp_path):
+    policy = make_policy()
+    policy.save_pretrained(tmp_path / "model")
+    loaded = load_policy(tmp_path / "model")
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), policy.parameters(), strict=True))
+    assert not loaded.training
+    assert next(load_policy(tmp_path / "model", "bfloat16").parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("where", ["nowhere", "./a/b", "/no/such/model", "models/qwen"])
+def test_a_model_path_that_is_not_there_is_named(where, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
+        load_policy(where)
+
+
+def test_a_folder_without_a_model_is_named_with_the_remedy(tmp_path):
+    with pytest.raises(ModelPathError, match=r"holds no config\.json; give what `save_pretrained` wrote"):
+        load_policy(tmp_path)
+
+
+def test_a_model_without_its_weights_or_with_a_broken_file_is_one_clear_error(make_policy, tmp_path):
+    make_policy().save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ModelPathError, match="does not load as a causal language model from safetensors"):
+        load_policy(tmp_path)
+    weights.unlink()
+    with pytest.raises(ModelPathError) as caught:
+        load_policy(tmp_path)
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_that_lacks_some_weights_is_refused_and_not_filled_with_noise(make_policy, tmp_path):
+    make_policy().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    del tensors[name]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelPathError, match=f"lacks 1 of the model's weights, first '{name}'"):
+        load_policy(tmp_path)
+
+
+def test_loading_shows_nothing_of_its_own_on_the_terminal(make_policy, tmp_path, capfd):
+    make_policy().save_pretrained(tmp_path)
+    capfd.readouterr()
+    load_policy(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_code_in_a_models_folder_is_never_run(make_policy, tmp_path):
+    make_policy().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model_type"] = "made_up"
+    config["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    witness = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(witness)!r}, 'w')")
+    with pytest.raises(ModelPathError):
+        load_policy(tmp_path)
+    assert not witness.exists()

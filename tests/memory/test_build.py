@@ -1,0 +1,51 @@
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.errors import TranscriptError
+from midthought.memory.build import build_memory, chunk_all, embed_chunks
+from midthought.memory.chunks import read_chunks, write_chunks
+from midthought.memory.rows import read_rows, write_rows
+from midthought.memory.store import MemoryStore
+from midthought.memory.transcripts import read_transcripts
+
+
+@pytest.fixture
+def episodes(tmp_path):
+    folder = tmp_path / "episodes"
+    folder.mkdir()
+    (folder / "tide.md").write_text(
+        "# The Tide Clock\n\n**Ann:** \\[00:07\\] One copper hand.\n\n**Bob:** No numerals.\n"
+    )
+    (folder / "bell.txt").write_text("Ann (00:01): A bell of bronze.\n")
+    return folder
+
+
+def test_a_folder_becomes_a_memory_and_building_again_changes_nothing(tmp_path, episodes, embedder):
+    report = build_memory(episodes, tmp_path / "memory", embedder=embedder)
+    assert (report.num_added, report.num_kept, report.num_removed) == (3, 0, 0)
+    again = build_memory(episodes, tmp_path / "memory", embedder=embedder)
+    assert (again.num_added, again.num_kept, again.num_removed) == (0, 3, 0)
+    (hit,) = MemoryStore.open(tmp_path / "memory").search("copper hand", k=1, mode="full_text")
+    assert (hit.chunk_id, hit.speaker, hit.episode, hit.time) == ("tide_0", "Ann", "The Tide Clock", "00:00:07")
+
+
+def test_an_episode_that_is_gone_leaves_the_memory(tmp_path, episodes, embedder):
+    build_memory(episodes, tmp_path / "memory", embedder=embedder)
+    (episodes / "bell.txt").unlink()
+    assert build_memory(episodes, tmp_path / "memory", embedder=embedder).num_removed == 1
+
+
+def test_one_file_that_cannot_be_read_stops_the_build_before_anything_is_written(tmp_path, episodes, embedder):
+    (episodes / "zero.json").write_text("{")
+    with pytest.raises(TranscriptError, match=r"zero\.json: it is not valid JSON"):
+        build_memory(episodes, tmp_path / "memory", embedder=embedder)
+    assert not (tmp_path / "memory").exists() and embedder.embedded == []
+
+
+def test_the_steps_one_by_one_give_the_same_memory(tmp_path, episodes, embedder):
+    write_chunks(chunk_all(read_transcripts(episodes).require_all()), tmp_path / "chunks.jsonl")
+    write_rows(embed_chunks(read_chunks(tmp_path / "chunks.jsonl"), embedder), tmp_path / "rows.parquet")
+    MemoryStore.open(tmp_path / "steps").ingest(read_rows(tmp_path / "rows.parquet"))
+    report = build_memory(episodes, tmp_path / "steps", embedder=embedder)
+    assert (report.num_added, report.num_kept, report.num_removed) == (0, 3, 0)

@@ -1,0 +1,120 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.errors import SettingsError, TranscriptError
+from midthought.memory.chunks import Chunk, chunk_transcript, cut_positions, ends_sentence, read_chunks, write_chunks
+from midthought.memory.transcripts import Transcript, Turn
+
+WORDS = st.lists(st.sampled_from(["well", "yes.", "so,", "I", "Now", "it's", "--", "Dr.", "no?", "end..."]), min_size=1)
+
+
+def transcript_of(*turns: Turn) -> Transcript:
+    return Transcript("The Bell", "bell-1", turns, Path("bell-1.md"))
+
+
+def texts(text: str, max_words: int = 18) -> list[str]:
+    return [chunk.transcript for chunk in chunk_transcript(transcript_of(Turn("Ann", text)), max_words)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("AB"), WORDS), min_size=1, max_size=5), st.integers(1, 20))
+def test_chunks_keep_every_word_in_order_and_never_mix_turns_or_grow_too_long(spoken, max_words):
+    turns = [Turn(speaker, " ".join(words)) for speaker, words in spoken]
+    chunks = chunk_transcript(transcript_of(*turns), max_words)
+    assert [chunk.chunk_id for chunk in chunks] == [f"bell-1_{number}" for number in range(len(chunks))]
+    assert all(1 <= len(chunk.transcript.split()) <= max_words for chunk in chunks)
+    remaining = iter(chunks)
+    for turn in turns:
+        said: list[str] = []
+        while len(said) < len(turn.text.split()):
+            chunk = next(remaining)
+            assert chunk.speaker == turn.speaker
+            said += chunk.transcript.split()
+        assert said == turn.text.split()
+    assert next(remaining, None) is None
+
+
+@given(WORDS, st.integers(5, 20))
+def test_a_turn_is_never_left_with_a_crumb_of_one_or_two_words(words, max_words):
+    ends = cut_positions(words, max_words)
+    sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    assert len(sizes) == 1 or min(sizes) >= 3
+
+
+def test_a_turn_is_cut_at_the_ends_of_sentences():
+    assert texts("One two three four. Five six seven. Eight nine ten eleven.", 7) == [
+        "One two three four. Five six seven.",
+        "Eight nine ten eleven.",
+    ]
+
+
+def test_a_long_sentence_is_cut_at_its_comma_even_where_that_is_not_the_middle():
+    assert texts("a b c d e f, g h i j", 8) == ["a b c d e f,", "g h i j"]
+
+
+def test_a_long_sentence_without_clauses_is_cut_into_pieces_of_like_length():
+    assert [len(text.split()) for text in texts("a b c d e f g h i j k l m n o p q r s t", 18)] == [10, 10]
+
+
+def test_a_short_turn_stays_a_chunk_of_its_own():
+    chunks = chunk_transcript(transcript_of(Turn("Ann", "Yes."), Turn("Bob", "No.")))
+    assert [(chunk.speaker, chunk.transcript) for chunk in chunks] == [("Ann", "Yes."), ("Bob", "No.")]
+
+
+@pytest.mark.parametrize(
+    ("word", "following", "ends"),
+    [
+        ("done.", "So", True),
+        ('done."', "“So", True),
+        ("done...", "so", False),
+        ("Dr.", "Who", False),
+        ("B.", "Reece", False),
+        ("done,", "So", False),
+        ("what?!", "Élan", True),
+    ],
+)
+def test_a_sentence_ends_by_its_signs_and_by_what_follows(word, following, ends):
+    assert ends_sentence(word, following) is ends
+
+
+def test_a_chunk_has_the_last_time_at_or_before_its_first_word():
+    turns = [
+        Turn("Ann", "a b c d."),
+        Turn("Bob", "A b c d. E f g h.", "00:00:10", ((4, "00:00:20"), (7, "00:00:30"))),
+        Turn("Ann", "Yes."),
+    ]
+    times = [chunk.time for chunk in chunk_transcript(transcript_of(*turns), 4)]
+    assert times == ["00:00:00", "00:00:10", "00:00:20", "00:00:30"]
+
+
+def test_max_words_below_one_is_a_settings_error():
+    with pytest.raises(SettingsError, match="max_words must be at least 1, not 0"):
+        chunk_transcript(transcript_of(Turn("Ann", "Yes.")), 0)
+
+
+def test_chunks_come_back_from_their_file_as_they_were(tmp_path):
+    chunks = [Chunk("é_0", "The “Bell”", "é", "Ann", "Line\u2028two\u0085.", "00:00:01", 0)]
+    write_chunks(chunks, tmp_path / "new" / "chunks.jsonl")
+    assert read_chunks(tmp_path / "new" / "chunks.jsonl") == chunks
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["chunks.jsonl"]
+
+
+def test_a_file_is_not_begun_where_its_chunks_fail(tmp_path):
+    def failing():
+        yield Chunk("a_0", "A", "a", "Ann", "Yes.", "00:00:01", 0)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_chunks(failing(), tmp_path / "chunks.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_line_that_is_no_chunk_is_named(tmp_path):
+    path = tmp_path / "chunks.jsonl"
+    path.write_text('\n{"chunk_id": 1}\n')
+    with pytest.raises(TranscriptError, match=r"chunks\.jsonl, line 2: it is not a chunk"):
+        read_chunks(path)
+    with pytest.raises(TranscriptError, match="there is no such file"):
+        read_chunks(tmp_path / "none")

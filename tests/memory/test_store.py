@@ -1,0 +1,210 @@
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
+import pyarrow as pa  # noqa: E402
+
+from midthought.errors import MemoryStoreError, SettingsError  # noqa: E402
+from midthought.memory.embedding import HashingEmbedder  # noqa: E402
+from midthought.memory.rows import COLUMNS, read_rows, rows_of, write_rows  # noqa: E402
+from midthought.memory.store import MemoryStore  # noqa: E402
+
+MODES = ["full_text", "vector", "hybrid"]
+
+
+@pytest.fixture
+def store(tmp_path, embedder, chunks):
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build(chunks)
+    return store
+
+
+def test_the_table_has_the_columns_of_the_original_and_any_client_can_search_it(store, chunks):
+    table = lancedb.connect(store.uri).open_table("transcripts")
+    assert tuple(table.schema.names) == COLUMNS
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 64)
+    row = table.to_arrow().to_pylist()[2]
+    del row["vector"]
+    assert row == {
+        "id": "tide_2", "episode": "The Tide Clock", "speaker": "Ann", "transcript": chunks[2].transcript,
+        "time": "00:00:02", "chunk_id": 2, "embedding_model": "hashing", "embedding_dimension": 64,
+    }  # fmt: skip
+    found = table.search("a boy's mitten", query_type="fts").limit(1).to_list()
+    assert found[0]["id"] == "tide_2"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_exact_quote_is_found_in_every_mode(store, mode):
+    (hit,) = store.search("used a boy's mitten to quieten the beat", k=1, mode=mode)
+    assert (hit.chunk_id, hit.speaker, hit.episode, hit.time) == ("tide_2", "Ann", "The Tide Clock", "00:00:02")
+    assert hit.transcript.startswith("Somebody had") and hit.score > 0
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["“I don’t wind it”", "+i -dont OR wind:it*", "I DONT (wind AND [it", 'wind "every third" \\ ^day~2', "café"],
+)
+def test_a_query_is_plain_words_whatever_signs_it_holds(store, query):
+    expected = "tide_3" if query == "café" else "tide_1"
+    assert store.search(query, k=1, mode="full_text")[0].chunk_id == expected
+
+
+def test_a_query_without_known_words_finds_nothing_by_words(store):
+    assert store.search("xylophone", mode="full_text") == []
+    assert store.search("?!", mode="full_text") == []
+
+
+def test_equal_scores_come_in_the_order_of_ids_in_every_mode(store):
+    for mode in MODES:
+        assert [hit.chunk_id for hit in store.search("yes.", k=2, mode=mode)] == ["tide_4", "tide_5"]
+
+
+def test_building_again_adds_nothing_and_embeds_nothing(tmp_path, store, chunks, embedder):
+    assert len(embedder.embedded) == 5  # "Yes." once
+    embedder.embedded.clear()
+    again = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    version = lancedb.connect(store.uri).open_table("transcripts").version
+    report = again.build(chunks)
+    assert (report.num_added, report.num_kept, report.num_removed, report.num_embedded) == (0, 6, 0, 0)
+    assert again.add(chunks) == 0 and embedder.embedded == [] and len(again) == 6
+    assert lancedb.connect(store.uri).open_table("transcripts").version == version
+
+
+def test_a_build_removes_what_is_gone_and_embeds_only_new_words(store, chunks, embedder):
+    embedder.embedded.clear()
+    other = replace(chunks[0], chunk_id="bell_0", stem="bell", transcript="New words.")
+    changed = [replace(chunks[1], transcript="Changed words."), replace(chunks[2], speaker="Ann Lee")]
+    report = store.build([chunks[0], *changed, other])
+    assert (report.num_added, report.num_kept, report.num_removed) == (3, 1, 5)
+    assert sorted(embedder.embedded) == ["Changed words.", "New words."]
+    assert [chunk.chunk_id for chunk in store.chunks()] == ["bell_0", "tide_0", "tide_1", "tide_2"]
+    assert store.search("mitten", k=1, mode="full_text")[0].speaker == "Ann Lee"
+
+
+def test_adding_keeps_the_rest_and_replaces_what_changed(store, chunks):
+    assert (
+        store.add([replace(chunks[1], transcript="Changed words."), replace(chunks[5], chunk_id="tide_6", number=6)])
+        == 2
+    )
+    assert len(store) == 7 and store.search("brother", mode="full_text") == []
+    assert store.search("changed", k=1, mode="full_text")[0].chunk_id == "tide_1"
+
+
+def test_chunks_are_ordered_by_number_not_by_letters(store, chunks):
+    more = [replace(chunks[5], chunk_id=f"tide_{number}", number=number) for number in (10, 9)]
+    store.build([*more, *chunks])
+    assert [chunk.number for chunk in store.chunks()] == [0, 1, 2, 3, 4, 5, 9, 10]
+    assert store.chunks()[0] == chunks[0]
+
+
+def test_many_threads_search_a_fresh_store_at_once_and_find_the_same(tmp_path, store, chunks):
+    fresh = MemoryStore.open(tmp_path / "memory", embedder=HashingEmbedder())
+    queries = [(chunk.transcript, mode) for chunk in chunks[:5] for mode in MODES] * 8
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda query: fresh.search(query[0], 3, query[1]), queries))
+    assert found == [store.search(text, 3, mode) for text, mode in queries]
+
+
+def test_searching_goes_on_while_the_memory_is_built_anew(store, chunks):
+    with ThreadPoolExecutor(4) as pool:
+        searches = [pool.submit(store.search, "mitten", 1, "full_text") for _ in range(200)]
+        for number in range(3):
+            store.build([*chunks, replace(chunks[0], chunk_id=f"x_{number}", stem="x", number=number)])
+    assert {search.result()[0].chunk_id for search in searches} == {"tide_2"}
+
+
+def test_another_embedding_model_is_refused_with_both_names(tmp_path, store, chunks):
+    with pytest.raises(MemoryStoreError, match=r"hashing \(64 dimensions\), not with hashing \(32 dimensions\)"):
+        MemoryStore.open(tmp_path / "memory", embedder=HashingEmbedder(32))
+    late = MemoryStore.open(tmp_path / "memory")
+    late._embedder = HashingEmbedder(32)
+    for act in (lambda: late.search("x", mode="vector"), lambda: late.build(chunks)):
+        with pytest.raises(MemoryStoreError, match="give the same embedding model"):
+            act()
+    rows = rows_of(chunks, HashingEmbedder(32).embed(["x"] * 6), "other")
+    with pytest.raises(MemoryStoreError, match=r"not with other \(32"):
+        late.ingest(rows)
+
+
+def test_full_text_search_needs_no_embedding_model(tmp_path, store, monkeypatch):
+    monkeypatch.setattr("midthought.memory.store.load_embedder", lambda: pytest.fail("loaded"))
+    assert MemoryStore.open(tmp_path / "memory").search("mitten", mode="full_text")
+
+
+def test_a_memory_that_is_not_built_is_told_and_not_begun(tmp_path):
+    store = MemoryStore.open(tmp_path / "none", embedder=HashingEmbedder())
+    assert not store.is_built and len(store) == 0
+    with pytest.raises(MemoryStoreError, match=r"none: there is no memory .*build it with 'midthought memory build'"):
+        store.search("x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_build_leaves_nothing_behind_and_an_old_memory_as_it_was(tmp_path, store, chunks, monkeypatch):
+    class Failing(HashingEmbedder):
+        def embed(self, texts):
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        MemoryStore.open(tmp_path / "new", embedder=Failing()).build(chunks)
+    with pytest.raises(RuntimeError):
+        MemoryStore.open(tmp_path / "memory", embedder=Failing()).build([replace(chunks[0], transcript="New.")])
+    monkeypatch.setattr("lancedb.table.LanceTable.create_index", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        MemoryStore.open(tmp_path / "new", embedder=HashingEmbedder()).build(chunks)
+    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
+    assert MemoryStore.open(tmp_path / "memory").chunks() == chunks
+
+
+def test_an_empty_memory_finds_nothing_and_can_be_filled(tmp_path, embedder, chunks):
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build([])
+    assert all(store.search("x", mode=mode) == [] for mode in MODES)
+    assert store.add(chunks) == 6
+
+
+def test_a_foreign_table_or_file_is_refused(tmp_path, embedder, chunks):
+    lancedb.connect(tmp_path / "db").create_table("transcripts", pa.table({"id": ["x"], "text": ["y"]}))
+    with pytest.raises(MemoryStoreError, match="it lacks episode, speaker"):
+        MemoryStore.open(tmp_path / "db", embedder=embedder)
+    assert MemoryStore.open(tmp_path / "db", table="mine", embedder=embedder).add(chunks) == 6
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(MemoryStoreError, match="this is a file"):
+        MemoryStore.open(tmp_path / "file", embedder=embedder).build(chunks)
+
+
+def test_two_different_chunks_of_one_id_are_refused(tmp_path, embedder, chunks):
+    with pytest.raises(MemoryStoreError, match="two chunks carry the id 'tide_0'"):
+        MemoryStore.open(tmp_path / "m", embedder=embedder).build([chunks[0], replace(chunks[0], speaker="X")])
+
+
+def test_an_unknown_mode_names_the_near_one(store):
+    with pytest.raises(SettingsError, match="Did you mean 'full_text'"):
+        store.search("x", mode="fulltext")
+    with pytest.raises(SettingsError, match="k must be at least 1, not 0"):
+        store.search("x", k=0)
+
+
+def test_rows_from_a_file_make_the_same_memory(tmp_path, store, chunks, embedder):
+    vectors = embedder.embed([chunk.transcript for chunk in chunks])
+    write_rows(rows_of(chunks, vectors, embedder.name), tmp_path / "rows.parquet")
+    other = MemoryStore.open(tmp_path / "other", embedder=embedder)
+    report = other.ingest(read_rows(tmp_path / "rows.parquet"))
+    assert (report.num_added, report.num_kept) == (6, 0)
+    assert other.ingest(read_rows(tmp_path / "rows.parquet")).num_kept == 6
+    assert other.search("herring scales") == store.search("herring scales")
+
+
+def test_a_file_that_holds_no_rows_is_refused(tmp_path):
+    (tmp_path / "x.parquet").write_text("no")
+    with pytest.raises(MemoryStoreError, match=r"x\.parquet: it does not hold embedded chunks"):
+        read_rows(tmp_path / "x.parquet")
+    with pytest.raises(MemoryStoreError, match="there is no such file"):
+        read_rows(tmp_path / "y.parquet")
+
+
+def test_vectors_are_kept_as_they_were_embedded(store, chunks, embedder):
+    stored = np.asarray(lancedb.connect(store.uri).open_table("transcripts").to_arrow()["vector"].to_pylist())
+    np.testing.assert_array_equal(stored.astype(np.float32), embedder.embed([chunk.transcript for chunk in chunks]))

@@ -1,0 +1,63 @@
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.errors import SettingsError
+from midthought.memory.store import MemoryStore
+from midthought.memory.tool import NOTHING_FOUND, MemoryRetrievalTool, format_chunk
+
+
+@pytest.fixture
+def store(tmp_path, embedder, chunks):
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build(chunks)
+    return store
+
+
+def test_the_result_is_one_numbered_line_for_each_chunk(store, chunks):
+    output = MemoryRetrievalTool(store, mode="full_text").execute(query="the wheel, in the café, and a mitten", k=2)
+    assert output.text == f"[1] {format_chunk(chunks[3])}\n[2] {format_chunk(chunks[2])}"
+    assert output.metadata == {"chunk_ids": ["tide_3", "tide_2"]}
+
+
+def test_a_line_names_speaker_episode_and_time_before_the_words(chunks):
+    line = format_chunk(chunks[2])
+    places = [line.index(part) for part in ("Ann", "The Tide Clock", "00:00:02", "Somebody had used a boy's mitten")]
+    assert places == sorted(places) and "\n" not in line
+
+
+def test_a_chunk_and_a_hit_are_written_alike(store, chunks):
+    (hit,) = store.search("mitten", k=1, mode="full_text")
+    assert format_chunk(hit) == format_chunk(chunks[2])
+
+
+def test_nothing_found_is_said(store):
+    output = MemoryRetrievalTool(store, mode="full_text").execute(query="xylophone")
+    assert (output.text, output.metadata) == (NOTHING_FOUND, {"chunk_ids": []})
+
+
+def test_k_is_the_constructors_unless_the_call_says_otherwise(store):
+    tool = MemoryRetrievalTool(store, k=2, mode="vector")
+    assert len(tool.execute(query="yes").metadata["chunk_ids"]) == 2
+    assert len(tool.execute(query="yes", k=4).metadata["chunk_ids"]) == 4
+    schema = tool.definition.parameters_schema()
+    assert schema["required"] == ["query"] and schema["properties"]["k"]["default"] == 2
+
+
+@pytest.mark.parametrize(("parameters", "words"), [({"query": " "}, "empty"), ({"query": "x", "k": 11}, "1 to 10")])
+def test_what_cannot_be_searched_is_an_error_that_the_model_reads(store, parameters, words):
+    with pytest.raises(ValueError, match=words):
+        MemoryRetrievalTool(store).execute(**parameters)
+
+
+def test_k_of_the_constructor_is_checked(store):
+    with pytest.raises(SettingsError, match="from 1 to 10, not 0"):
+        MemoryRetrievalTool(store, k=0)
+
+
+def test_equal_questions_are_searched_once_and_old_ones_forgotten(store, embedder):
+    tool = MemoryRetrievalTool(store, mode="vector", max_cached=2)
+    embedder.embedded.clear()
+    for query in ["a", "b", "a", "c", "a", "b"]:
+        tool.execute(query=query)
+    assert embedder.embedded == ["a", "b", "c", "b"]

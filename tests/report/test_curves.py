@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from midthought.report.curves import curves, nice_ticks, plan_charts, smoothed, thinned
+
+
+def test_ticks_are_round_and_lie_within() -> None:
+    assert nice_ticks(0.0, 1.0, 5) == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    assert nice_ticks(-0.013, 0.012, 5) == (-0.01, -0.005, 0.0, 0.005, 0.01)
+    assert nice_ticks(1, 600, 6) == (100.0, 200.0, 300.0, 400.0, 500.0, 600.0)
+    assert nice_ticks(1, 3, 6, whole=True) == (1.0, 2.0, 3.0)
+
+
+def test_smoothing_keeps_a_constant_and_a_slope_and_calms_noise() -> None:
+    assert smoothed([2.0] * 30) == pytest.approx([2.0] * 30)
+    slope = [float(step) for step in range(120)]
+    assert smoothed(slope)[10:-10] == pytest.approx(slope[10:-10])
+    noise = [float((-1) ** step) for step in range(200)]
+    assert max(abs(value) for value in smoothed(noise)[10:-10]) < 0.01
+
+
+def test_thinning_takes_means_of_neighbours() -> None:
+    points = [(1, 1.0), (2, 3.0), (3, 5.0), (4, 7.0), (5, 9.0)]
+    assert thinned(points, 3) == [(2, 2.0), (4, 6.0), (5, 9.0)]
+    assert thinned(points, 5) is points
+
+
+def test_every_metric_gets_exactly_one_place() -> None:
+    keys = [
+        "loss/policy",
+        "reward/mean",
+        "learner/entropy",
+        "kl_reference",
+        "time/seconds",
+        "grad_norm",
+        "reward/correct",
+    ]
+    main, rest = plan_charts({key: [(1, 0.5)] for key in keys})
+    assert [chart.title for chart in main] == ["Reward", "KL to the warm-up model", "Entropy", "Policy loss"]
+    assert [chart.title for chart in rest] == ["grad_norm", "reward/correct", "time/seconds"]
+
+
+def test_curves_of_one_subject_share_a_chart() -> None:
+    (chart,), _ = plan_charts({"exact_match": [(1, 0.1)], "oracle.exact_match": [(1, 0.9)]})
+    assert list(chart.lines) == ["exact match", "oracle.exact match"]
+
+
+@pytest.mark.parametrize(
+    "points",
+    [[(1, 0.0)], [(1, 3e-4)] * 3, [(5, -2.0), (5, -2.0)], [(1, 1e30), (2, -1e30)], [(i, 3e-4) for i in range(900)]],
+)
+def test_odd_series_still_give_a_chart_inside_its_frame(points: list[tuple[int, float]]) -> None:
+    html, data = curves({"ppo": {"reward": points}})
+    assert html.count("<figure") == len(data) == 1
+    places = [float(x) for pair in re.findall(r'points="([^"]*)"', html) for x in re.split("[ ,]", pair)]
+    assert all(-1e6 < place < 1e6 for place in places)
+
+
+def test_stages_are_told_apart_and_charts_numbered_through() -> None:
+    html, data = curves({"sft": {"loss": [(1, 2.0), (2, 1.0)]}, "ppo": {"reward": [(1, 0.2)], "lr": [(1, 0.1)]}})
+    assert re.findall(r"<h3>(.*?) <small>(.*?)</small>", html) == [
+        ("Warm-up (SFT)", "up to step 2"),
+        ("Reinforcement learning (PPO)", "up to step 1"),
+    ]
+    assert re.findall(r'data-chart="(\d+)"', html) == ["0", "1", "2"] and len(data) == 3
+    assert 'aria-label="Loss, steps 1 to 2: loss from 2 to 1"' in html

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from midthought.report.figures import arms_table, cards, duration, interval, more_figures, signed, verdict
+
+AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
+
+
+def words(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_the_verdict_says_before_after_and_gain() -> None:
+    sentence, _ = verdict({**AFTER, "num_questions": 1412})
+    assert words(sentence) == "Exact match on 1,412 held-out questions: 0.304 → 0.861 +0.557"
+    assert "down" in verdict({**AFTER, "after.exact_match": 0.2})[0]
+
+
+def test_the_verdict_says_whether_the_score_comes_from_the_tool() -> None:
+    _, good = verdict({**AFTER, "after.tool_off.exact_match": 0.10, "after.shuffled.exact_match": 0.02})
+    assert "the score comes from what the tool says" in good
+    _, bad = verdict({**AFTER, "after.tool_off.exact_match": 0.06, "after.shuffled.exact_match": 0.31})
+    assert "part of the score is not owed to the tool" in bad
+
+
+def test_a_run_without_evaluation_says_so() -> None:
+    assert "not been evaluated yet" in verdict({})[0]
+    assert arms_table({}) == cards({}) == more_figures({}) == ""
+
+
+def test_the_table_leaves_out_arms_that_were_not_run() -> None:
+    table = words(arms_table({**AFTER, "control.exact_match": None}))
+    assert "Exact match, greedy" in table and "Constant guess" in table
+    assert "Control" not in table and "95 % interval" not in table
+
+
+def test_intervals_get_a_column_in_either_form() -> None:
+    forms: list[dict[str, Any]] = [
+        {"after.exact_match_interval": [0.824, 0.893]},
+        {"after.exact_match.low": 0.824, "after.exact_match.high": 0.893},
+    ]
+    for form in forms:
+        assert interval(form, "after.exact_match") == (0.824, 0.893)
+        assert "95 % interval" in arms_table({**AFTER, **form}) and "0.824–0.893" in arms_table({**AFTER, **form})
+        assert more_figures({**AFTER, **form}) == ""
+
+
+def test_all_other_figures_stand_in_the_folded_table() -> None:
+    table = more_figures({**AFTER, "seed": 1, "retrieval.recall@1": 0.87234, "note": "<b>", "factors": [1, 0.5]})
+    assert words(table).endswith("retrieval.recall@1 0.8723 note &lt;b&gt; factors 1, 0.5")
+
+
+def test_durations_and_changes_read_well() -> None:
+    assert [duration(s) for s in (0.24, 42.4, 571.3, 3599.8, 7500)] == [
+        "0.2 s",
+        "42 s",
+        "9 min 31 s",
+        "1 h 00 min",
+        "2 h 05 min",
+    ]
+    assert (signed(0.5), signed(-0.02)) == ("+0.500", "−0.020")

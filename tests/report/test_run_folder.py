@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midthought.errors import CheckpointError
+from midthought.report.run_folder import RunFolder, flat_keys
+
+
+def scalars(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard itself shows of a folder of events."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return {
+        tag: [(event.step, round(event.value, 4)) for event in accumulator.Scalars(tag)]
+        for tag in accumulator.Tags()["scalars"]
+    }
+
+
+def test_nothing_is_made_before_the_first_write(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    assert run.num_metric_lines == run.num_trajectory_lines == 0
+    run.close()
+    assert not run.path.exists()
+
+
+def test_a_metric_line_is_on_the_disk_when_log_returns(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.log("ppo", 3, {"reward/mean": 0.5, "loss/policy": math.nan, "time/seconds": 1})
+    line = {"stage": "ppo", "step": 3, "reward/mean": 0.5, "loss/policy": None, "time/seconds": 1.0}
+    assert json.loads(run.metrics_path.read_text()) == line
+    run.close()
+
+
+def test_tensorboard_shows_each_stage_without_what_is_not_finite(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as run:
+        run.log("sft", 1, {"loss": 2.0})
+        run.log("ppo", 1, {"reward/mean": 0.25, "kl": math.inf})
+        run.log("ppo", 2, {"reward/mean": 0.5, "kl": 0.125})
+    assert scalars(run.tensorboard_path / "sft") == {"loss": [(1, 2.0)]}
+    assert scalars(run.tensorboard_path / "ppo") == {"reward/mean": [(1, 0.25), (2, 0.5)], "kl": [(2, 0.125)]}
+
+
+def test_a_resumed_run_writes_the_same_metrics_as_one_that_never_stopped(tmp_path: Path) -> None:
+    def train(run: RunFolder, steps: range) -> None:
+        for step in steps:
+            run.log("ppo", step, {"reward": step / 10})
+            if step % 2 == 0:
+                run.log("validation", step, {"exact_match": step / 20})
+
+    with RunFolder(tmp_path / "whole") as whole:
+        train(whole, range(1, 7))
+    with RunFolder(tmp_path / "stopped") as stopped:
+        train(stopped, range(1, 4))
+        cursor = stopped.num_metric_lines
+        train(stopped, range(4, 6))
+    with stopped.metrics_path.open("a") as file:
+        file.write('{"stage": "ppo", "st')
+    with RunFolder(tmp_path / "stopped") as resumed:
+        resumed.keep_metric_lines(cursor)
+        train(resumed, range(4, 7))
+    assert resumed.metrics_path.read_bytes() == whole.metrics_path.read_bytes()
+    for stage in ("ppo", "validation"):
+        assert scalars(resumed.tensorboard_path / stage) == scalars(whole.tensorboard_path / stage)
+
+
+def test_trajectories_are_cut_back_like_metrics(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.add_trajectories([{"task_id": "a"}])
+    cursor = run.num_trajectory_lines
+    run.add_trajectories([{"task_id": "b"}, {"task_id": "c"}])
+    run.keep_trajectory_lines(cursor)
+    assert run.trajectories_path.read_text() == '{"task_id": "a"}\n'
+
+
+@pytest.mark.parametrize("summary", [{"after": {"oracle": {"exact_match": 0.9}}}, {"after.oracle.exact_match": 0.9}])
+def test_the_summary_stands_under_flat_dotted_keys(tmp_path: Path, summary: dict[str, Any]) -> None:
+    run = RunFolder(tmp_path)
+    run.write_summary({**summary, "control.exact_match": None, "bad": math.nan})
+    assert json.loads(run.summary_path.read_text()) == {
+        "after.oracle.exact_match": 0.9,
+        "control.exact_match": None,
+        "bad": None,
+    }
+    assert flat_keys(summary) == {"after.oracle.exact_match": 0.9}
+
+
+def test_a_summary_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.write_summary({"seed": 1})
+    with pytest.raises(TypeError):
+        run.write_summary({"seed": object()})
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    assert json.loads(run.summary_path.read_text()) == {"seed": 1}
+
+
+def test_a_new_run_does_not_write_into_an_old_one(tmp_path: Path) -> None:
+    RunFolder(tmp_path).create()
+    RunFolder(tmp_path).metrics.append([{"stage": "sft", "step": 1}])
+    with pytest.raises(CheckpointError, match=r"already holds a run \(metrics.jsonl\).*--resume"):
+        RunFolder(tmp_path).create()
+
+
+def test_a_metric_cannot_take_the_name_of_the_step(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'stage' or 'step'"):
+        RunFolder(tmp_path).log("ppo", 1, {"step": 2})
+
+
+def test_the_room_needs_neither_torch_nor_tensorboard_nor_rich_to_be_imported() -> None:
+    code = (
+        "import sys, midthought.report.html, midthought.report.console, midthought.report.trajectory_row;"
+        "print([name for name in ('torch', 'tensorboard', 'rich', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,58 @@
+"""What the model and the chat template are told of a tool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+
+SEARCH = ToolDefinition(
+    name="search",
+    description="Finds things.",
+    parameters=[
+        ToolParameter("query", "string", "What to find."),
+        ToolParameter("k", "integer", "How many.", required=False, default=3),
+        ToolParameter("order", "string", "Which first.", required=False, enum=["new", "old"]),
+    ],
+)
+
+
+def test_the_schema_has_openais_shape() -> None:
+    assert SEARCH.json_schema() == {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "description": "Finds things.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string", "description": "What to find."},
+                    "k": {"type": "integer", "description": "How many.", "default": 3},
+                    "order": {"type": "string", "description": "Which first.", "enum": ["new", "old"]},
+                },
+                "required": ["query"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    jsonschema.Draft202012Validator.check_schema(SEARCH.parameters_schema())
+
+
+def test_a_tool_without_execute_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="execute"):
+        type("Idle", (Tool,), {"definition": SEARCH})()
+
+
+def test_the_definition_may_be_set_on_the_instance() -> None:
+    class Named(Tool):
+        def __init__(self, name: str) -> None:
+            self.definition = ToolDefinition(name, "Says its name.")
+
+        def execute(self, **parameters: Any) -> ToolOutput:
+            return ToolOutput(self.definition.name, {"length": len(self.definition.name)})
+
+    assert Named("ada").execute() == ToolOutput("ada", {"length": 3})
+    assert not Named("ada").pure

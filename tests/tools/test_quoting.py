@@ -1,0 +1,26 @@
+"""Which characters of a text only quote."""
+
+from __future__ import annotations
+
+import pytest
+
+from midthought.tools.notations.quoting import QuotingTracker
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("a `b` c", "   b   "),
+        ("``x`b`` c", "  x b    "),
+        ("a ` b\nc", "    b  "),
+        ("```py\nx\n```\ny", "    y x     "),
+        ("~~\nx", "    "),
+        ("#a_error: b\nc\n\nd", "          b c   "),
+        ("#a_result b", "           "),
+    ],
+)
+def test_letters_in_quotes_are_told_from_letters_outside(text: str, quoted: str) -> None:
+    tracker = QuotingTracker()
+    inside = [tracker.feed(character) for character in text]
+    seen = {position for position, character in enumerate(text) if inside[position] and character in "bcxy"}
+    assert seen == {position for position, character in enumerate(quoted) if character != " "}

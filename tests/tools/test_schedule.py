@@ -1,0 +1,279 @@
+"""The calls of a turn: all at once, in order, under a deadline, and every failure an event."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+
+TASK = Task(task_id="t", prompt="Who?", answer="Ada")
+STUBBORN_SECONDS = 0.6
+
+
+class Wait(Tool):
+    definition = ToolDefinition("wait", "Waits.", [ToolParameter("seconds", "number", "How long.")])
+    num_running = 0
+    most_running = 0
+    lock = threading.Lock()
+
+    def execute(self, seconds: float) -> str:
+        with self.lock:
+            self.num_running += 1
+            self.most_running = max(self.most_running, self.num_running)
+        time.sleep(seconds)
+        with self.lock:
+            self.num_running -= 1
+        return f"waited {seconds}"
+
+
+class AsyncWait(Tool):
+    definition = ToolDefinition("async_wait", "Waits.", Wait.definition.parameters)
+    was_cancelled = False
+
+    async def execute(self, seconds: float) -> ToolOutput:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.was_cancelled = True
+            raise
+        return ToolOutput(f"waited {seconds}", {"seconds": seconds})
+
+
+class Stubborn(Tool):
+    definition = ToolDefinition("stubborn", "Will not be cancelled.")
+
+    async def execute(self) -> str:
+        ends = time.monotonic() + STUBBORN_SECONDS
+        while (left := ends - time.monotonic()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                continue
+        raise ValueError("nobody hears this")
+
+
+class Raise(Tool):
+    definition = ToolDefinition("raise", "Fails.", [ToolParameter("how", "string", "")])
+    errors: ClassVar[dict[str, BaseException]] = {
+        "plain": ValueError("no\n  luck"),
+        "long": ValueError("x" * 500),
+        "silent": ValueError(),
+        "exit": SystemExit(3),
+        "stop": StopIteration("over"),
+        "surrogate": ValueError("\ud83d"),
+    }
+
+    def execute(self, how: str) -> str:
+        raise self.errors[how]
+
+
+class AsyncCancelled(Tool):
+    definition = ToolDefinition("cancelled", "Cancels itself.")
+
+    async def execute(self) -> str:
+        raise asyncio.CancelledError
+
+
+class Say(Tool):
+    definition = ToolDefinition("say", "Says it.", [ToolParameter("what", "array", "")])
+
+    def execute(self, what: list[Any]) -> str:
+        what.append("changed")
+        return str(what[0])
+
+
+def toolbox(**settings: Any) -> Toolbox:
+    tools = [Wait(), AsyncWait(), Stubborn(), Raise(), AsyncCancelled(), Say()]
+    return Toolbox(ToolRegistry(tools), **settings)
+
+
+def call(name: str | None, **parameters: Any) -> ParsedAction:
+    return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
+
+
+def run(box: Toolbox, *calls: ParsedAction, **options: Any) -> list[ToolEvent]:
+    return asyncio.run(box.run(calls, TASK, **options))
+
+
+def outcome(box: Toolbox, action: ParsedAction) -> tuple[ToolOutcome, str | None]:
+    (event,) = run(box, action)
+    assert event.call.success is (event.outcome is ToolOutcome.OK)
+    return event.outcome, event.call.result
+
+
+def test_results_come_in_the_order_of_the_calls_and_all_at_once() -> None:
+    box = toolbox()
+    begun = time.perf_counter()
+    events = run(box, *(call("wait", seconds=seconds) for seconds in (0.2, 0.1, 0.15, 0.2)))
+    assert time.perf_counter() - begun < 0.5
+    assert [event.call.result for event in events] == ["waited 0.2", "waited 0.1", "waited 0.15", "waited 0.2"]
+    assert all(0.1 <= event.seconds < 0.5 for event in events)
+
+
+def test_no_more_than_the_limit_run_at_once_over_all_episodes() -> None:
+    box = toolbox(max_concurrency=2)
+
+    async def episodes() -> None:
+        await asyncio.gather(*(box.run([call("wait", seconds=0.02)] * 2, TASK) for _ in range(3)))
+
+    asyncio.run(episodes())
+    tool = box.registry.get("wait")
+    assert isinstance(tool, Wait) and tool.most_running == 2
+
+
+def test_waiting_for_a_slot_does_not_count_against_the_deadline() -> None:
+    box = toolbox(max_concurrency=1, timeout_seconds=0.4)
+    events = run(box, *[call("wait", seconds=0.25)] * 3)
+    assert [event.outcome for event in events] == [ToolOutcome.OK] * 3
+    assert events[2].seconds >= 0.7
+
+
+def test_threads_are_used_again() -> None:
+    box = toolbox()
+    before = threading.active_count()
+    for _ in range(20):
+        run(box, call("wait", seconds=0))
+    assert threading.active_count() <= before + 2
+
+
+def test_one_toolbox_serves_several_loops_even_when_calls_had_to_wait() -> None:
+    box = toolbox(max_concurrency=1)
+    for _ in range(2):
+        assert len(run(box, *[call("async_wait", seconds=0.01)] * 3)) == 3
+
+
+def test_an_async_tool_gives_words_and_metadata() -> None:
+    (event,) = run(toolbox(), call("async_wait", seconds=0))
+    assert event.call.result == "waited 0" and event.metadata == {"seconds": 0}
+
+
+def test_a_hung_thread_is_left_behind_and_counted() -> None:
+    box = toolbox(timeout_seconds=0.05)
+    begun = time.perf_counter()
+    assert outcome(box, call("wait", seconds=2)) == (
+        ToolOutcome.TIMED_OUT,
+        "no answer within 0.05 seconds; go on without it",
+    )
+    assert time.perf_counter() - begun < 1.5
+    assert box.num_abandoned == 1
+
+
+def test_a_late_coroutine_is_cancelled_and_not_counted() -> None:
+    box = toolbox(timeout_seconds=0.05)
+    assert outcome(box, call("async_wait", seconds=5))[0] is ToolOutcome.TIMED_OUT
+    tool = box.registry.get("async_wait")
+    assert isinstance(tool, AsyncWait) and tool.was_cancelled
+    assert box.num_abandoned == 0
+
+
+def test_a_coroutine_that_will_not_be_cancelled_holds_nobody_up_and_is_counted() -> None:
+    box = toolbox(timeout_seconds=0.05)
+    reported: list[dict] = []
+
+    async def episode() -> float:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        begun = time.perf_counter()
+        (event,) = await box.run([call("stubborn")], TASK)
+        assert event.outcome is ToolOutcome.TIMED_OUT
+        seconds = time.perf_counter() - begun
+        await asyncio.sleep(STUBBORN_SECONDS)
+        return seconds
+
+    assert asyncio.run(episode()) < STUBBORN_SECONDS - 0.05
+    assert box.num_abandoned == 1 and reported == []
+
+
+def test_a_cancelled_run_cancels_its_calls() -> None:
+    box = toolbox()
+
+    async def episode() -> None:
+        running = asyncio.create_task(box.run([call("async_wait", seconds=5)], TASK))
+        await asyncio.sleep(0.02)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.sleep(0)
+
+    asyncio.run(episode())
+    tool = box.registry.get("async_wait")
+    assert isinstance(tool, AsyncWait) and tool.was_cancelled
+
+
+def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:
+    script = (
+        "import asyncio\nfrom tests.tools.test_schedule import *\n"
+        "print(run(toolbox(timeout_seconds=0.05), call('wait', seconds=60))[0].outcome)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=20)
+    assert done.stdout.strip() == "timed_out"
+
+
+@pytest.mark.parametrize(
+    ("action", "expected", "words"),
+    [
+        (call("x"), ToolOutcome.UNKNOWN_TOOL, f"unknown tool 'x'; there is: {', '.join(toolbox().registry.names())}"),
+        (call("wait"), ToolOutcome.BAD_ARGUMENTS, "missing argument 'seconds'"),
+        (call("wait", seconds="a"), ToolOutcome.BAD_ARGUMENTS, "argument 'seconds' should be a number, got 'a'"),
+        (call("raise", how="plain"), ToolOutcome.RAISED, "no luck"),
+        (call("raise", how="long"), ToolOutcome.RAISED, "x" * 100),
+        (call("raise", how="silent"), ToolOutcome.RAISED, "ValueError"),
+        (call("raise", how="exit"), ToolOutcome.RAISED, "SystemExit: 3"),
+        (call("raise", how="stop"), ToolOutcome.RAISED, "coroutine raised StopIteration"),
+        (call("raise", how="surrogate"), ToolOutcome.RAISED, "?"),
+        (call("cancelled"), ToolOutcome.RAISED, "cancelled by the tool"),
+        (call("say", what=["a\ud83db"]), ToolOutcome.OK, "a?b"),
+    ],
+)
+def test_every_failure_is_an_event_with_short_words(action: ParsedAction, expected: ToolOutcome, words: str) -> None:
+    assert outcome(toolbox(), action) == (expected, words)
+
+
+def test_a_malformed_call_keeps_its_own_error_and_runs_nothing() -> None:
+    action = ParsedAction(tool_name="say", parameters={}, raw_text="", success=False, error="bad JSON: x")
+    assert outcome(toolbox(), action) == (ToolOutcome.MALFORMED, "bad JSON: x")
+    nameless = ParsedAction(tool_name=None, parameters={}, raw_text="", success=False, error="bad JSON: y")
+    assert outcome(toolbox(), nameless) == (ToolOutcome.MALFORMED, "bad JSON: y")
+
+
+def test_calls_beyond_the_budget_are_answered_but_not_run() -> None:
+    events = run(toolbox(), *[call("say", what=["a"])] * 3, calls_left=1)
+    assert [event.outcome for event in events] == [ToolOutcome.OK, *[ToolOutcome.NO_CALLS_LEFT] * 2]
+    assert events[1].call.result == "no calls left; go on with what you have"
+    assert run(toolbox(), call("say", what=["a"]), calls_left=-1)[0].outcome is ToolOutcome.NO_CALLS_LEFT
+
+
+def test_the_record_keeps_the_arguments_as_they_were_asked() -> None:
+    (event,) = run(toolbox(), call("say", what=["a"]))
+    assert event.call.parameters == {"what": ["a"]}
+
+
+def test_truncation_shortens_results_and_not_errors() -> None:
+    box = toolbox(truncate=lambda text: text[:2])
+    assert outcome(box, call("say", what=["abc"])) == (ToolOutcome.OK, "ab")
+    assert outcome(box, call("raise", how="plain")) == (ToolOutcome.RAISED, "no luck")
+
+
+def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
+    class Oracle(Toolbox):
+        async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
+            if action.parameters["what"] == []:
+                raise RuntimeError("the tool is off")
+            return ToolOutput(task.answer)
+
+    box = Oracle(ToolRegistry([Say()]))
+    assert outcome(box, call("say", what=["a"])) == (ToolOutcome.OK, "Ada")
+    assert outcome(box, call("say", what=[])) == (ToolOutcome.RAISED, "the tool is off")
+    assert outcome(box, call("say"))[0] is ToolOutcome.BAD_ARGUMENTS
+    assert outcome(box, call("x")) == (ToolOutcome.UNKNOWN_TOOL, "unknown tool 'x'; there is: say")
