@@ -26,23 +26,10 @@ Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…
 def main() -> None:
     """Entry point of the `midthought` command."""
     try:
-        app(standalone_mode=False)
+        app()
     except UserError as error:
         print(f"midthought: {error}", file=sys.stderr)
         sys.exit(2)
-    except typer.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
-    except Exception as error:
-        from click import ClickException
-
-        if not isinstance(error, ClickException):
-            raise
-        error.show()
-        sys.exit(error.exit_code)
 
 
 @app.command()
@@ -64,7 +51,7 @@ def train(
     console = Console(quiet=quiet)
     path = run or Path("runs") / f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
-        found.train(path, console, words=settings or [], config=config, stage=stage, from_path=from_, resume=resume)
+        found.run(path, console, words=settings or [], config=config, stage=stage, from_path=from_, resume=resume)
     except KeyboardInterrupt:
         console.error(f"Stopped; everything done is saved. Go on with: midthought train {recipe} --run {path} --resume")
         raise typer.Exit(130) from None

@@ -53,8 +53,8 @@ class ModelConfig(Section):
     """Width of the small model that the run makes (unused with `local_path`)."""
     num_layers: int = Field(4, ge=1)
     """Its number of layers."""
-    num_heads: int = Field(4, ge=1)
-    """Its number of attention heads; the key/value heads are half as many."""
+    num_heads: int = Field(2, ge=2)
+    """Its number of attention heads, of 64 dimensions each; the key/value heads are as many."""
     vocab_size: int = Field(1024, ge=300)
     """Its vocabulary: byte-level BPE, trained on the recipe's training episodes."""
 
@@ -62,8 +62,6 @@ class ModelConfig(Section):
 class InferenceConfig(Section):
     """The rollout loop and its engine."""
 
-    backend: Literal["local"] = "local"
-    """The engine. `local` runs the policy's own weights in this process."""
     max_tokens: int = Field(256, ge=1)
     """Most tokens after the prompt in one episode, tool results included."""
     max_segment_length: int = Field(256, ge=1)
@@ -106,7 +104,7 @@ class TrainingConfig(Section):
     """Episodes per iteration."""
     mini_batch_size: int = Field(64, ge=1)
     """Episodes per optimizer step."""
-    micro_batch_tokens: int = Field(8192, ge=64)
+    micro_batch_tokens: int = Field(4096, ge=64)
     """Padded tokens per forward and backward pass; changes memory and speed, not the result."""
     ppo_epochs: int = Field(1, ge=1)
     """Passes over an iteration's episodes."""
@@ -252,7 +250,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, Any]:
-    """`section.key=value` words as nested mappings; values are read as YAML, so `1e-3`, `true`, `[a, b]` work."""
+    """`section.key=value` words as nested mappings; values are read as YAML, so `1e-3`, `true`, `null`, `[a, b]` work;
+    nothing after the sign is the empty text."""
     changes: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -278,7 +277,7 @@ def _read_value(text: str) -> Any:
             return float(value)
         except ValueError:
             return value
-    return "" if value is None else value
+    return value if text.strip() else ""
 
 
 def _unknown_key(section: type[Section], name: str) -> str:

@@ -224,6 +224,7 @@ class Trajectory:
         """Start a new run of tokens (the first one, or after a chat template rewrote history)."""
         if not prompt_ids:
             raise RecordError(f"task {self.task.task_id!r}: a segment needs at least one prompt token, got none")
+        self._require_open()
         self.segments.append(Segment())
         self._add_context(SpanKind.PROMPT, prompt_ids)
 

@@ -27,6 +27,7 @@ ROPE_THETA = 1e6
 HEAD_SIZE = 64
 NUM_CONSTANT_DIMS = 8
 BETA = 1.2
+SHARPNESS = 1.7
 OG = 8.0
 
 
@@ -56,7 +57,10 @@ def make_tokenizer(corpus: Iterable[str], vocab_size: int) -> Any:
 def make_policy(
     tokenizer: Any, *, hidden_size: int, num_layers: int, num_heads: int, max_length: int, seed: int
 ) -> Any:
-    """A Qwen3 causal LM for this tokenizer, its embeddings tied; the same seed gives the same weights."""
+    """A Qwen3 causal LM for this tokenizer, its embeddings tied; the same seed gives the same weights.
+
+    It begins as an induction circuit where that fits in: two layers, two heads and a width of 64 are needed.
+    """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -78,7 +82,7 @@ def make_policy(
         torch.manual_seed(seed)
         policy = Qwen3ForCausalLM(config)
         torch.nn.init.normal_(policy.model.embed_tokens.weight, std=0.05)
-        if num_layers >= 2:
+        if num_layers >= 2 and num_heads >= 2 and hidden_size >= HEAD_SIZE:
             begin_as_induction_circuit(policy)
     return policy
 
@@ -114,8 +118,8 @@ def begin_as_induction_circuit(policy: Any) -> None:
     for attention in (look_back, look_up):
         for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj):
             projection.weight.mul_(0.1)
-        attention.q_norm.weight.fill_(2.5)
-        attention.k_norm.weight.fill_(2.5)
+        attention.q_norm.weight.fill_(SHARPNESS)
+        attention.k_norm.weight.fill_(SHARPNESS)
     for number, turn in enumerate(turns):
         rows = torch.arange(number * head, (number + 1) * head)
         angles = frequencies[fast, None] * (number + 1)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from midthought.memory.chunks import Chunk, chunk_transcript
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
 from midthought.memory.rows import rows_of
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.transcripts import Transcript, read_transcripts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def build_memory(

@@ -15,12 +15,12 @@ _CLOCK = r"(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,]\d+)?"
 CLOCK_PATTERN = rf"(?P<time>{_CLOCK})"
 """`MM:SS` or `HH:MM:SS`, with or without a fraction, as a named group for the regular expressions of the formats."""
 
-# spans are bounded, so that a stray sign in a long text costs little
 _TIME_MARK = "\ue100"
 _INLINE_TIME = re.compile(rf"\\?\[\s*({_CLOCK})\s*\\?\](?:\([^()\s]*\))?")
 _TIME_RANGE = re.compile(rf"{_TIME_MARK}[\d:]+\s+(?:to|[-–—])\s+({_TIME_MARK})")
 _NOTE_WITH_TIME = re.compile(rf"(\\?\[[^\[\]\d]{{1,60}}?)\s+{_CLOCK}\s*(\\?\])")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+# the spans are bounded, so that a stray sign in a long text costs little
 _CODE = re.compile(r"(`{1,3})([^`]{1,500})\1", re.DOTALL)
 _COMMENT = re.compile(r"<!--.{0,5000}?-->", re.DOTALL)
 _TAG = re.compile(
@@ -70,8 +70,9 @@ class TurnCollector:
         if time is not None:
             self._marks.append((len(self._words), time))
         for word in text.split():
-            if word.startswith(_TIME_MARK):
-                self._marks.append((len(self._words), word[1:]))
+            marked = clock_time(word[1:]) if word.startswith(_TIME_MARK) else None
+            if marked:
+                self._marks.append((len(self._words), marked))
             else:
                 self._words.append(word)
 

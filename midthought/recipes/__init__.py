@@ -14,7 +14,7 @@ RECIPES = ("podcast",)
 class Recipe(Protocol):
     """What the command line asks of a recipe's package."""
 
-    def train(
+    def run(
         self,
         path: Path,
         console: Any,

@@ -385,6 +385,7 @@ def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take() -> None:
         engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=3, deterministic=True)
         outcomes.append(asyncio.run(run(engine, delays)))
         stats.append((engine.stats.num_forward_passes, engine.stats.num_reused_tokens))
+        assert engine.stats.num_evicted == 0  # admitted until closed, three at a time
     assert outcomes[0] == outcomes[1]
     assert stats[0] == stats[1]
     assert stats[0][1] > 0

@@ -96,7 +96,7 @@ def test_a_path_without_a_model_and_a_missing_package_are_told(tmp_path, monkeyp
 
 
 def test_importing_the_room_loads_nothing_heavy():
-    modules = ["chunks", "embedding", "ranking", "rows", "store", "tool", "transcripts"]
+    modules = ["build", "chunks", "embedding", "ranking", "rows", "store", "tool", "transcripts"]
     code = f"import sys; [__import__('midthought.memory.' + name) for name in {modules}]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "lancedb", "pyarrow", "sentence_transformers"} & set(loaded)

@@ -1,6 +1,7 @@
 """Each format by a small example written by hand, and the real files where they are at hand."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,13 @@ def test_quotes_and_lists_lose_their_marks_only(read):
 def test_an_unintelligible_note_loses_its_time_and_gives_none(read):
     (turn,) = read("a.md", "**Ann:** We \\[unintelligible 00:04:48.27\\] go.").turns
     assert turn == Turn("Ann", "We [unintelligible] go.")
+
+
+def test_stray_signs_in_a_long_turn_cost_little(read):
+    started = time.perf_counter()
+    for stray in ("*a ", "`a ", "_a ", "[a ", "[a](", "~~a ", "<!-- ", "\\["):
+        read("a.md", "**Ann:** " + stray * 10_000)
+    assert time.perf_counter() - started < 10
 
 
 # -- plain text ----------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import parse_assignments, read_yaml
-from midthought.errors import SettingsError, near_names
+from midthought.errors import CheckpointError, SettingsError, near_names
 
 STAGES = ("sft", "rl", "all")
 SHIPPED = ("tiny", "seed", "cluster")
 
 
-def train(
+def run(
     path: Path,
     console: Any,
     *,
@@ -25,12 +25,15 @@ def train(
 ) -> dict[str, Any]:
     """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, seed, cluster."""
     from midthought.recipes.podcast.settings import PodcastConfig
-    from midthought.recipes.podcast.train import PodcastRun
 
     if stage not in STAGES:
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
+    if resume and not (path / "config.yaml").is_file():
+        raise CheckpointError(f"{path} holds no run to go on with; give its folder with --run")
     file = path / "config.yaml" if resume and config is None else config or Path("tiny")
     if str(file) in SHIPPED and not file.exists():
         file = Path(__file__).parent / f"{file}.yaml"
     settings = PodcastConfig().merged(read_yaml(file)).merged(parse_assignments(words))
+    from midthought.recipes.podcast.train import PodcastRun  # loads torch; wrong settings are told before
+
     return PodcastRun(settings, path, console, stage, from_path, resume).train()  # type: ignore[arg-type]

@@ -22,6 +22,8 @@ from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 LOOK_UP, IN_THE_NOTE, FOUND, NOT_FOUND = "I look it up.\n", "The note has the", "It names the", "Nothing names the"
 CUES = {"speaker": " speaker", "episode": " episode", "continuation": " words"}
 """The last word of a thought says what will be answered, in the words of question and result."""
+NUM_CUE_WORDS = 2
+"""Words of the quote's end that a thought about its continuation ends with."""
 UNKNOWN = "I do not know."
 
 NUM_FORM_COPIES = 60
@@ -147,7 +149,10 @@ class Demonstrator:
         return chunk.speaker if task.labels["kind"] == "speaker" else chunk.episode
 
     def _answer(self, trajectory: Trajectory, last_thought: str, answer: str) -> None:
-        cue = CUES[str(trajectory.task.labels["kind"])]
+        labels = trajectory.task.labels
+        cue = CUES[str(labels["kind"])]
+        if labels["kind"] == "continuation" and last_thought != NOT_FOUND:
+            cue = f"{cue} after {' '.join(str(labels['quote']).split()[-NUM_CUE_WORDS:])}"
         close = self._renderer.control(f"{last_thought}{cue}{self._notation.think_close}")
         end = self._renderer.tokenizer.eos_token_id
         trajectory.add_demonstrated([*close, *self._renderer.foreign(f" {answer}"), end])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field
 
 from midthought.config import ConfigStore, Section
 
 Kind = Literal["speaker", "episode", "continuation"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
 
 
 class MemorySection(Section):
@@ -37,18 +37,18 @@ class QuestionsSection(Section):
 
     path: str = ""
     """JSON lines of your own questions (`question`, `answer`, perhaps `evidence`, `labels`). Empty: made from the episodes."""
-    kinds: list[Kind] = Field(default_factory=lambda: list(KINDS), min_length=1)
-    """Kinds of question that are made."""
+    kinds: list[Kind] = Field(default_factory=lambda: list(DEFAULT_KINDS), min_length=1)
+    """Kinds of question: `speaker`, `episode`, `continuation` (complete the quote: too hard for the made model in minutes)."""
     num_train: int = Field(3000, ge=1)
     """Training questions."""
     num_test: int = Field(440, ge=1)
     """Test questions that need the memory."""
     num_test_no_memory: int = Field(200, ge=1)
     """Test questions whose prompt holds the answer."""
-    num_test_episodes: int = Field(4, ge=1)
-    """Episodes that only the test asks about."""
-    num_validation_episodes: int = Field(1, ge=1)
-    """Episodes that only the validation during training asks about."""
+    num_test_episodes: int | None = Field(None, ge=1)
+    """Episodes that only the test asks about. None: a third of them, at most 8."""
+    num_validation_episodes: int | None = Field(None, ge=1)
+    """Episodes that only the validation during training asks about. None: one of twelve."""
     no_memory_share: float = Field(0.35, ge=0, le=1)
     """Share of training questions whose prompt holds the answer."""
     distractor_share: float = Field(0.5, ge=0, le=1)

@@ -12,18 +12,17 @@ from typing import Any, Literal
 
 import torch
 
-from midthought.algo.advantages import AdvantageEstimator
 from midthought.env.rewards import WeightedReward, correct, num_calls, well_formed_thought
 from midthought.env.thought import final_answer, matches
 from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
 from midthought.inference.local import LocalEngine
-from midthought.inference.rollout import RolloutParts, RolloutSettings
+from midthought.inference.rollout import RolloutParts
 from midthought.inference.source import LocalSource
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
-from midthought.learning.ppo import PPOPlan, run_ppo
+from midthought.learning.ppo import run_ppo
 from midthought.learning.sft import bfloat16_is_fast, run_sft
 from midthought.learning.stopping import StopRequest
 from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits, messages
@@ -31,6 +30,7 @@ from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_fig
 from midthought.recipes.podcast.policy import find_policy, instruction, load_policy_and_tokenizer, make_small_policy
 from midthought.recipes.podcast.progress import RunProgress
 from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.translate import ppo_plan, ppo_settings, rollout_settings, sft_settings
 from midthought.recipes.podcast.world import World, build_world, read_world_transcripts
 from midthought.report.console import Console
 from midthought.report.html import write_report
@@ -157,7 +157,7 @@ class PodcastRun:
 
     def _warm_up(self) -> dict[str, Any]:
         settings = self.config.warmup
-        learner = Learner(self.policy, None, None, self._sft_settings(settings.num_steps))
+        learner = Learner(self.policy, None, None, sft_settings(self.config, settings.num_steps))
         start = self._go_on(learner, "warmup")
         every = 10 * self.config.checkpoint.save_interval
         with self.console.stage("Warm-up (SFT)", total=settings.num_steps, unit="steps") as bar:
@@ -193,7 +193,7 @@ class PodcastRun:
         training = self.config.training
         critic = Critic.separate(self.policy) if self.config.model.critic == "separate" else Critic.shared(self.policy)
         reference = frozen_copy(self.policy)
-        learner = Learner(self.policy, critic, reference, self._ppo_settings())
+        learner = Learner(self.policy, critic, reference, ppo_settings(self.config))
         start = self._go_on(learner, "ppo")
         source = self._source()
         with self.console.stage("PPO", total=training.num_train_iters, unit="iterations") as bar:
@@ -209,7 +209,14 @@ class PodcastRun:
                     self._save(learner, "ppo", done)
                 self.stop.check()
 
-            run_ppo(source, learner, self.world.tasks["train"], self._plan(), start=start, on_iteration=on_iteration)
+            run_ppo(
+                source,
+                learner,
+                self.world.tasks["train"],
+                ppo_plan(self.config, self._pad),
+                start=start,
+                on_iteration=on_iteration,
+            )
         self._export("policy")
         return {}
 
@@ -219,7 +226,7 @@ class PodcastRun:
         seconds = self.progress.seconds["warmup"] + self.progress.seconds["ppo"]
         deadline = time.monotonic() + seconds
         num_steps = round(self.config.warmup.num_steps * seconds / self.progress.seconds["warmup"])
-        learner = Learner(self.policy, None, None, self._sft_settings(num_steps))
+        learner = Learner(self.policy, None, None, sft_settings(self.config, num_steps))
         with self.console.stage("Control arm (SFT only)", total=num_steps, unit="steps") as bar:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
@@ -239,6 +246,10 @@ class PodcastRun:
     @property
     def _seed(self) -> int:
         return self.config.training.seed
+
+    @property
+    def _pad(self) -> int:
+        return int(self.renderer.tokenizer.pad_token_id)
 
     @property
     def _end_tokens(self) -> list[str]:
@@ -280,14 +291,7 @@ class PodcastRun:
             toolbox=Toolbox(world.registry, timeout_seconds=inference.tool_timeout_seconds),
             messages=lambda task: messages(task, spoken),
             environment=lambda task: environment,
-            settings=RolloutSettings(
-                max_tokens=inference.max_tokens,
-                max_segment_length=inference.max_segment_length,
-                max_tool_calls_per_cot=inference.max_tool_calls_per_cot,
-                max_result_tokens=inference.max_result_tokens,
-                temperature=inference.temperature,
-                top_p=inference.top_p,
-            ),
+            settings=rollout_settings(self.config),
         )
         return LocalSource(parts, engine, seed=self._seed)
 
@@ -317,59 +321,10 @@ class PodcastRun:
             lambda step: demonstrator.batch(self._seed, step, settings.batch_tokens),
             start=start,
             num_steps=num_steps,
-            pad_token_id=self.renderer.tokenizer.pad_token_id,
+            pad_token_id=self._pad,
             mixed_precision=bfloat16_is_fast() if settings.mixed_precision is None else settings.mixed_precision,
             on_step=on_step,
             deadline=deadline,
-        )
-
-    def _sft_settings(self, num_steps: int) -> LearnerSettings:
-        warmup, training = self.config.warmup, self.config.training
-        return LearnerSettings(
-            learning_rate=warmup.learning_rate,
-            warmup_steps=warmup.warmup_steps,
-            schedule="linear",
-            total_steps=num_steps,
-            max_grad_norm=training.max_grad_norm,
-            micro_batch_tokens=training.micro_batch_tokens,
-            seed=self._seed,
-        )
-
-    def _ppo_settings(self) -> LearnerSettings:
-        training = self.config.training
-        return LearnerSettings(
-            learning_rate=training.learning_rate,
-            critic_learning_rate=training.critic_learning_rate,
-            schedule=training.lr_schedule,
-            warmup_steps=training.warmup_steps,
-            total_steps=training.num_train_iters
-            * training.ppo_epochs
-            * -(-training.batch_size // training.mini_batch_size),
-            max_grad_norm=training.max_grad_norm,
-            adv_estimator=AdvantageEstimator(training.adv_estimator),
-            gamma=training.gamma,
-            lam=training.lam,
-            clip_ratio_low=training.clip_ratio_low or training.clip_ratio,
-            clip_ratio_high=training.clip_ratio_high or training.clip_ratio,
-            cliprange_value=training.cliprange_value,
-            value_loss_coef=training.value_loss_coef,
-            entropy_coef=training.entropy_coef,
-            kl_coef=training.kl_coef,
-            ppo_epochs=training.ppo_epochs,
-            mini_batch_size=training.mini_batch_size,
-            micro_batch_tokens=training.micro_batch_tokens,
-            seed=self._seed,
-        )
-
-    def _plan(self) -> PPOPlan:
-        training = self.config.training
-        return PPOPlan(
-            num_iters=training.num_train_iters,
-            batch_size=training.batch_size,
-            group_size=training.group_size,
-            seed=training.seed,
-            pad_token_id=self.renderer.tokenizer.pad_token_id,
-            critic_warmup_iters=training.critic_warmup_iters,
         )
 
     def _validate(self, source: LocalSource, iteration: int) -> None:

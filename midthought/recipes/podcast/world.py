@@ -59,7 +59,10 @@ def build_world(
     """Chunk, embed and store what is new, and make the questions. The same settings give the same world."""
     memory, questions, seed = config.memory, config.questions, config.training.seed
     chunks = chunk_all(transcripts, memory.chunk_words)
-    parts = split_episodes(chunks, questions.num_test_episodes, questions.num_validation_episodes, seed)
+    num_episodes = len({chunk.stem for chunk in chunks})
+    num_test = questions.num_test_episodes or min(8, max(1, num_episodes // 3))
+    num_validation = questions.num_validation_episodes or max(1, num_episodes // 12)
+    parts = split_episodes(chunks, num_test, num_validation, seed)
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
     store = MemoryStore.open(memory.path or run_path / "memory", memory.table, load_embedder(memory.embedding_model))

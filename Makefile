@@ -1,0 +1,45 @@
+# make demo   install, run the main job on the sample episodes, end with figures and a report
+# make test   install, then lint, type check and tests
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUN    ?= runs/demo
+SEED   ?= 0
+DATA   ?=
+
+.PHONY: demo test test-all lint measure clean
+
+demo: $(VENV)/.ready
+	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
+
+test: $(VENV)/.ready-dev lint
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(VENV)/.ready-dev lint
+	$(BIN)/pytest
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# make measure SEED=0 [DATA=folder of transcripts]: the main job with its control arm; an interrupted one goes on
+measure: $(VENV)/.ready
+	$(BIN)/python benchmarks/measure.py --seed $(SEED) $(if $(DATA),--data $(DATA))
+
+$(VENV)/.python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory]'
+	touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,116 @@
+"""What counts as the answer and as a well-formed thought: the policy's own words only. A token is a word here."""
+
+import pytest
+
+from midthought.env.thought import final_answer, is_well_formed, matches, normalised, own_text
+from midthought.types import (
+    Completion,
+    Finish,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolEvent,
+    ToolOutcome,
+    Trajectory,
+)
+
+WORDS: list[str] = []
+
+
+def ids(text: str) -> list[int]:
+    words = text.split()
+    WORDS.extend(word for word in words if word not in WORDS)
+    return [WORDS.index(word) for word in words]
+
+
+def decode(token_ids) -> str:
+    return " ".join(WORDS[token_id] for token_id in token_ids)
+
+
+def episode(*parts: str, prompt: str = "Who ? <think>", end: StopReason = StopReason.ANSWERED) -> Trajectory:
+    """What the policy and the tool wrote, in turns."""
+    trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), ids(prompt))
+    for number, part in enumerate(parts):
+        token_ids = ids(part)
+        if number % 2:
+            event = ToolEvent(call=ToolCall(tool_name="look", result=part), outcome=ToolOutcome.OK)
+            trajectory.add_results([event], token_ids)
+        else:
+            logprobs = (-1.0,) * len(token_ids)
+            trajectory.add_sampled(
+                Completion(token_ids=tuple(token_ids), sampled_logprobs=logprobs, finish=Finish.CALL)
+            )
+    trajectory.stop_reason = end
+    return trajectory
+
+
+def test_the_answer_follows_the_last_closed_thought_and_the_end_token_is_no_part_of_it():
+    done = episode("hm </think> Bob <think> no </think> Ada <end>")
+    assert final_answer(done, decode, ["<end>"]) == "Ada"
+
+
+def test_without_a_closed_thought_there_is_no_answer():
+    assert final_answer(episode("Ada <end>"), decode, ["<end>"]) is None
+
+
+def test_a_thought_that_a_tool_closed_and_an_answer_that_it_gave_count_for_nothing():
+    done = episode("I look", "</think> Ada", "so")
+    assert own_text(done, decode) == "I look\nso"
+    assert final_answer(done, decode) is None and not is_well_formed(done, decode)
+
+
+def test_what_a_tool_says_after_the_thought_is_no_part_of_the_answer():
+    assert final_answer(episode("hm </think> I say", "Ada", "Bob"), decode) == "I say\nBob"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "written", "well_formed"),
+    [
+        ("Who ? <think>", "hm </think> Ada <end>", True),
+        ("Who ?", "<think> hm </think> Ada <end>", True),
+        ("Who ? <think>", "<think> hm </think> Ada <end>", False),
+        ("Who ?", "hm </think> Ada <end>", False),
+        ("Who ? <think>", "hm Ada <end>", False),
+        ("Who ? <think>", "hm </think> </think> Ada <end>", False),
+        ("Who ? <think>", "hm </think> Ada <think> hm </think> Ada <end>", False),
+        ("Who ? <think>", "hm </think> <end>", False),
+        ("<think> Who ?", "hm </think> Ada <end>", False),
+    ],
+)
+def test_a_well_formed_thought_is_opened_once_closed_once_and_followed_by_an_answer(prompt, written, well_formed):
+    assert is_well_formed(episode(written, prompt=prompt), decode, ["<end>"]) is well_formed
+
+
+@pytest.mark.parametrize("end", [reason for reason in StopReason if reason.is_truncated])
+def test_a_thought_in_an_episode_that_was_cut_off_is_not_well_formed(end):
+    assert not is_well_formed(episode("hm </think> Ada", end=end), decode)
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "right"),
+    [
+        ("Ada", "ada", True),
+        (" ADA  Lovelace. ", "Ada Lovelace", True),
+        ("the “tide” clock!", "The Tide Clock", True),
+        ("Straße", "STRASSE", True),
+        ("ﬁne", "fine", True),
+        ("Zoe\u0308", "Zoë", True),
+        ("Ada Lovelace", "Ada", False),
+        ("Ada or Bob", "Ada", False),
+        ("", "Ada", False),
+        ("?!", "?!", False),
+        (None, "Ada", False),
+    ],
+)
+def test_an_answer_is_right_if_its_words_are_the_truths_words(answer, truth, right):
+    assert matches(answer, (truth,)) is right
+
+
+def test_any_of_the_truths_will_do():
+    assert matches("Countess Lovelace", ("Ada", "countess lovelace"))
+    assert not matches("Bob", ("Ada", "countess lovelace"))
+
+
+def test_normalising_twice_changes_nothing_more():
+    for text in ("Ada_Lovelace — 1815!", "ΑΣ ς", "ŉ", "A\u00a0b"):
+        assert normalised(normalised(text)) == normalised(text)

@@ -1,0 +1,204 @@
+"""The command line: a user's mistake is one line that names it and its remedy, exit code 2, and nothing on the disk."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from midthought.cli import main
+
+ANN_AND_BOB = """# The Tide Clock
+
+**Ann:** The clock in our kitchen ran eleven minutes fast and nobody dared to correct it at all.
+
+**Bob:** \\[00:01:37\\] I wind the thing every third day since my brother fell off the ladder years ago.
+
+**Ann:** Somebody had used a mitten to quieten the beat during a funeral, or so I was told.
+"""
+CARA = """1
+00:00:01,000 --> 00:00:05,000
+Cara: The bread rises faster up here because the air is thin and rather lazy today.
+
+2
+00:00:06,000 --> 00:00:09,000
+Cara: We bake it twice and carry it down to the valley on the backs of mules.
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "talk.md").write_bytes(b"**Ann:** caf\xe9 \xff")
+    (tmp_path / "no_model").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the command as its entry point does: (exit code, standard output, standard error)."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["midthought", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+TRAIN = ("train", "podcast", "--run", "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "remedy"),
+    [
+        ((*TRAIN, "memory.transcripts=nowhere"), "nowhere", "give the path of your transcripts"),
+        ((*TRAIN, "memory.transcripts=empty"), "empty", "put files there that end in .md"),
+        ((*TRAIN, "memory.transcripts=bad"), "bad/talk.md", "save the file as UTF-8"),
+        ((*TRAIN, "training.sed=1"), "'sed' in training", "Did you mean 'seed'?"),
+        ((*TRAIN, "trainin.seed=1"), "'trainin'", "Did you mean 'training'?"),
+        ((*TRAIN, "training.seed=many"), "training.seed='many'", "valid integer"),
+        ((*TRAIN, "training.seed"), "'training.seed'", "write section.key=value"),
+        ((*TRAIN, "inference.top_p=0.9"), "inference.top_p=0.9", "set inference.top_p to 1.0"),
+        (("train", "podcats", "--run", "run"), "'podcats'", "Did you mean 'podcast'?"),
+        ((*TRAIN, "model.local_path=/nowhere/model"), "/nowhere/model", "config.json"),
+        ((*TRAIN, "model.local_path=no_model"), "no_model", "save_pretrained"),
+        ((*TRAIN, "--from", "no_model"), "no_model", "give a run folder, a checkpoint, or a folder"),
+        ((*TRAIN, "--stage", "rl"), "--stage rl", "give --from"),
+        ((*TRAIN, "--stage", "lr"), "'lr'", "Known: all, rl, sft."),
+        ((*TRAIN, "--resume"), "run holds no run", "--run"),
+        ((*TRAIN, "--config", "mine.yaml"), "mine.yaml", "--config"),
+        (("report", "nowhere"), "nowhere", "give the folder that `midthought train` wrote"),
+        (("memory", "build", "nowhere"), "nowhere", "give the path of your transcripts"),
+        (("memory", "build", "bad"), "bad/talk.md", "save the file as UTF-8"),
+        (("memory", "chunk", "empty", "chunks.jsonl"), "empty", "put files there"),
+        (("memory", "embed", "chunks.jsonl", "rows.parquet"), "chunks.jsonl", "midthought memory chunk"),
+        (("memory", "ingest", "rows.parquet"), "rows.parquet", "midthought memory embed"),
+        (("memory", "questions", "chunks.jsonl", "q.jsonl"), "chunks.jsonl", "midthought memory chunk"),
+        (("memory", "search", "tide"), "memory", "midthought memory build"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_remedy_and_leaves_nothing_behind(here, call, words, named, remedy):
+    before = files(here)
+    code, _, error = call(*words)
+    assert code == 2
+    assert error.startswith("midthought: ") and error.count("\n") == 1 and error.endswith("\n")
+    assert named in error and remedy in error
+    assert files(here) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("trian",), "trian"),
+        (("train",), "RECIPE"),
+        (("report",), "RUN"),
+        ((*TRAIN, "--bogus"), "--bogus"),
+        (("memory", "search", "tide", "--k", "many"), "--k"),
+    ],
+)
+def test_words_that_are_no_command_are_told_without_a_traceback(here, call, words, named):
+    before = files(here)
+    code, _, error = call(*words)
+    assert code == 2
+    assert named.lower() in error.lower() and "Traceback" not in error
+    assert files(here) == before
+
+
+def test_a_second_command_in_the_same_process_works_like_the_first(here, call):
+    """The recipe's submodule `train` must not take the place of what the command line calls."""
+    for _ in range(2):
+        assert "nowhere" in call(*TRAIN, "memory.transcripts=nowhere")[2]
+
+
+def test_the_installed_command_tells_a_mistake_the_same_way(here):
+    done = subprocess.run(
+        [sys.executable, "-m", "midthought.cli", *TRAIN, "training.sed=1"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("midthought: unknown key 'sed'") and done.stderr.count("\n") == 1
+
+
+def test_help_names_every_command(call):
+    code, text, _ = call("--help")
+    assert code == 0 and all(name in text for name in ("train", "report", "memory"))
+    code, text, _ = call("memory", "--help")
+    assert code == 0 and all(name in text for name in ("build", "search", "chunk", "embed", "ingest", "questions"))
+
+
+@pytest.fixture
+def transcripts(here) -> Path:
+    folder = here / "episodes"
+    folder.mkdir()
+    (folder / "tide.md").write_text(ANN_AND_BOB, encoding="utf-8")
+    (folder / "bread.srt").write_text(CARA, encoding="utf-8")
+    return folder
+
+
+def test_a_memory_is_built_once_and_searched_by_words_and_by_meaning(transcripts, call):
+    code, text, _ = call("memory", "build", "episodes", "--path", "mem")
+    assert code == 0
+    num_chunks = int(text.splitlines()[-1].split()[1])
+    assert f"mem: {num_chunks} added, 0 kept, 0 removed" in text and num_chunks >= 5
+    _, text, _ = call("memory", "build", "episodes", "--path", "mem")
+    assert f"mem: 0 added, {num_chunks} kept, 0 removed" in text
+
+    code, text, _ = call("memory", "search", "wind the thing every third day", "--path", "mem", "--k", "1")
+    assert code == 0
+    assert text.startswith("[1] speaker: Bob; episode: The Tide Clock; 00:01:37: ") and text.count("\n") == 1
+    _, text, _ = call("memory", "search", "loaves baked in the mountains", "--path", "mem", "--k", "1", "--mode", "vector")
+    assert text.startswith("[1] speaker: Cara; episode: Bread;")
+
+
+def test_the_steps_one_by_one_make_the_memory_that_building_makes(transcripts, call):
+    code, text, _ = call("memory", "chunk", "episodes", "out/chunks.jsonl")
+    assert code == 0
+    chunks = [json.loads(line) for line in Path("out/chunks.jsonl").read_text("utf-8").splitlines()]
+    assert f"out/chunks.jsonl: {len(chunks)} chunks" in text
+    assert {chunk["speaker"] for chunk in chunks} == {"Ann", "Bob", "Cara"}
+    code, text, _ = call("memory", "embed", "out/chunks.jsonl", "out/rows.parquet")
+    assert code == 0 and f"out/rows.parquet: {len(chunks)} chunks" in text
+    code, text, _ = call("memory", "ingest", "out/rows.parquet", "--path", "steps")
+    assert code == 0 and f"steps: {len(chunks)} added, 0 kept" in text
+
+    call("memory", "build", "episodes", "--path", "whole")
+    for mode in ("full_text", "vector", "hybrid"):
+        found = [
+            call("memory", "search", "quieten the beat", "--path", path, "--mode", mode)[1] for path in ("steps", "whole")
+        ]
+        assert found[0] == found[1] and "mitten" in found[0]
+
+
+def test_questions_are_made_from_chunks_and_name_their_proof(transcripts, call):
+    call("memory", "chunk", "episodes", "chunks.jsonl")
+    chunks = {
+        chunk["chunk_id"]: chunk for chunk in map(json.loads, Path("chunks.jsonl").read_text("utf-8").splitlines())
+    }
+    code, text, _ = call(
+        "memory", "questions", "chunks.jsonl", "q.jsonl", "--num-questions", "4", "--no-memory-share", "0.5"
+    )
+    questions = [json.loads(line) for line in Path("q.jsonl").read_text("utf-8").splitlines()]
+    assert code == 0 and f"q.jsonl: {len(questions)} questions" in text and len(questions) == 4
+    assert sorted(question["labels"]["needs_memory"] for question in questions) == [False, False, True, True]
+    for question in questions:
+        proof = chunks[question["evidence"][0]]
+        assert question["answer"] in (proof["speaker"], proof["episode"]) or proof["transcript"].endswith(
+            question["answer"]
+        )
+
+
+def test_the_report_of_a_run_is_written_anew(here, call):
+    (here / "run").mkdir()
+    (here / "run" / "summary.json").write_text('{"before.exact_match": 0.25, "after.exact_match": 0.8125}\n')
+    code, text, _ = call("report", "run")
+    assert code == 0 and text.strip().endswith("report.html")
+    assert "before.exact_match" in (here / "run" / "report.html").read_text("utf-8")

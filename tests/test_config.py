@@ -1,0 +1,262 @@
+"""Settings: checked where they are written, read back from YAML, and every one of them read by some room."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.config import (
+    ConfigStore,
+    ModelConfig,
+    Section,
+    TrainingConfig,
+    merge_configs,
+    parse_assignments,
+    read_yaml,
+)
+from midthought.errors import SettingsError
+from midthought.recipes.podcast.settings import PodcastConfig
+
+PACKAGE = Path(__file__).parent.parent / "midthought"
+
+
+def sections(store: type[Section]) -> dict[str, type[Section]]:
+    return {
+        name: field.annotation
+        for name, field in store.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
+
+
+KEYS = [(section, key) for section, kind in sections(PodcastConfig).items() for key in kind.model_fields]
+
+
+# -- every key is documented and read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS)
+def test_every_setting_says_what_it_is(section, key):
+    assert sections(PodcastConfig)[section].model_fields[key].description, f"{section}.{key} has no docstring"
+
+
+def aliases_in(function: ast.AST, names: set[str]) -> dict[str, str]:
+    """Local names that stand for a section: `settings = self.config.warmup`, `a, b = config.memory, config.model`."""
+    found: dict[str, str] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            pairs = [(target, value)]
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                pairs = list(zip(target.elts, value.elts, strict=True))
+            for name, source in pairs:
+                if isinstance(name, ast.Name) and isinstance(source, ast.Attribute) and source.attr in names:
+                    found[name.id] = source.attr
+    return found
+
+
+def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
+    """(section, key) for each `….section.key`, and each `alias.key`, that is read in a module."""
+    names = set(sections(PodcastConfig))
+    tree = ast.parse(path.read_text("utf-8"))
+    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for scope in [tree, *scopes]:
+        aliases = aliases_in(scope, names) if scope is not tree else {}
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                owner = node.value
+                if isinstance(owner, ast.Attribute) and owner.attr in names:
+                    yield owner.attr, node.attr
+                elif isinstance(owner, ast.Name) and owner.id in aliases:
+                    yield aliases[owner.id], node.attr
+
+
+def sees_settings(path: Path) -> bool:
+    text = path.read_text("utf-8")
+    return path.name not in ("config.py", "settings.py") and "Config" in text and "midthought." in text
+
+
+READ = {pair for path in (PACKAGE / "recipes").rglob("*.py") if sees_settings(path) for pair in settings_read_in(path)}
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS)
+def test_every_setting_is_read_by_the_recipe_that_has_it(section, key):
+    assert (section, key) in READ, f"nothing reads {section}.{key}: implement it or take it out"
+
+
+def test_no_room_reads_a_setting_that_does_not_exist():
+    methods = {name for name in dir(Section) if not name.startswith("_")}
+    of_configs = {(section, key) for section, key in READ if key not in methods}
+    assert of_configs - set(KEYS) == set()
+
+
+# -- checking ------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_told_with_the_near_names():
+    with pytest.raises(SettingsError, match=r"unknown key 'learnin_rate' in training\. Did you mean 'learning_rate'"):
+        ConfigStore().merged({"training": {"learnin_rate": 1}})
+    with pytest.raises(SettingsError, match=r"unknown key 'trainin' in .*Did you mean 'training'"):
+        ConfigStore().merged({"trainin": {"seed": 1}})
+    with pytest.raises(SettingsError, match="unknown key 'sed' in training.*'seed'"):
+        TrainingConfig(sed=1)
+
+
+def test_every_assignment_is_checked_and_a_refused_one_changes_nothing():
+    config = ConfigStore()
+    config.training.learning_rate = 1e-4
+    with pytest.raises(SettingsError, match=r"learning_rate=-1\.0.*greater than 0"):
+        config.training.learning_rate = -1.0
+    with pytest.raises(SettingsError, match="unknown key 'sed' in training.*'seed'"):
+        config.training.sed = 3
+    with pytest.raises(SettingsError, match="'gea'|gae"):
+        config.training.adv_estimator = "gea"
+    assert config.training == TrainingConfig(learning_rate=1e-4)
+
+
+def test_a_wrong_choice_is_told_with_the_near_names():
+    with pytest.raises(SettingsError, match=r"model\.dtype='bfloat61': Did you mean 'bfloat16' .*Known: bfloat16, float32"):
+        ConfigStore().merged({"model": {"dtype": "bfloat61"}})
+
+
+def test_a_section_given_a_value_says_how_to_set_its_keys():
+    with pytest.raises(SettingsError, match=r"training=3: training is a section.*training\.seed="):
+        ConfigStore().merged({"training": 3})
+
+
+def test_all_that_is_wrong_is_told_in_one_line():
+    with pytest.raises(SettingsError) as caught:
+        ConfigStore().merged({"model": {"dtype": "x", "num_layers": 0}, "training": {"gamma": 2}})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(key in message for key in ("model.dtype", "num_layers", "training.gamma"))
+
+
+def test_top_p_below_one_is_refused_in_training_with_the_reason():
+    with pytest.raises(SettingsError, match=r"inference\.top_p=0\.9.*importance ratios.*set inference\.top_p to 1\.0"):
+        ConfigStore().merged({"inference": {"top_p": 0.9}})
+
+
+def test_greedy_training_rollouts_are_refused():
+    with pytest.raises(SettingsError, match=r"inference\.temperature=0 .*above 0"):
+        ConfigStore().merged({"inference": {"temperature": 0}})
+
+
+def test_grpo_needs_groups():
+    with pytest.raises(SettingsError, match="group_size=1 with adv_estimator='grpo'.*2 or more"):
+        ConfigStore().merged({"training": {"adv_estimator": "grpo"}})
+    assert ConfigStore().merged({"training": {"adv_estimator": "grpo", "group_size": 4}}).training.group_size == 4
+
+
+def test_a_batch_holds_whole_groups():
+    with pytest.raises(SettingsError, match=r"batch_size=10 is not a multiple of group_size=4"):
+        ConfigStore().merged({"training": {"batch_size": 10, "group_size": 4}})
+
+
+# -- merging, reading, writing -------------------------------------------------------------------------------------
+
+
+def test_merging_is_deep_and_leaves_the_original_alone():
+    base = PodcastConfig()
+    merged = base.merged({"training": {"seed": 7}, "memory": {"k": 3}}).merged({"training": {"gamma": 0.5}})
+    assert (merged.training.seed, merged.training.gamma, merged.memory.k) == (7, 0.5, 3)
+    assert merged.training.batch_size == base.training.batch_size
+    assert base == PodcastConfig()
+
+
+def test_merging_plain_mappings_goes_as_deep_as_they_do():
+    assert merge_configs({"a": {"b": 1, "c": {"d": 2}}, "e": 3}, {"a": {"c": {"f": 4}}, "e": {"g": 5}}) == {
+        "a": {"b": 1, "c": {"d": 2, "f": 4}},
+        "e": {"g": 5},
+    }
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "model": st.fixed_dictionaries({"local_path": st.text(max_size=8), "num_layers": st.integers(1, 9)}),
+            "training": st.fixed_dictionaries(
+                {"learning_rate": st.floats(1e-12, 1e6), "clip_ratio_low": st.none() | st.floats(0.01, 1)}
+            ),
+            "questions": st.fixed_dictionaries(
+                {
+                    "kinds": st.lists(st.sampled_from(["speaker", "episode", "continuation"]), min_size=1),
+                    "instruction": st.none() | st.text(max_size=20),
+                }
+            ),
+        },
+    )
+)
+def test_settings_come_back_from_their_yaml_as_they_were(tmp_path_factory, changes):
+    config = PodcastConfig().merged(changes)
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    path.write_text(config.to_yaml(), encoding="utf-8")
+    assert PodcastConfig().merged(read_yaml(path)) == config
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("a.b=1", 1),
+        ("a.b=1e-3", 1e-3),
+        ("a.b=1E+2", 100.0),
+        ("a.b=0.5", 0.5),
+        ("a.b=true", True),
+        ("a.b=null", None),
+        ("a.b=", ""),
+        ("a.b=[x, y]", ["x", "y"]),
+        ("a.b=tide clock", "tide clock"),
+        ("a.b=x=y", "x=y"),
+        ("a.b=/models/qwen", "/models/qwen"),
+        ("a.b=[x", "[x"),
+    ],
+)
+def test_a_word_is_read_as_its_value(word, value):
+    found = parse_assignments([word])["a"]["b"]
+    assert found == value and type(found) is type(value)
+
+
+def test_words_of_one_section_come_together_and_the_last_of_a_key_wins():
+    words = ["training.seed=1", "training.gamma=0.9", "training.seed=2", "memory.k=3"]
+    assert parse_assignments(words) == {"training": {"seed": 2, "gamma": 0.9}, "memory": {"k": 3}}
+
+
+@pytest.mark.parametrize("word", ["training.seed", "=3", "seed"])
+def test_a_word_that_is_no_assignment_is_told_with_an_example(word):
+    with pytest.raises(SettingsError, match=r"is not a setting; write section\.key=value"):
+        parse_assignments([word])
+
+
+def test_a_key_below_a_value_is_refused():
+    with pytest.raises(SettingsError, match="'training' was already given a value"):
+        parse_assignments(["training=3", "training.seed=1"])
+
+
+@pytest.mark.parametrize("word", ["questions.num_test_episodes=null", "questions.instruction=null"])
+def test_a_setting_that_may_be_none_can_be_set_to_none_by_a_word(word):
+    section, key = word.partition("=")[0].split(".")
+    changed = PodcastConfig().merged({"questions": {"num_test_episodes": 3, "instruction": "x"}})
+    assert getattr(getattr(changed.merged(parse_assignments([word])), section), key) is None
+
+
+def test_a_settings_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path):
+    with pytest.raises(SettingsError, match=r"nothing\.yaml is not there; check the path"):
+        read_yaml(tmp_path / "nothing.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(SettingsError, match=r"list\.yaml holds a list, not sections"):
+        read_yaml(tmp_path / "list.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [1\nb: }")
+    with pytest.raises(SettingsError, match=r"broken\.yaml cannot be read") as caught:
+        read_yaml(tmp_path / "broken.yaml")
+    assert "\n" not in str(caught.value)
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert read_yaml(tmp_path / "empty.yaml") == {}
+
+
+def test_sections_of_two_stores_are_not_shared():
+    first, second = ConfigStore(), ConfigStore()
+    first.model.num_layers = 9
+    assert second.model == ModelConfig()

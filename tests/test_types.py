@@ -1,0 +1,212 @@
+"""The records. The ledger's promise: which method appended a token decides the mask, and nothing else can."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.errors import RecordError
+from midthought.types import (
+    Completion,
+    Finish,
+    Reward,
+    Span,
+    SpanKind,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolEvent,
+    ToolOutcome,
+    Trajectory,
+)
+
+TASK = Task(task_id="t1", prompt="Who?", answer="Ada")
+EVENT = ToolEvent(call=ToolCall(tool_name="look", success=True, result="Ada"), outcome=ToolOutcome.OK)
+
+
+def completion(token_ids, version=0, num_cut=0):
+    return Completion(
+        token_ids=tuple(token_ids),
+        sampled_logprobs=tuple(-0.1 * (number + 1) for number in range(len(token_ids))),
+        finish=Finish.CALL,
+        policy_version=version,
+        num_cut=num_cut,
+    )
+
+
+def example():
+    """Prompt 1 2, sampled 5 6, result 7 8 9, sampled 3; then a second segment: prompt 1, reply 4, sampled 6."""
+    trajectory = Trajectory(TASK, [1, 2])
+    trajectory.add_sampled(completion([5, 6], version=1))
+    trajectory.add_results([EVENT], [7, 8, 9])
+    trajectory.add_sampled(completion([3], version=2, num_cut=4))
+    trajectory.begin_segment([1])
+    trajectory.add_reply([4])
+    trajectory.add_sampled(completion([6], version=2))
+    return trajectory
+
+
+IDS = st.lists(st.integers(0, 99), max_size=5)
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["sampled", "demonstrated", "results", "reply", "segment"]), IDS), max_size=12
+)
+
+
+@given(IDS.filter(bool), OPERATIONS)
+def test_whatever_is_added_in_whatever_order_the_ledger_holds_and_only_the_policys_tokens_are_trained_on(
+    prompt, operations
+):
+    trajectory = Trajectory(TASK, prompt)
+    expected = [[(token_id, False) for token_id in prompt]]
+    for operation, token_ids in operations:
+        if operation == "sampled":
+            trajectory.add_sampled(completion(token_ids))
+        elif operation == "demonstrated":
+            trajectory.add_demonstrated(token_ids)
+        elif operation == "results":
+            trajectory.add_results([EVENT], token_ids)
+        elif operation == "reply":
+            trajectory.add_reply(token_ids)
+        elif token_ids:
+            trajectory.begin_segment(token_ids)
+            expected.append([])
+        own = operation in ("sampled", "demonstrated")
+        if operation != "segment" or token_ids:
+            expected[-1] += [(token_id, own) for token_id in token_ids]
+        trajectory.check()
+
+    found = [list(zip(segment.token_ids, segment.loss_mask, strict=True)) for segment in trajectory.segments]
+    assert found == expected
+    assert trajectory.num_sampled == sum(own for segment in expected for _, own in segment)
+    assert trajectory.num_calls == sum(operation == "results" for operation, _ in operations)
+    runs = [token_id for run in trajectory.sampled_runs() for token_id in run]
+    assert runs == [token_id for segment in expected for token_id, own in segment if own]
+
+
+def test_the_ledger_by_hand():
+    trajectory = example()
+    first, second = trajectory.segments
+    assert first.token_ids == [1, 2, 5, 6, 7, 8, 9, 3]
+    assert first.loss_mask == [False, False, True, True, False, False, False, True]
+    assert first.spans == [
+        Span(SpanKind.PROMPT, 0, 2),
+        Span(SpanKind.SAMPLED, 2, 4),
+        Span(SpanKind.RESULT, 4, 7),
+        Span(SpanKind.SAMPLED, 7, 8),
+    ]
+    assert first.sampled_logprobs[2:4] == [-0.1, -0.2] and math.isnan(first.sampled_logprobs[4])
+    assert second.token_ids == trajectory.token_ids == [1, 4, 6]
+    assert trajectory.loss_mask == [False, False, True]
+    assert trajectory.sampled_runs() == [[5, 6], [3], [6]]
+    assert (trajectory.num_sampled, trajectory.num_response, trajectory.num_calls) == (4, 8, 1)
+    assert (trajectory.policy_versions, trajectory.policy_version, trajectory.num_cut) == ([1, 2, 2], 2, 4)
+
+
+def test_samples_in_a_row_are_one_run_and_results_in_a_row_are_two():
+    trajectory = Trajectory(TASK, [1])
+    trajectory.add_sampled(completion([2]))
+    trajectory.add_sampled(completion([3]))
+    trajectory.add_results([EVENT], [4])
+    trajectory.add_results([EVENT], [5])
+    assert trajectory.sampled_runs() == [[2, 3]]
+    assert [(span.kind, span.start, span.end) for span in trajectory.spans[2:]] == [
+        (SpanKind.RESULT, 3, 4),
+        (SpanKind.RESULT, 4, 5),
+    ]
+
+
+def test_a_result_that_found_no_room_is_an_event_without_tokens():
+    trajectory = Trajectory(TASK, [1])
+    trajectory.add_results([EVENT], [])
+    trajectory.check()
+    assert trajectory.num_calls == 1 and trajectory.token_ids == [1]
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda trajectory: trajectory.add_sampled(completion([1])),
+        lambda trajectory: trajectory.add_demonstrated([1]),
+        lambda trajectory: trajectory.add_results([EVENT], [1]),
+        lambda trajectory: trajectory.add_reply([1]),
+        lambda trajectory: trajectory.begin_segment([1]),
+    ],
+)
+@pytest.mark.parametrize("reason", StopReason)
+def test_nothing_can_be_added_once_the_episode_has_ended(add, reason):
+    trajectory = example()
+    trajectory.stop_reason = reason
+    with pytest.raises(RecordError, match="'t1'.*ended"):
+        add(trajectory)
+    assert len(trajectory.segments) == 2 and trajectory.token_ids == [1, 4, 6] and trajectory.num_calls == 1
+
+
+def test_tokens_and_log_probabilities_of_different_number_are_refused_whole():
+    trajectory = Trajectory(TASK, [1])
+    with pytest.raises(RecordError, match="'t1': 2 sampled tokens but 1 log-probabilities"):
+        trajectory.add_sampled(Completion(token_ids=(2, 3), sampled_logprobs=(-0.1,), finish=Finish.END))
+    assert trajectory.token_ids == [1] and trajectory.policy_versions == []
+
+
+def test_a_segment_without_a_prompt_and_results_without_an_event_are_refused():
+    with pytest.raises(RecordError, match="at least one prompt token"):
+        Trajectory(TASK, [])
+    with pytest.raises(RecordError, match="without any tool event"):
+        Trajectory(TASK, [1]).add_results([], [2])
+
+
+def tamper(change):
+    trajectory = example()
+    change(trajectory.segments[0])
+    return trajectory
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda segment: segment.token_ids.append(4), "differ in length"),
+        (lambda segment: segment.loss_mask.pop(), "differ in length"),
+        (lambda segment: segment.sampled_logprobs.pop(), "differ in length"),
+        (lambda segment: segment.loss_mask.__setitem__(5, True), "mask contradicts"),
+        (lambda segment: segment.loss_mask.__setitem__(2, False), "mask contradicts"),
+        (lambda segment: segment.sampled_logprobs.__setitem__(5, -0.5), "context tokens carry log-probabilities"),
+        (lambda segment: segment.spans.pop(), "spans end at 7, tokens at 8"),
+        (lambda segment: segment.spans.pop(1), "do not tile"),
+        (lambda segment: segment.spans.insert(1, Span(SpanKind.REPLY, 2, 2)), "do not tile"),
+        (lambda segment: segment.spans.__setitem__(0, Span(SpanKind.REPLY, 0, 2)), "begin with a prompt"),
+    ],
+)
+def test_check_finds_what_was_tampered_with_and_says_where(change, message):
+    example().check()
+    with pytest.raises(RecordError, match=f"'t1', segment 0.*{message}"):
+        tamper(change).check()
+
+
+def test_a_task_comes_back_from_json_as_it_was():
+    task = Task(
+        task_id="t", prompt="Wér?", answer="Ada", aliases=("A.",), labels={"kind": "speaker"}, evidence=("e_1", "e_2")
+    )
+    assert Task.from_dict(json.loads(json.dumps(task.to_dict()))) == task
+    assert Task.from_dict({"task_id": "t", "prompt": "?", "answer": "!"}) == Task(task_id="t", prompt="?", answer="!")
+
+
+def test_a_task_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TASK.answer = "Bob"
+
+
+def test_the_reward_is_the_exact_sum_of_its_parts():
+    assert Reward(parts={"correct": 1.0, "calls": -0.15, "thought": 0.1}).total == pytest.approx(0.95)
+    assert Reward(parts={f"{number}": 0.1 for number in range(10)}).total == 1.0
+    assert Reward(parts={}).total == 0.0
+
+
+def test_only_an_answer_is_an_end_of_the_policys_own():
+    assert [reason for reason in StopReason if not reason.is_truncated] == [StopReason.ANSWERED]
+
+
+def test_a_call_that_was_never_made_is_falsy():
+    assert not ToolCall() and ToolCall(tool_name="look")
