@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…
 
 def main() -> None:
     """Entry point of the `midthought` command."""
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")  # batches differ in shape: a full cache holds gigabytes
     try:
         app()
     except UserError as error:

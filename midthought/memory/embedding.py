@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -122,28 +121,8 @@ class MiniLMEmbedder:
         return torch.nn.functional.normalize(mean, dim=1)
 
 
-class HashingEmbedder:
-    """Counts words in hashed places: texts are near if they share words. Needs no model; for tests and quick trials."""
-
-    name = "hashing"
-
-    def __init__(self, dimension: int = 64) -> None:
-        self.dimension = dimension
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors, float32 [N, D]."""
-        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        vectors[:, 0] = 0.1
-        for row, text in enumerate(texts):
-            for word in text.lower().split():
-                vectors[row, zlib.crc32(word.encode()) % self.dimension] += 1
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
 def load_embedder(name_or_path: str | Path = "minilm") -> Embedder:
-    """`minilm`, `hashing`, or the folder of an encoder that is used like MiniLM (AutoModel and mean pooling)."""
-    if str(name_or_path) == "hashing":
-        return HashingEmbedder()
+    """`minilm`, or the folder of an encoder that is used like MiniLM (AutoModel and mean pooling)."""
     return MiniLMEmbedder(None if str(name_or_path) == "minilm" else name_or_path)
 
 

@@ -29,6 +29,8 @@ WORDINGS: Mapping[str, str] = {
 MAX_CONTINUATION_WORDS = 6
 """The words that follow a quote are those up to the end of its chunk, at most so many."""
 
+MAX_DISTRACTOR_DRAWS = 20
+
 _EDGES = re.compile(r"^\W+|\W+$")
 
 
@@ -72,7 +74,9 @@ def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, me
         needless = (
             len(tasks) * num_needless // plan.num_questions != (len(tasks) + 1) * num_needless // plan.num_questions
         )
-        note = chunk if needless else _distractor(chunks, chunk, rng) if rng.random() < plan.distractor_share else None
+        note = chunk if needless else None
+        if not needless and rng.random() < plan.distractor_share:
+            note = _distractor(chunks, question[1], rng)
         tasks.append(as_task(chunk, kind, *question, note=note, needs_memory=not needless))
     return tasks
 
@@ -149,7 +153,7 @@ def read_questions(path: Path) -> list[Task]:
     """
     tasks = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise TranscriptError(f"questions {path} cannot be read: {error}; give a JSON-lines file") from None
     for number, line in enumerate(lines, start=1):
@@ -212,11 +216,10 @@ class _ByAnswer:
         return self._piles[self._turn % len(self._piles)].pop()
 
 
-def _distractor(chunks: Sequence[Chunk], chunk: Chunk, rng: random.Random) -> Chunk:
-    while True:
-        other = rng.choice(chunks)
-        if other.chunk_id != chunk.chunk_id or len(chunks) == 1:
-            return other
+def _distractor(chunks: Sequence[Chunk], answer: str, rng: random.Random) -> Chunk | None:
+    """A chunk that does not give the answer; None where, as in a part of one episode, none is found."""
+    drawn = (rng.choice(chunks) for _ in range(MAX_DISTRACTOR_DRAWS))
+    return next((other for other in drawn if answer not in format_chunk(other)), None)
 
 
 def _plain(text: str) -> str:

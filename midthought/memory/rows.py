@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,8 @@ from midthought.memory.chunks import Chunk
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COLUMNS = (
-    "id", "episode", "speaker", "transcript", "time", "chunk_id", "embedding_model", "embedding_dimension", "vector",
-)  # fmt: skip
+CHUNK_COLUMNS = ("id", "episode", "speaker", "transcript", "time", "chunk_id")
+COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
 
 
@@ -42,11 +41,10 @@ def rows_of(chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str) 
 
 def chunks_of(rows: pa.Table) -> list[Chunk]:
     """The chunks of such rows, in order."""
-    names = ("id", "episode", "speaker", "transcript", "time", "chunk_id")
     return [
         Chunk(chunk_id, episode, chunk_id.removesuffix(f"_{number}"), speaker, transcript, time, number)
         for chunk_id, episode, speaker, transcript, time, number in zip(
-            *(rows.column(name).to_pylist() for name in names), strict=True
+            *(rows.column(name).to_pylist() for name in CHUNK_COLUMNS), strict=True
         )
     ]
 
@@ -58,14 +56,17 @@ def vectors_of(rows: pa.Table) -> np.ndarray:
     return flat.reshape(len(rows), -1) if len(rows) else np.zeros((0, vectors.type.list_size), dtype=np.float32)
 
 
+def require_columns(names: Collection[str], where: str) -> None:
+    """Raises MemoryStoreError, naming `where`, unless all of COLUMNS are among the names."""
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise MemoryStoreError(f"{where} is no memory: it lacks {', '.join(missing)}; give another place or table name")
+
+
 def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
     """Model and dimension that the rows were embedded with, None where there is no row.
 
-    Raises MemoryStoreError, naming `where`, if columns are missing or the rows come from several models.
+    Raises MemoryStoreError, naming `where`, if the rows come from several models.
     """
-    missing = [name for name in COLUMNS if name not in rows.column_names]
-    if missing:
-        raise MemoryStoreError(f"{where} is no memory: it lacks {', '.join(missing)}; give another place or table name")
     names, sizes = (rows.column(name).unique().to_pylist() for name in ("embedding_model", "embedding_dimension"))
     if len(names) > 1 or len(sizes) > 1:
         raise MemoryStoreError(f"{where} holds rows of several embedding models ({', '.join(names)}); build it anew")
@@ -99,6 +100,7 @@ def read_rows(path: str | Path) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise MemoryStoreError(f"{path}: it does not hold embedded chunks ({reason}); write it anew") from None
+    require_columns(rows.column_names, str(path))
     embedding_of(rows, str(path))
     return rows
 

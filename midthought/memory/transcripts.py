@@ -21,6 +21,7 @@ _SUMMARY_NAMES = {
     "embeddings_summary.json",
     "generation_summary.json",
 }
+_ACRONYMS = {"afk", "ai", "api", "css", "html", "js", "qa", "rfc", "sql", "tv", "ui", "ux"}
 _REMEDIES = {
     ".md": "write each turn as '**Speaker:** text'",
     ".txt": "write each turn as 'Name (00:00:29):' or 'Name: text'",
@@ -109,9 +110,9 @@ def read_transcripts(folder: str | Path) -> TranscriptFolder:
 
 
 def title_of(stem: str) -> str:
-    """`the-changelog-450` gives `The Changelog 450`."""
+    """`practical-ai-110` gives `Practical AI 110`."""
     words = [word for word in re.split(r"[-_.\s]+", stem) if word]
-    return " ".join(word[0].upper() + word[1:] for word in words) or stem
+    return " ".join(word.upper() if word.lower() in _ACRONYMS else word[0].upper() + word[1:] for word in words) or stem
 
 
 def _transcript_paths(folder: Path) -> Iterator[Path]:

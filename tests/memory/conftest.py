@@ -1,10 +1,10 @@
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import HashingEmbedder
 
 LINES = [
     ("Ann", "The tide clock has a single copper hand and no numerals at all."),
@@ -16,21 +16,33 @@ LINES = [
 ]
 
 
-class CountingEmbedder(HashingEmbedder):
-    """Remembers which texts it embedded."""
+class WordEmbedder:
+    """Counts words in hashed places, so that texts are near if they share words; remembers what it embedded."""
+
+    name = "words"
 
     def __init__(self, dimension: int = 64) -> None:
-        super().__init__(dimension)
+        self.dimension = dimension
         self.embedded: list[str] = []
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         self.embedded += texts
-        return super().embed(texts)
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        vectors[:, 0] = 0.1
+        for row, text in enumerate(texts):
+            for word in text.lower().split():
+                vectors[row, zlib.crc32(word.encode()) % self.dimension] += 1
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @pytest.fixture
-def embedder() -> CountingEmbedder:
-    return CountingEmbedder()
+def new_embedder() -> type[WordEmbedder]:
+    return WordEmbedder
+
+
+@pytest.fixture
+def embedder() -> WordEmbedder:
+    return WordEmbedder()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from midthought.errors import MissingExtraError, ModelPathError
-from midthought.memory.embedding import HashingEmbedder, MiniLMEmbedder, embed_texts, load_embedder
+from midthought.memory.embedding import MiniLMEmbedder, embed_texts, load_embedder
 
 TEXTS = ["The cat sat.", "A cat was sitting on a rug.", "Interest rates rose by a quarter."] * 4 + ["long " * 400]
 
@@ -72,16 +72,16 @@ def test_a_folder_of_a_small_encoder_is_used_alike(tmp_path):
     np.testing.assert_allclose(vectors[0], embedder.embed(["a b"])[0], atol=1e-5)
 
 
-def test_no_texts_give_no_vectors():
-    assert embed_texts([], HashingEmbedder()).shape == (0, 64)
-    assert HashingEmbedder().embed([]).shape == (0, 64)
+def test_no_texts_give_no_vectors(embedder, minilm):
+    assert embed_texts([], embedder).shape == (0, 64)
+    assert minilm.embed([]).shape == (0, 384)
 
 
 def test_equal_texts_are_embedded_once_and_progress_is_told(embedder):
     told: list[tuple[int, int]] = []
     vectors = embed_texts(["b", "a", "b"], embedder, lambda done, total: told.append((done, total)))
     assert embedder.embedded == ["a", "b"] and told == [(0, 2), (2, 2)]
-    np.testing.assert_array_equal(vectors, HashingEmbedder().embed(["b", "a", "b"]))
+    np.testing.assert_array_equal(vectors, embedder.embed(["b", "a", "b"]))
 
 
 def test_a_path_without_a_model_and_a_missing_package_are_told(tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_path_without_a_model_and_a_missing_package_are_told(tmp_path, monkeyp
 
 
 def test_importing_the_room_loads_nothing_heavy():
-    modules = ["build", "chunks", "embedding", "ranking", "rows", "store", "tool", "transcripts"]
+    modules = ["build", "chunks", "embedding", "rows", "store", "tool", "transcripts"]
     code = f"import sys; [__import__('midthought.memory.' + name) for name in {modules}]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "lancedb", "pyarrow", "sentence_transformers"} & set(loaded)

@@ -6,9 +6,10 @@ import pytest
 
 lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
 import pyarrow as pa  # noqa: E402
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
 
 from midthought.errors import MemoryStoreError, SettingsError  # noqa: E402
-from midthought.memory.embedding import HashingEmbedder  # noqa: E402
 from midthought.memory.rows import COLUMNS, read_rows, rows_of, write_rows  # noqa: E402
 from midthought.memory.store import MemoryStore  # noqa: E402
 
@@ -30,7 +31,7 @@ def test_the_table_has_the_columns_of_the_original_and_any_client_can_search_it(
     del row["vector"]
     assert row == {
         "id": "tide_2", "episode": "The Tide Clock", "speaker": "Ann", "transcript": chunks[2].transcript,
-        "time": "00:00:02", "chunk_id": 2, "embedding_model": "hashing", "embedding_dimension": 64,
+        "time": "00:00:02", "chunk_id": 2, "embedding_model": "words", "embedding_dimension": 64,
     }  # fmt: skip
     found = table.search("a boy's mitten", query_type="fts").limit(1).to_list()
     assert found[0]["id"] == "tide_2"
@@ -52,9 +53,39 @@ def test_a_query_is_plain_words_whatever_signs_it_holds(store, query):
     assert store.search(query, k=1, mode="full_text")[0].chunk_id == expected
 
 
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.text(max_size=30))
+def test_any_text_can_be_asked_for(store, query):
+    assert len(store.search(query, mode="full_text")) <= 3
+    assert len(store.search(query, mode="hybrid")) == 3
+
+
 def test_a_query_without_known_words_finds_nothing_by_words(store):
     assert store.search("xylophone", mode="full_text") == []
     assert store.search("?!", mode="full_text") == []
+
+
+def test_words_in_the_order_of_the_query_rank_before_the_same_words_in_another(store, chunks):
+    texts = ["hand copper single", "single copper hand", "copper single hand"]
+    more = [replace(chunks[0], chunk_id=f"x_{row}", stem="x", transcript=text) for row, text in enumerate(texts)]
+    store.build(more)
+    assert [hit.chunk_id for hit in store.search("a single copper, a hand", mode="full_text")] == ["x_0", "x_1", "x_2"]
+    assert [hit.chunk_id for hit in store.search("Single copper hand!", mode="full_text")] == ["x_1", "x_0", "x_2"]
+
+
+def test_the_score_is_the_cosine_or_the_sum_of_reciprocal_ranks(store, chunks, embedder):
+    query, text = "a single copper hand", chunks[0].transcript
+    first, second = embedder.embed([query, text])
+    assert store.search(query, k=1, mode="vector")[0].score == pytest.approx(float(first @ second), abs=1e-5)
+    assert store.search(query, k=1, mode="hybrid")[0].score == pytest.approx(1 / 61 + 1 / 61)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_asking_for_more_does_not_change_which_come_first(store, chunks, mode):
+    store.add([replace(chunks[5], chunk_id=f"x_{row}", stem="x", number=row) for row in range(40)])
+    most = store.search("yes, yes, the tide clock", k=10, mode=mode)
+    for k in range(1, 10):
+        assert store.search("yes, yes, the tide clock", k=k, mode=mode) == most[:k]
 
 
 def test_equal_scores_come_in_the_order_of_ids_in_every_mode(store):
@@ -93,6 +124,36 @@ def test_adding_keeps_the_rest_and_replaces_what_changed(store, chunks):
     assert store.search("changed", k=1, mode="full_text")[0].chunk_id == "tide_1"
 
 
+def test_the_words_of_every_row_are_indexed_after_each_write(store, chunks):
+    for write in (store.build, store.add):
+        write([replace(chunks[0], transcript=f"Words of {write.__name__}.")])
+        (index,) = lancedb.connect(store.uri).open_table("transcripts").list_indices()
+        assert (index.columns, index.num_indexed_rows, index.num_unindexed_rows) == (["transcript"], len(store), 0)
+
+
+def test_a_build_that_was_killed_before_the_words_were_indexed_is_finished_by_the_next(tmp_path, store, chunks):
+    table = lancedb.connect(store.uri).open_table("transcripts")
+    table.drop_index("transcript_idx")
+    again = MemoryStore.open(store.uri, embedder=store._embedder)
+    for mode in ("full_text", "hybrid"):
+        with pytest.raises(MemoryStoreError, match="are not indexed; build it with"):
+            again.search("mitten", mode=mode)
+    report = again.build(chunks)
+    assert (report.num_added, report.num_kept, report.num_embedded) == (0, 6, 0)
+    assert again.search("mitten", k=1, mode="full_text")[0].chunk_id == "tide_2"
+
+
+def test_vectors_are_indexed_from_a_number_of_rows_on(store, chunks, monkeypatch):
+    monkeypatch.setattr("midthought.memory.store._MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    expected = store.search(chunks[2].transcript, mode="vector")
+    store.add([replace(chunks[3], chunk_id="x_0", stem="x", transcript="Something else.")])
+    indices = lancedb.connect(store.uri).open_table("transcripts").list_indices()
+    assert sorted(column for index in indices for column in index.columns) == ["transcript", "vector"]
+    assert store.search(chunks[2].transcript, k=1, mode="vector") == [
+        replace(expected[0], score=pytest.approx(expected[0].score, abs=1e-5))
+    ]
+
+
 def test_chunks_are_ordered_by_number_not_by_letters(store, chunks):
     more = [replace(chunks[5], chunk_id=f"tide_{number}", number=number) for number in (10, 9)]
     store.build([*more, *chunks])
@@ -100,8 +161,8 @@ def test_chunks_are_ordered_by_number_not_by_letters(store, chunks):
     assert store.chunks()[0] == chunks[0]
 
 
-def test_many_threads_search_a_fresh_store_at_once_and_find_the_same(tmp_path, store, chunks):
-    fresh = MemoryStore.open(tmp_path / "memory", embedder=HashingEmbedder())
+def test_many_threads_search_a_fresh_store_at_once_and_find_the_same(tmp_path, new_embedder, store, chunks):
+    fresh = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
     queries = [(chunk.transcript, mode) for chunk in chunks[:5] for mode in MODES] * 8
     with ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda query: fresh.search(query[0], 3, query[1]), queries))
@@ -116,15 +177,15 @@ def test_searching_goes_on_while_the_memory_is_built_anew(store, chunks):
     assert {search.result()[0].chunk_id for search in searches} == {"tide_2"}
 
 
-def test_another_embedding_model_is_refused_with_both_names(tmp_path, store, chunks):
-    with pytest.raises(MemoryStoreError, match=r"hashing \(64 dimensions\), not with hashing \(32 dimensions\)"):
-        MemoryStore.open(tmp_path / "memory", embedder=HashingEmbedder(32))
+def test_another_embedding_model_is_refused_with_both_names(tmp_path, new_embedder, store, chunks):
+    with pytest.raises(MemoryStoreError, match=r"words \(64 dimensions\), not with words \(32 dimensions\)"):
+        MemoryStore.open(tmp_path / "memory", embedder=new_embedder(32))
     late = MemoryStore.open(tmp_path / "memory")
-    late._embedder = HashingEmbedder(32)
+    late._embedder = new_embedder(32)
     for act in (lambda: late.search("x", mode="vector"), lambda: late.build(chunks)):
         with pytest.raises(MemoryStoreError, match="give the same embedding model"):
             act()
-    rows = rows_of(chunks, HashingEmbedder(32).embed(["x"] * 6), "other")
+    rows = rows_of(chunks, new_embedder(32).embed(["x"] * 6), "other")
     with pytest.raises(MemoryStoreError, match=r"not with other \(32"):
         late.ingest(rows)
 
@@ -134,16 +195,18 @@ def test_full_text_search_needs_no_embedding_model(tmp_path, store, monkeypatch)
     assert MemoryStore.open(tmp_path / "memory").search("mitten", mode="full_text")
 
 
-def test_a_memory_that_is_not_built_is_told_and_not_begun(tmp_path):
-    store = MemoryStore.open(tmp_path / "none", embedder=HashingEmbedder())
+def test_a_memory_that_is_not_built_is_told_and_not_begun(tmp_path, new_embedder):
+    store = MemoryStore.open(tmp_path / "none", embedder=new_embedder())
     assert not store.is_built and len(store) == 0
     with pytest.raises(MemoryStoreError, match=r"none: there is no memory .*build it with 'midthought memory build'"):
         store.search("x")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failing_build_leaves_nothing_behind_and_an_old_memory_as_it_was(tmp_path, store, chunks, monkeypatch):
-    class Failing(HashingEmbedder):
+def test_a_failing_build_leaves_nothing_behind_and_an_old_memory_as_it_was(
+    tmp_path, new_embedder, store, chunks, monkeypatch
+):
+    class Failing(new_embedder):
         def embed(self, texts):
             raise RuntimeError("no")
 
@@ -152,17 +215,26 @@ def test_a_failing_build_leaves_nothing_behind_and_an_old_memory_as_it_was(tmp_p
     with pytest.raises(RuntimeError):
         MemoryStore.open(tmp_path / "memory", embedder=Failing()).build([replace(chunks[0], transcript="New.")])
     monkeypatch.setattr("lancedb.table.LanceTable.create_index", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        MemoryStore.open(tmp_path / "new", embedder=HashingEmbedder()).build(chunks)
+    for name in ("new", "memory"):
+        with pytest.raises(ZeroDivisionError):
+            MemoryStore.open(tmp_path / name, embedder=new_embedder()).build(chunks[:3])
     assert [path.name for path in tmp_path.iterdir()] == ["memory"]
-    assert MemoryStore.open(tmp_path / "memory").chunks() == chunks
+    memory = MemoryStore.open(tmp_path / "memory")
+    assert memory.chunks() == chunks and memory.search("herring", mode="full_text")[0].chunk_id == "tide_3"
 
 
-def test_an_empty_memory_finds_nothing_and_can_be_filled(tmp_path, embedder, chunks):
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+def test_an_empty_memory_finds_nothing_and_can_be_filled(tmp_path, new_embedder, chunks):
+    store = MemoryStore.open(tmp_path / "memory", embedder=new_embedder())
     store.build([])
     assert all(store.search("x", mode=mode) == [] for mode in MODES)
-    assert store.add(chunks) == 6
+    assert MemoryStore.open(tmp_path / "memory", embedder=new_embedder(32)).add(chunks) == 6
+
+
+def test_a_table_is_found_among_many(tmp_path, embedder, chunks):
+    for number in range(15):
+        lancedb.connect(tmp_path / "db").create_table(f"t{number:02}", pa.table({"id": ["x"]}))
+    MemoryStore.open(tmp_path / "db", embedder=embedder).build(chunks)
+    assert len(MemoryStore.open(tmp_path / "db")) == 6
 
 
 def test_a_foreign_table_or_file_is_refused(tmp_path, embedder, chunks):

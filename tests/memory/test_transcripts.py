@@ -256,6 +256,7 @@ def test_a_missing_path_and_a_folder_without_transcripts_are_told(tmp_path):
 
 def test_a_title_is_made_of_the_files_name():
     assert title_of("the-changelog--450_b.c") == "The Changelog 450 B C"
+    assert title_of("practical-ai-110") == "Practical AI 110" and title_of("js-party") == "JS Party"
 
 
 # -- real files ----------------------------------------------------------------------------------------------------

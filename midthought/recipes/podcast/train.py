@@ -209,14 +209,8 @@ class PodcastRun:
                     self._save(learner, "ppo", done)
                 self.stop.check()
 
-            run_ppo(
-                source,
-                learner,
-                self.world.tasks["train"],
-                ppo_plan(self.config, self._pad),
-                start=start,
-                on_iteration=on_iteration,
-            )
+            plan, tasks = ppo_plan(self.config, self._pad), self.world.tasks["train"]
+            run_ppo(source, learner, tasks, plan, start=start, on_iteration=on_iteration)
         self._export("policy")
         return {}
 

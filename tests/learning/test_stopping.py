@@ -1,0 +1,54 @@
+"""Ctrl-C: the first one lets a step end, the second one does not wait."""
+
+import signal
+import threading
+
+import pytest
+
+from midthought.learning.stopping import StopRequest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_only_asks_and_the_check_between_steps_stops(number):
+    with StopRequest() as stop:
+        stop.check()
+        signal.raise_signal(number)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            stop.check()
+
+
+def test_the_second_signal_interrupts_at_once():
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert stop.requested
+
+
+def test_afterwards_signals_do_what_they_did_before():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("mine"))
+    try:
+        with StopRequest():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == []
+        signal.raise_signal(signal.SIGTERM)
+        assert seen == ["mine"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_in_another_thread_it_leaves_signals_alone_and_does_not_fail():
+    found = []
+
+    def work():
+        with StopRequest() as stop:
+            stop.check()
+            found.append(stop.requested)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [False]

@@ -1,0 +1,59 @@
+"""Made-up names, titles and words: many, drawn from the seed alone, and never able to break what they are put into."""
+
+import random
+
+import pytest
+
+from midthought.learning.small_model import make_tokenizer
+from midthought.recipes.podcast.made_up import MadeUp
+from midthought.text import Renderer
+
+TEXTS = ["the tide clock has one copper hand", "Maëlle found 12 herring scales <think> \"quoted\" </think>"]
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    return Renderer(make_tokenizer(TEXTS, 400))
+
+
+@pytest.fixture(scope="module")
+def made_up(renderer) -> MadeUp:
+    return MadeUp(TEXTS, renderer)
+
+
+def draw(made_up, kind, number=300, seed=0):
+    rng = random.Random(seed)
+    return [getattr(made_up, kind)(rng) for _ in range(number)]
+
+
+def test_names_are_many_and_have_up_to_three_words(made_up):
+    names = draw(made_up, "name")
+    assert len(set(names)) > 0.9 * len(names)
+    assert all(1 <= len(name.replace("-", " ").split()) <= 3 for name in names)
+
+
+def test_titles_are_made_of_the_corpus_words_and_numbers(made_up):
+    known = {word.capitalize() for word in ("tide", "clock", "copper", "hand", "maëlle", "found", "herring", "scales",
+                                            "think", "quoted")}  # fmt: skip
+    for title in draw(made_up, "title"):
+        assert all(word in known or word.isdigit() for word in title.split())
+
+
+def test_without_words_there_is_still_a_title():
+    assert "Episode" in MadeUp([], None).title(random.Random(0))
+
+
+@pytest.mark.parametrize("kind", ["name", "title"])
+def test_what_is_drawn_follows_from_the_seed(made_up, kind):
+    assert draw(made_up, kind) == draw(made_up, kind) != draw(made_up, kind, seed=1)
+
+
+def test_random_words_hold_no_quote_no_line_end_and_no_control_token(made_up, renderer):
+    rng = random.Random(0)
+    for _ in range(500):
+        text = made_up.words(rng, 12)
+        assert len(text.split()) >= 12
+        assert text == " ".join(text.split())
+        assert not set('"\\\ufffd\n') & set(text)
+        assert renderer.control_token_ids.isdisjoint(renderer.foreign(text))
+        assert renderer.decode(renderer.foreign(text)) == text

@@ -1,0 +1,70 @@
+"""What a run has done so far: a later process reads what an earlier one wrote."""
+
+import json
+import time
+
+import pytest
+
+from midthought.errors import CheckpointError
+from midthought.recipes.podcast.progress import FILE_NAME, RunProgress
+from midthought.report.run_folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path):
+    with RunFolder(tmp_path / "run").create() as folder:
+        yield folder
+
+
+def test_a_later_process_knows_what_is_done_with_its_figures_seconds_and_lines(run):
+    progress = RunProgress(run)
+    run.log("sft", 1, {"loss": 2.0})
+    run.log("sft", 2, {"loss": 1.0})
+    run.add_trajectories([{"task_id": "t"}])
+    with progress.timed("warmup"):
+        time.sleep(0.01)
+    progress.finish("warmup", {"before.exact_match": 0.5})
+
+    later = RunProgress(run)
+    later.load()
+    assert later.done == ["warmup"] and later.figures == {"before.exact_match": 0.5}
+    assert (later.num_metric_lines, later.num_trajectory_lines) == (2, 1)
+    assert later.seconds["warmup"] >= 0.01
+
+
+def test_seconds_of_a_stage_that_is_interrupted_count_and_the_next_processs_are_added(run):
+    progress = RunProgress(run)
+    with pytest.raises(KeyboardInterrupt), progress.timed("ppo"):
+        time.sleep(0.02)
+        raise KeyboardInterrupt
+    progress.save()
+    assert progress.done == []
+    later = RunProgress(run)
+    later.load()
+    with later.timed("ppo"):
+        time.sleep(0.02)
+    assert later.seconds["ppo"] >= 0.04
+
+
+def test_lines_after_the_last_finished_stage_are_not_counted_as_done(run):
+    progress = RunProgress(run)
+    run.log("sft", 1, {"loss": 2.0})
+    progress.finish("warmup")
+    run.log("ppo", 1, {"reward/mean": 0.1})
+    progress.save()
+    later = RunProgress(run)
+    later.load()
+    assert later.num_metric_lines == 1
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "3", '{"done": 3}', '{"surprise": 1}'])
+def test_where_there_is_nothing_to_go_on_from_the_file_is_named(run, text):
+    if text is not None:
+        (run.path / FILE_NAME).write_text(text)
+    with pytest.raises(CheckpointError, match=r"progress\.json cannot be read .*no run to go on with"):
+        RunProgress(run).load()
+
+
+def test_the_file_is_json_that_a_person_can_read(run):
+    RunProgress(run).finish("warmup", {"a": 1})
+    assert json.loads((run.path / FILE_NAME).read_text("utf-8"))["figures"] == {"a": 1}

@@ -1,0 +1,76 @@
+"""The YAML files that ship load, mean what they say, and the sample episodes are there."""
+
+from pathlib import Path
+
+import pytest
+
+from midthought.config import ConfigStore, read_yaml
+from midthought.errors import SettingsError
+from midthought.memory.questions import WORDINGS
+from midthought.recipes import RECIPES, find_recipe
+from midthought.recipes.podcast import SHIPPED
+from midthought.recipes.podcast.settings import KINDS, PodcastConfig, sample_transcripts
+
+FOLDER = Path(__file__).parents[3] / "midthought" / "recipes" / "podcast"
+
+
+def load(name: str) -> PodcastConfig:
+    return PodcastConfig().merged(read_yaml(FOLDER / f"{name}.yaml"))
+
+
+def test_the_yaml_files_are_those_that_are_named():
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(SHIPPED) == {"tiny", "seed", "cluster"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_yaml_file_that_ships_loads_and_comes_back_from_its_own_yaml(name, tmp_path):
+    config = load(name)
+    (tmp_path / "again.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    assert PodcastConfig().merged(read_yaml(tmp_path / "again.yaml")) == config
+
+
+def test_tiny_is_the_defaults_and_needs_nothing_from_outside():
+    assert load("tiny") == PodcastConfig()
+    assert load("tiny").model.local_path == "" and load("tiny").memory.embedding_model == "minilm"
+
+
+def test_seed_has_the_values_of_the_original():
+    config = load("seed")
+    assert config.model.local_path == "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"
+    assert (config.training.learning_rate, config.training.critic_learning_rate) == (1e-5, 5e-6)
+    assert (config.inference.max_tool_calls_per_cot, config.inference.max_segment_length) == (5, 256)
+    assert (config.training.kl_coef, config.training.cliprange_value, config.memory.k) == (0.01, 0.5, 3)
+
+
+@pytest.mark.parametrize("name", ["seed", "cluster"])
+def test_what_a_large_model_reads_fits_into_its_episode(name):
+    config = load(name)
+    if name == "cluster":
+        assert config.inference.max_tokens > config.inference.max_result_tokens + config.inference.max_segment_length
+    assert config.training.batch_size % config.training.mini_batch_size == 0
+
+
+def test_the_recipes_sections_stand_beside_the_librarys():
+    assert ConfigStore.model_fields.keys() < PodcastConfig.model_fields.keys()
+    assert set(KINDS) == set(WORDINGS)
+
+
+def test_a_wrong_kind_of_question_and_no_kind_at_all_are_refused():
+    with pytest.raises(SettingsError, match="'continuation'"):
+        PodcastConfig().merged({"questions": {"kinds": ["continuations"]}})
+    with pytest.raises(SettingsError, match=r"questions\.kinds"):
+        PodcastConfig().merged({"questions": {"kinds": []}})
+
+
+def test_a_dozen_sample_episodes_ship():
+    assert len([path for path in Path(sample_transcripts()).iterdir() if path.suffix in (".md", ".srt", ".vtt", ".json", ".txt")]) >= 12
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_found_by_its_name_and_can_be_run(name):
+    assert callable(find_recipe(name).run)
+
+
+def test_an_unknown_recipe_is_told_with_the_near_names():
+    with pytest.raises(SettingsError, match="unknown recipe 'podcats'. Did you mean 'podcast'"):
+        find_recipe("podcats")
