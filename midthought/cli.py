@@ -26,7 +26,9 @@ Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…
 
 def main() -> None:
     """Entry point of the `midthought` command."""
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")  # batches differ in shape: a full cache holds gigabytes
+    os.environ.setdefault(
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32"
+    )  # batches differ in shape: a full cache holds gigabytes
     try:
         app()
     except UserError as error:

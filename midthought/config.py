@@ -102,7 +102,7 @@ class TrainingConfig(Section):
     """Iterations: rollouts of `batch_size` episodes, then the update on them."""
     batch_size: int = Field(128, ge=1)
     """Episodes per iteration."""
-    mini_batch_size: int = Field(64, ge=1)
+    mini_batch_size: int = Field(32, ge=1)
     """Episodes per optimizer step."""
     micro_batch_tokens: int = Field(4096, ge=64)
     """Padded tokens per forward and backward pass; changes memory and speed, not the result."""
@@ -116,9 +116,9 @@ class TrainingConfig(Section):
     """Discount per token."""
     lam: float = Field(1.0, ge=0, le=1)
     """GAE's lambda, per token."""
-    learning_rate: float = Field(3e-4, gt=0)
+    learning_rate: float = Field(5e-4, gt=0)
     """Of the policy (AdamW)."""
-    critic_learning_rate: float = Field(1e-3, gt=0)
+    critic_learning_rate: float = Field(2e-3, gt=0)
     """Of the critic (AdamW)."""
     warmup_steps: int = Field(2, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""

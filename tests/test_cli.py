@@ -155,7 +155,9 @@ def test_a_memory_is_built_once_and_searched_by_words_and_by_meaning(transcripts
     code, text, _ = call("memory", "search", "wind the thing every third day", "--path", "mem", "--k", "1")
     assert code == 0
     assert text.startswith("[1] speaker: Bob; episode: The Tide Clock; 00:01:37: ") and text.count("\n") == 1
-    _, text, _ = call("memory", "search", "loaves baked in the mountains", "--path", "mem", "--k", "1", "--mode", "vector")
+    _, text, _ = call(
+        "memory", "search", "loaves baked in the mountains", "--path", "mem", "--k", "1", "--mode", "vector"
+    )
     assert text.startswith("[1] speaker: Cara; episode: Bread;")
 
 
@@ -173,7 +175,8 @@ def test_the_steps_one_by_one_make_the_memory_that_building_makes(transcripts, c
     call("memory", "build", "episodes", "--path", "whole")
     for mode in ("full_text", "vector", "hybrid"):
         found = [
-            call("memory", "search", "quieten the beat", "--path", path, "--mode", mode)[1] for path in ("steps", "whole")
+            call("memory", "search", "quieten the beat", "--path", path, "--mode", mode)[1]
+            for path in ("steps", "whole")
         ]
         assert found[0] == found[1] and "mitten" in found[0]
 

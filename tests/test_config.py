@@ -100,7 +100,7 @@ def test_an_unknown_key_is_told_with_the_near_names():
         ConfigStore().merged({"training": {"learnin_rate": 1}})
     with pytest.raises(SettingsError, match=r"unknown key 'trainin' in .*Did you mean 'training'"):
         ConfigStore().merged({"trainin": {"seed": 1}})
-    with pytest.raises(SettingsError, match="unknown key 'sed' in training.*'seed'"):
+    with pytest.raises(SettingsError, match=r"unknown key 'sed' in training.*'seed'"):
         TrainingConfig(sed=1)
 
 
@@ -109,15 +109,17 @@ def test_every_assignment_is_checked_and_a_refused_one_changes_nothing():
     config.training.learning_rate = 1e-4
     with pytest.raises(SettingsError, match=r"learning_rate=-1\.0.*greater than 0"):
         config.training.learning_rate = -1.0
-    with pytest.raises(SettingsError, match="unknown key 'sed' in training.*'seed'"):
+    with pytest.raises(SettingsError, match=r"unknown key 'sed' in training.*'seed'"):
         config.training.sed = 3
-    with pytest.raises(SettingsError, match="'gea'|gae"):
+    with pytest.raises(SettingsError, match=r"adv_estimator='gea': Did you mean 'gae'\?"):
         config.training.adv_estimator = "gea"
     assert config.training == TrainingConfig(learning_rate=1e-4)
 
 
 def test_a_wrong_choice_is_told_with_the_near_names():
-    with pytest.raises(SettingsError, match=r"model\.dtype='bfloat61': Did you mean 'bfloat16' .*Known: bfloat16, float32"):
+    with pytest.raises(
+        SettingsError, match=r"model\.dtype='bfloat61': Did you mean 'bfloat16' .*Known: bfloat16, float32"
+    ):
         ConfigStore().merged({"model": {"dtype": "bfloat61"}})
 
 
@@ -145,7 +147,7 @@ def test_greedy_training_rollouts_are_refused():
 
 
 def test_grpo_needs_groups():
-    with pytest.raises(SettingsError, match="group_size=1 with adv_estimator='grpo'.*2 or more"):
+    with pytest.raises(SettingsError, match=r"group_size=1 with adv_estimator='grpo'.*2 or more"):
         ConfigStore().merged({"training": {"adv_estimator": "grpo"}})
     assert ConfigStore().merged({"training": {"adv_estimator": "grpo", "group_size": 4}}).training.group_size == 4
 

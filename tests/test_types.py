@@ -139,7 +139,7 @@ def test_a_result_that_found_no_room_is_an_event_without_tokens():
 def test_nothing_can_be_added_once_the_episode_has_ended(add, reason):
     trajectory = example()
     trajectory.stop_reason = reason
-    with pytest.raises(RecordError, match="'t1'.*ended"):
+    with pytest.raises(RecordError, match=r"'t1'.*ended"):
         add(trajectory)
     assert len(trajectory.segments) == 2 and trajectory.token_ids == [1, 4, 6] and trajectory.num_calls == 1
 

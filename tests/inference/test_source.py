@@ -1,6 +1,5 @@
 """Trajectories from this process: seeds follow from the purpose and the place alone, tasks in a row are a group."""
 
-import asyncio
 import dataclasses
 
 import pytest
@@ -146,5 +145,3 @@ def test_every_episode_is_told_as_it_ends(make_source):
     assert sorted(map(id, told)) == sorted(map(id, data.trajectories))
     told.clear()
     assert len(source.evaluate(TASKS, on_finished=told.append)) == len(told) == 3
-
-

@@ -88,7 +88,9 @@ def test_each_pass_covers_every_task_exactly_once(num_tasks, num_groups, group_s
     drawn = [task for iteration in range(num_tasks) for task in draw_tasks(tasks, settings, iteration)]
     firsts = drawn[::group_size]
     for begin in range(0, len(firsts), num_tasks):
-        assert sorted(task.task_id for task in firsts[begin : begin + num_tasks]) == sorted(str(n) for n in range(num_tasks))
+        assert sorted(task.task_id for task in firsts[begin : begin + num_tasks]) == sorted(
+            str(n) for n in range(num_tasks)
+        )
 
 
 def test_the_episodes_of_a_group_stand_in_a_row():

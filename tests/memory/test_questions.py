@@ -87,7 +87,7 @@ def test_a_continuation_is_the_rest_of_its_chunk_directly_after_the_quote(memory
     by_id = {chunk.chunk_id: chunk for chunk in memory}
     for task in (task for task in tasks if task.labels["kind"] == "continuation"):
         text = by_id[task.evidence[0]].transcript
-        before, quote, after = text.partition(task.labels["quote"])
+        _, quote, after = text.partition(task.labels["quote"])
         assert quote and words(after) == words(task.answer) and text.endswith(task.answer)
         assert 2 <= len(task.answer.split()) <= MAX_CONTINUATION_WORDS
 

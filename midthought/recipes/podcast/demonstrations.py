@@ -47,13 +47,17 @@ class Habit(enum.StrEnum):
 class Habits:
     """Shares of each habit. `CLEAN` is what the control arm is taught."""
 
-    ask_short: float = 0.2
-    go_without: float = 0.2
-    needless_ask: float = 0.5
-    """Share of calls among the demonstrations whose note holds the answer."""
+    ask_short: float
+    """Of the questions that need the memory."""
+    give_up: float
+    """Of those of them that have no note."""
+    misread: float
+    """Of those of them that have a note, which does not help."""
+    needless_ask: float
+    """Of the questions whose note holds the answer."""
 
 
-CLEAN = Habits(ask_short=0.0, go_without=0.0, needless_ask=0.0)
+CLEAN = Habits(ask_short=0.0, give_up=0.0, misread=0.0, needless_ask=0.0)
 
 
 class Demonstrator:
@@ -91,7 +95,7 @@ class Demonstrator:
         other = self._varied(rng.choice(self._chunks), rng)
         note = other if needs_memory and rng.random() < self._plan.distractor_share else None
         task = as_task(chunk, kind, *question, note=note if needs_memory else chunk, needs_memory=needs_memory)
-        return self._play(task, self._habit(needs_memory, rng), chunk, note, rng)
+        return self._play(task, self._habit(needs_memory, note is not None, rng), chunk, note, rng)
 
     def batch(self, seed: int, step: int, num_tokens: int) -> list[Trajectory]:
         """Demonstrations of about `num_tokens` tokens together; a function of seed and step alone."""
@@ -101,13 +105,14 @@ class Demonstrator:
             written.append(self.write(rng))
         return written
 
-    def _habit(self, needs_memory: bool, rng: random.Random) -> Habit:
+    def _habit(self, needs_memory: bool, has_note: bool, rng: random.Random) -> Habit:
         draw = rng.random()
         if not needs_memory:
             return Habit.ASK if draw < self._habits.needless_ask else Habit.READ
-        if draw < self._habits.go_without:
+        go_without = self._habits.misread if has_note else self._habits.give_up
+        if draw < go_without:
             return Habit.GO_WITHOUT
-        return Habit.ASK_SHORT if draw < self._habits.go_without + self._habits.ask_short else Habit.ASK
+        return Habit.ASK_SHORT if draw < go_without + self._habits.ask_short else Habit.ASK
 
     def _play(self, task: Task, habit: Habit, chunk: Chunk, note: Chunk | None, rng: random.Random) -> Trajectory:
         prompt_ids = self._renderer.prompt(messages(task, self._instruction))

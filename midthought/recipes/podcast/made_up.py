@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from midthought.text import Renderer
 
+_LETTERS = [chr(code) for code in range(0xC0, 0x180) if chr(code).isalpha()]
+"""Latin letters with marks: in byte-level tokens each is a pair of bytes that plain English never shows."""
 _ONSETS = [
     *"bcdfghjklmnprstvwyz",
     "",
@@ -29,6 +31,9 @@ _ONSETS = [
 _VOWELS = ["a", "e", "i", "o", "u", "ai", "ee", "ou", "ia", "é", "ö", "á", "ü"]
 _CODAS = ["", "", "n", "r", "l", "s", "ck", "t", "m", "sh", "ng", "y", "th", "nd", "ł"]
 
+MARKED_SHARE = 0.35
+"""Share of names in which one to three characters become letters with marks."""
+
 
 class MadeUp:
     """Draws from the corpus' words and the tokenizer's vocabulary."""
@@ -49,7 +54,12 @@ class MadeUp:
             "".join(self._syllable(rng) for _ in range(rng.choice([1, 2, 2, 3]))).capitalize() or "A"
             for _ in range(rng.choice([1, 2, 2, 2, 3]))
         ]
-        return rng.choice([" "] * 9 + ["-"]).join(words)
+        name = rng.choice([" "] * 9 + ["-"]).join(words)
+        if rng.random() < MARKED_SHARE:
+            for _ in range(rng.randint(1, 3)):
+                place = rng.randrange(len(name))
+                name = f"{name[:place]}{rng.choice(_LETTERS)}{name[place + 1 :]}"
+        return " ".join(name.split())
 
     def title(self, rng: random.Random) -> str:
         """Two to five capitalised words, sometimes with a number."""

@@ -12,6 +12,7 @@ from midthought.errors import CheckpointError
 from midthought.report.run_folder import RunFolder, write_whole
 
 FILE_NAME = "progress.json"
+_FIELDS = ("done", "figures", "seconds", "num_metric_lines", "num_trajectory_lines")
 
 
 class RunProgress:
@@ -30,14 +31,15 @@ class RunProgress:
         """Read what an earlier process wrote. Raises CheckpointError where there is nothing to go on from."""
         try:
             state = json.loads(self._path.read_text(encoding="utf-8"))
+            if not isinstance(state, dict) or state.keys() != set(_FIELDS):
+                raise ValueError(f"it does not hold {', '.join(_FIELDS)}")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
         for name, value in state.items():
             setattr(self, name, value)
 
     def save(self) -> None:
-        names = ("done", "figures", "seconds", "num_metric_lines", "num_trajectory_lines")
-        write_whole(self._path, json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
+        write_whole(self._path, json.dumps({name: getattr(self, name) for name in _FIELDS}, indent=1) + "\n")
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

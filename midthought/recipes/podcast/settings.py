@@ -64,7 +64,7 @@ class QuestionsSection(Section):
 class WarmupSection(Section):
     """Supervised warm-up on demonstrations of mixed habits."""
 
-    num_steps: int = Field(800, ge=0)
+    num_steps: int = Field(350, ge=0)
     """Optimizer steps."""
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per step."""
@@ -74,12 +74,14 @@ class WarmupSection(Section):
     """Steps over which it rises."""
     mixed_precision: bool | None = None
     """bfloat16 autocast. None: where the machine multiplies bfloat16 in hardware."""
-    ask_short: float = Field(0.2, ge=0, le=1)
-    """Share of demonstrations that need the memory and query it with the quote's first words only."""
-    go_without: float = Field(0.15, ge=0, le=1)
-    """Share of demonstrations that need the memory and answer without asking."""
-    needless_ask: float = Field(0.5, ge=0, le=1)
-    """Share of calls among the demonstrations whose prompt holds the answer."""
+    ask_short: float = Field(0.3, ge=0, le=1)
+    """Share of short queries (the quote's first words) among demonstrations that need the memory."""
+    give_up: float = Field(0.25, ge=0, le=1)
+    """Share that do not ask and do not answer, among those that need the memory and have no note."""
+    misread: float = Field(0.1, ge=0, le=1)
+    """Share that answer from the note, among those that need the memory and have a note that does not help."""
+    needless_ask: float = Field(0.4, ge=0, le=1)
+    """Share of calls among the demonstrations whose note holds the answer."""
     made_up_share: float = Field(0.8, ge=0, le=1)
     """Share of demonstrations with made-up names and titles."""
     random_text_share: float = Field(0.3, ge=0, le=1)

@@ -170,7 +170,7 @@ class PodcastRun:
                     self._save(learner, "warmup", step)
                 self.stop.check()
 
-            habits = Habits(settings.ask_short, settings.go_without, settings.needless_ask)
+            habits = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
             self._supervise(learner, habits, start, settings.num_steps, on_step)
         self._export("warmup")
         return {}

@@ -8,7 +8,7 @@ from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.podcast.made_up import MadeUp
 from midthought.text import Renderer
 
-TEXTS = ["the tide clock has one copper hand", "Maëlle found 12 herring scales <think> \"quoted\" </think>"]
+TEXTS = ["the tide clock has one copper hand", 'Maëlle found 12 herring scales <think> "quoted" </think>']
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The YAML files that ship load, mean what they say, and the sample episodes are there."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -9,7 +10,7 @@ from midthought.errors import SettingsError
 from midthought.memory.questions import WORDINGS
 from midthought.recipes import RECIPES, find_recipe
 from midthought.recipes.podcast import SHIPPED
-from midthought.recipes.podcast.settings import KINDS, PodcastConfig, sample_transcripts
+from midthought.recipes.podcast.settings import DEFAULT_KINDS, Kind, PodcastConfig, sample_transcripts
 
 FOLDER = Path(__file__).parents[3] / "midthought" / "recipes" / "podcast"
 
@@ -52,7 +53,7 @@ def test_what_a_large_model_reads_fits_into_its_episode(name):
 
 def test_the_recipes_sections_stand_beside_the_librarys():
     assert ConfigStore.model_fields.keys() < PodcastConfig.model_fields.keys()
-    assert set(KINDS) == set(WORDINGS)
+    assert set(get_args(Kind)) == set(WORDINGS) >= set(DEFAULT_KINDS)
 
 
 def test_a_wrong_kind_of_question_and_no_kind_at_all_are_refused():
@@ -63,7 +64,16 @@ def test_a_wrong_kind_of_question_and_no_kind_at_all_are_refused():
 
 
 def test_a_dozen_sample_episodes_ship():
-    assert len([path for path in Path(sample_transcripts()).iterdir() if path.suffix in (".md", ".srt", ".vtt", ".json", ".txt")]) >= 12
+    assert (
+        len(
+            [
+                path
+                for path in Path(sample_transcripts()).iterdir()
+                if path.suffix in (".md", ".srt", ".vtt", ".json", ".txt")
+            ]
+        )
+        >= 12
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -72,5 +82,5 @@ def test_a_recipe_is_found_by_its_name_and_can_be_run(name):
 
 
 def test_an_unknown_recipe_is_told_with_the_near_names():
-    with pytest.raises(SettingsError, match="unknown recipe 'podcats'. Did you mean 'podcast'"):
+    with pytest.raises(SettingsError, match=r"unknown recipe 'podcats'\. Did you mean 'podcast'"):
         find_recipe("podcats")

@@ -1,0 +1,220 @@
+"""Demonstrations: sound records, whose mask marks the policy's words, whose calls are calls, whose answers are right."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from midthought.env.thought import final_answer, matches, normalised
+from midthought.memory.questions import WORDINGS, QuestionPlan
+from midthought.memory.tool import TOOL_NAME, format_hits
+from midthought.recipes.podcast.demonstrations import (
+    CLEAN,
+    CUES,
+    FOUND,
+    IN_THE_NOTE,
+    LOOK_UP,
+    NOT_FOUND,
+    UNKNOWN,
+    Demonstrator,
+    Habits,
+    corpus,
+    messages,
+)
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.types import SpanKind, ToolOutcome
+
+NOTATION = InThoughtNotation()
+MIXED = Habits(ask_short=0.3, give_up=0.4, misread=0.2, needless_ask=0.5)
+PLAN = QuestionPlan(1, needless_share=0.35)
+VARIATIONS = [(0.0, 0.0), (0.8, 0.3), (0.0, 1.0)]
+"""(share of made-up names, share of random text)"""
+
+
+@pytest.fixture(scope="module")
+def make(chunks, renderer):
+    def made(habits=MIXED, made_up_share=0.8, random_text_share=0.3, num_results=2, plan=PLAN, **changes):
+        return Demonstrator(
+            chunks,
+            renderer,
+            NOTATION,
+            plan,
+            habits=habits,
+            made_up_share=made_up_share,
+            random_text_share=random_text_share,
+            num_results=num_results,
+            **changes,
+        )
+
+    return made
+
+
+def write(demonstrator, number=150, seed=0):
+    rng = random.Random(seed)
+    return [demonstrator.write(rng) for _ in range(number)]
+
+
+def own_words(trajectory, renderer) -> list[str]:
+    return [renderer.decode(run) for run in trajectory.sampled_runs()]
+
+
+@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
+def test_every_demonstration_is_a_sound_record_of_prompt_policy_and_result(make, made_up_share, random_text_share):
+    for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
+        trajectory.check()
+        kinds = [span.kind for span in trajectory.spans]
+        asked = [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
+        assert kinds == (asked if trajectory.num_calls else asked[:2])
+
+
+@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
+def test_what_the_mask_marks_is_what_the_policy_is_to_write(make, renderer, made_up_share, random_text_share):
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
+        *thoughts, last = own_words(trajectory, renderer)
+        for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
+            assert thought == LOOK_UP + NOTATION.render_call(TOOL_NAME, event.call.parameters)
+        thought, closed, answer = last.partition("</think>")
+        assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
+        cue = CUES[trajectory.task.labels["kind"]]
+        assert any(thought.startswith(words + cue) for words in (IN_THE_NOTE, FOUND, NOT_FOUND))
+
+
+@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
+def test_its_calls_are_read_back_to_the_same_query(make, renderer, made_up_share, random_text_share):
+    asked = 0
+    for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
+        scanner = NOTATION.scanner(in_thought=True)
+        for run in trajectory.sampled_runs()[:-1]:
+            stream = renderer.decode_stream()
+            ended = [scanner.feed(stream.step(token_id)) for token_id in run]
+            assert ended == [False] * (len(run) - 1) + [True]
+            (action,) = scanner.take()
+            assert action.success and action.tool_name == TOOL_NAME
+            assert action.parameters == trajectory.tool_events[0].call.parameters
+            scanner.resume()
+            asked += 1
+    assert asked > 30
+
+
+def test_a_result_stands_in_the_context_as_the_rollout_would_write_it(make, renderer):
+    for trajectory in write(make()):
+        for span, event in zip(
+            [span for span in trajectory.spans if span.kind is SpanKind.RESULT], trajectory.tool_events, strict=True
+        ):
+            written = renderer.decode(trajectory.token_ids[span.start : span.end])
+            assert written == NOTATION.render_results([event])
+
+
+def test_no_foreign_word_is_a_control_token(make, renderer):
+    own = {renderer.tokenizer.eos_token_id, *renderer.control("</think>")}
+    for trajectory in write(make()):
+        for segment in trajectory.segments:
+            for span in segment.spans[1:]:
+                controls = renderer.control_token_ids.intersection(segment.token_ids[span.start : span.end])
+                assert controls <= (own if span.kind is SpanKind.SAMPLED else set())
+
+
+@pytest.mark.parametrize(("made_up_share", "random_text_share"), VARIATIONS)
+def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(
+    make, renderer, made_up_share, random_text_share
+):
+    end = renderer.decode([renderer.tokenizer.eos_token_id])
+    demonstrator = make(CLEAN, made_up_share=made_up_share, random_text_share=random_text_share, error_share=0.0)
+    for trajectory in write(demonstrator):
+        task = trajectory.task
+        answer = final_answer(trajectory, renderer.decode, [end])
+        assert answer == task.answer
+        assert matches(answer, (task.answer,)) or not normalised(task.answer)
+        assert trajectory.num_calls == task.labels["needs_memory"]
+        for event in trajectory.tool_events:
+            assert event.call.parameters == {"query": task.labels["quote"]}
+            assert task.answer in event.call.result or task.answer in " ".join(event.call.result.split())
+
+
+def test_where_the_memory_fails_the_demonstration_says_that_it_does_not_know(make, renderer):
+    demonstrator = make(CLEAN, error_share=1.0, plan=QuestionPlan(1, needless_share=0.0))
+    for trajectory in write(demonstrator, 20):
+        assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.RAISED]
+        last = own_words(trajectory, renderer)[-1]
+        assert last.startswith(NOT_FOUND) and UNKNOWN in last
+
+
+def test_habits_come_up_in_the_shares_that_are_asked_for(make):
+    def share(chosen, among):
+        return sum(map(chosen, among)) / len(among)
+
+    def is_asking(trajectory):
+        return trajectory.num_calls > 0
+
+    def is_exact(trajectory):
+        event = trajectory.tool_events[0]
+        return event.call.parameters["query"] == trajectory.task.labels["quote"]
+
+    done = write(make(MIXED, 0.0, 0.0), 800)
+    needed = [t for t in done if t.task.labels["needs_memory"]]
+    needless = [t for t in done if not t.task.labels["needs_memory"]]
+    noted = [t for t in needed if t.task.prompt.startswith("Note: ")]
+    bare = [t for t in needed if not t.task.prompt.startswith("Note: ")]
+    assert len(needed) / len(done) == pytest.approx(0.65, abs=0.06)
+    assert share(is_asking, needless) == pytest.approx(0.5, abs=0.1)
+    assert share(is_asking, noted) == pytest.approx(0.8, abs=0.08)
+    assert share(is_asking, bare) == pytest.approx(0.6, abs=0.1)
+    assert share(is_exact, [t for t in noted if is_asking(t)]) == pytest.approx(0.5 / 0.8, abs=0.1)
+    assert share(is_exact, [t for t in bare if is_asking(t)]) == pytest.approx(0.3 / 0.6, abs=0.1)
+
+
+def test_every_kind_of_question_is_shown(make):
+    kinds = Counter(trajectory.task.labels["kind"] for trajectory in write(make(), 90))
+    assert kinds.keys() == WORDINGS.keys() and min(kinds.values()) > 15
+
+
+@pytest.mark.parametrize("num_results", [1, 3])
+def test_a_result_holds_as_many_lines_as_the_tool_gives(make, num_results):
+    for trajectory in write(make(num_results=num_results, error_share=0.0), 40):
+        for event in trajectory.tool_events:
+            assert event.call.result.count("\n") == num_results - 1
+
+
+def test_the_right_result_stands_now_here_now_there(make, chunks):
+    demonstrator = make(CLEAN, 0.0, 0.0, num_results=3, error_share=0.0, plan=QuestionPlan(1, needless_share=0.0))
+    lines = {format_hits([chunk]).removeprefix("[1] "): chunk.chunk_id for chunk in chunks}
+    places = Counter()
+    for trajectory in write(demonstrator, 60):
+        shown = [lines[line[4:]] for line in trajectory.tool_events[0].call.result.splitlines()]
+        places[shown.index(trajectory.task.evidence[0])] += 1
+    assert set(places) == {0, 1, 2}
+
+
+def test_a_batch_is_a_function_of_the_seed_and_the_step_alone(make):
+    def tokens(demonstrator, seed, step):
+        return [trajectory.token_ids for trajectory in demonstrator.batch(seed, step, 1500)]
+
+    used = make()
+    first = tokens(used, 0, 7)
+    used.batch(0, 8, 1500)
+    assert tokens(used, 0, 7) == tokens(make(), 0, 7) == first
+    assert tokens(make(), 0, 8) != first and tokens(make(), 1, 7) != first
+
+
+def test_a_batch_holds_about_as_many_tokens_as_asked_for(make):
+    batch = make().batch(0, 0, 2000)
+    assert sum(len(t.token_ids) for t in batch) >= 2000 > sum(len(t.token_ids) for t in batch[:-1])
+
+
+def test_the_prompt_is_the_one_that_an_episode_of_the_same_task_begins_with(make, renderer):
+    for trajectory in write(make(instruction="Think, then answer."), 5):
+        prompt = trajectory.token_ids[: trajectory.spans[0].end]
+        assert prompt == renderer.prompt(messages(trajectory.task, "Think, then answer."))
+        assert "Think, then answer." in renderer.decode(prompt)
+
+
+def test_without_a_template_that_opens_the_thought_the_policy_opens_it(make, renderer, monkeypatch):
+    monkeypatch.setattr(renderer, "opens_thought", lambda prompt_ids: False)
+    for trajectory in write(make(), 10):
+        assert own_words(trajectory, renderer)[0].startswith("<think>\n")
+        trajectory.check()
+
+
+def test_the_corpus_is_a_function_of_the_chunks_and_the_seed(chunks):
+    assert corpus(chunks, random.Random(1)) == corpus(chunks, random.Random(1)) != corpus(chunks, random.Random(2))

@@ -1,0 +1,140 @@
+"""What the recipe trains on: parts that share no episode, a tool over the whole memory, proofs that prove."""
+
+import asyncio
+import json
+
+import pytest
+
+from midthought.errors import SettingsError, TranscriptError
+from midthought.memory.questions import read_questions
+from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.world import build_world, read_world_transcripts
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, ToolOutcome
+
+SMALL = {
+    "questions": {"num_train": 60, "num_test": 20, "num_test_no_memory": 10},
+    "training": {"num_validation_questions": 10},
+}
+
+
+def settings(transcripts_path, **changes) -> PodcastConfig:
+    config = PodcastConfig().merged(SMALL).merged({"memory": {"transcripts": str(transcripts_path)}})
+    return config.merged(changes)
+
+
+@pytest.fixture(scope="module")
+def run_path(tmp_path_factory):
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(scope="module")
+def world(transcripts_path, run_path):
+    config = settings(transcripts_path)
+    return build_world(config, read_world_transcripts(config), run_path)[0]
+
+
+def episodes(chunks):
+    return {chunk.stem for chunk in chunks}
+
+
+def test_the_parts_share_no_episode_and_questions_ask_about_their_own_part_only(world):
+    train, validation, test = (episodes(world.chunks[name]) for name in ("train", "validation", "test"))
+    assert train and validation and test
+    assert not train & validation and not train & test and not validation & test
+    own = {"train": train, "validation": validation, "test": test, "test_no_memory": test}
+    for name, tasks in world.tasks.items():
+        assert tasks and {task.labels["episode"] for task in tasks} <= own[name]
+
+
+def test_as_many_questions_are_made_as_the_settings_say(world):
+    assert {name: len(tasks) for name, tasks in world.tasks.items()} == {
+        "train": 60, "validation": 10, "test": 20, "test_no_memory": 10
+    }  # fmt: skip
+    assert all(task.labels["needs_memory"] for task in world.tasks["test"])
+    assert not any(task.labels["needs_memory"] for task in world.tasks["test_no_memory"])
+    needless = sum(not task.labels["needs_memory"] for task in world.tasks["train"])
+    assert needless == round(60 * PodcastConfig().questions.no_memory_share)
+
+
+def test_the_memory_holds_the_episodes_of_every_part(world):
+    for name in ("train", "validation", "test"):
+        chunk = next(chunk for chunk in world.chunks[name] if len(chunk.transcript.split()) > 8)
+        assert world.store.search(chunk.transcript, 1, "full_text")[0].chunk_id == chunk.chunk_id
+
+
+def test_a_call_with_the_quote_finds_the_evidence(world):
+    toolbox = Toolbox(world.registry)
+    for task in world.tasks["test"]:
+        call = ParsedAction(
+            tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
+        )
+        (event,) = asyncio.run(toolbox.run([call], task))
+        assert event.outcome is ToolOutcome.OK and event.metadata["chunk_ids"] == list(task.evidence)
+        assert event.call.result == world.proof(task)
+
+
+def test_a_proof_holds_the_answer(world):
+    assert world.can_prove(world.tasks["test"])
+    for task in world.tasks["test"]:
+        assert task.answer in world.proof(task) and task.labels["quote"] in world.proof(task)
+
+
+def test_the_questions_lie_in_the_run_folder(world, run_path):
+    written = read_questions(run_path / "questions.jsonl")
+    assert written == [task for tasks in world.tasks.values() for task in tasks]
+
+
+def test_the_same_settings_give_the_same_world_and_nothing_is_stored_twice(world, transcripts_path, run_path):
+    config = settings(transcripts_path)
+    again, report = build_world(config, read_world_transcripts(config), run_path)
+    assert again.tasks == world.tasks and again.chunks == world.chunks
+    assert report.num_added == 0 and not report.changes
+    other = settings(transcripts_path, training={"seed": 1})
+    assert build_world(other, read_world_transcripts(other), run_path)[0].tasks != world.tasks
+
+
+def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transcripts_path, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    rows = [
+        {"question": f"Question {number}?", "answer": "Ada", "labels": {"episode": f"e{number // 4}"}}
+        for number in range(40)
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = settings(transcripts_path, questions={"path": str(path)})
+    world, _ = build_world(config, read_world_transcripts(config), tmp_path / "run")
+    parts = {name: world.tasks[name] for name in ("train", "validation", "test")}
+    assert {name: len(tasks) for name, tasks in parts.items()} == {"train": 28, "validation": 4, "test": 8}
+    asked = {name: {task.labels["episode"] for task in tasks} for name, tasks in parts.items()}
+    assert not asked["train"] & asked["test"] and not asked["train"] & asked["validation"]
+    assert not world.can_prove(world.tasks["test"])
+
+
+def test_too_few_questions_of_ones_own_are_told(transcripts_path, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"question": "Who?", "answer": "Ada"}\n')
+    config = settings(transcripts_path, questions={"path": str(path)})
+    with pytest.raises(SettingsError, match="at least 3 are needed"):
+        build_world(config, read_world_transcripts(config), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "message"),
+    [
+        ("questions", {"num_test_episodes": 6}, "6 episodes cannot be split"),
+        ("questions", {"min_quote_words": 40, "max_quote_words": 40}, r"lower questions\.min_quote_words"),
+    ],
+)
+def test_what_gives_no_questions_is_told_before_anything_is_written(
+    transcripts_path, tmp_path, section, changes, message
+):
+    config = settings(transcripts_path, **{section: changes})
+    with pytest.raises(SettingsError, match=message):
+        build_world(config, read_world_transcripts(config), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_transcripts_that_are_not_there_are_told(tmp_path):
+    with pytest.raises(TranscriptError, match="no transcript in this folder"):
+        read_world_transcripts(settings(tmp_path))
