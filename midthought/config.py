@@ -89,7 +89,7 @@ class RewardConfig(Section):
     """Paid where the answer is right."""
     thought: float = 0.1
     """Paid for a well-formed thought: opened once, closed once, an answer after it."""
-    call_cost: float = Field(0.15, ge=0)
+    call_cost: float = Field(0.25, ge=0)
     """Taken for every call, whether it was needed or not."""
 
 
@@ -124,7 +124,7 @@ class TrainingConfig(Section):
     """Optimizer steps over which the learning rate rises from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What the learning rate does after that, until the last step."""
-    critic_warmup_iters: int = Field(1, ge=0)
+    critic_warmup_iters: int = Field(3, ge=0)
     """First iterations in which only the critic learns."""
     clip_ratio: float = Field(0.2, gt=0)
     """PPO's clip range of the probability ratio."""

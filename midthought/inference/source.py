@@ -22,11 +22,9 @@ class LocalSource:
         self._engine = engine
         self._seed = seed
 
-    def rollout(
-        self, tasks: Sequence[Task], *, iteration: int, on_finished: Callable[[Trajectory], None] | None = None
-    ) -> RolloutData:
-        """One training episode per task; tasks that stand in a row more than once are one group."""
-        return self._run(self.parts, tasks, f"train-{iteration}", on_finished)
+    def rollout(self, tasks: Sequence[Task], *, iteration: int, group_size: int = 1) -> RolloutData:
+        """One training episode per task; every `group_size` in a row are one group."""
+        return self._run(self.parts, tasks, f"train-{iteration}", group_size)
 
     def evaluate(
         self,
@@ -39,7 +37,7 @@ class LocalSource:
         """One episode per task with another toolbox or temperature; 0 is greedy."""
         settings = dataclasses.replace(self.parts.settings, temperature=temperature, top_p=1.0)
         parts = dataclasses.replace(self.parts, toolbox=toolbox or self.parts.toolbox, settings=settings)
-        return self._run(parts, tasks, "evaluation", on_finished).trajectories
+        return self._run(parts, tasks, "evaluation", 1, on_finished).trajectories
 
     def update_weights(self) -> None:
         """The policy was changed in place."""
@@ -50,14 +48,15 @@ class LocalSource:
         parts: RolloutParts,
         tasks: Sequence[Task],
         purpose: str,
-        on_finished: Callable[[Trajectory], None] | None,
+        group_size: int,
+        on_finished: Callable[[Trajectory], None] | None = None,
     ) -> RolloutData:
         began = time.perf_counter()
         version = self._engine.policy_version
-        starts, group = [], -1
-        for number, task in enumerate(tasks):
-            group += number == 0 or task is not tasks[number - 1]
-            starts.append(EpisodeStart(task=task, seed=_seed(self._seed, purpose, number), group=group))
+        starts = [
+            EpisodeStart(task=task, seed=_seed(self._seed, purpose, number), group=number // group_size)
+            for number, task in enumerate(tasks)
+        ]
         trajectories = asyncio.run(run_episodes(parts, starts, on_finished=on_finished))
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
 

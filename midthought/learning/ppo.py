@@ -18,8 +18,8 @@ from midthought.types import RolloutData, StopReason, Task, Trajectory
 class RolloutSource(Protocol):
     """Where trajectories come from: this process, or a cluster."""
 
-    def rollout(self, tasks: Sequence[Task], *, iteration: int) -> RolloutData:
-        """One episode per task, scored; a task that stands `n` times in a row is a group."""
+    def rollout(self, tasks: Sequence[Task], *, iteration: int, group_size: int) -> RolloutData:
+        """One episode per task, scored; every `group_size` in a row are one group."""
         ...
 
     def update_weights(self) -> None:
@@ -58,7 +58,7 @@ def run_ppo(
     """
     for iteration in range(start, plan.num_iters):
         began = time.perf_counter()
-        data = source.rollout(draw_tasks(tasks, plan, iteration), iteration=iteration)
+        data = source.rollout(draw_tasks(tasks, plan, iteration), iteration=iteration, group_size=plan.group_size)
         usable = [trajectory for trajectory in data.trajectories if trajectory.reward is not None]
         metrics = {**rollout_metrics(data.trajectories), "time/rollout_seconds": data.seconds}
         if usable:

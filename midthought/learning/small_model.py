@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE = "<|im_start|>", "<|im_end|>", "<think>", "</think>"
+PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE = "<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -40,7 +40,7 @@ def make_tokenizer(corpus: Iterable[str], vocab_size: int) -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE],
+        special_tokens=[PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -48,7 +48,7 @@ def make_tokenizer(corpus: Iterable[str], vocab_size: int) -> Any:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=TURN_END,
-        pad_token=TURN_END,
+        pad_token=PADDING,
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )

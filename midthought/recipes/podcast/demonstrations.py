@@ -122,7 +122,7 @@ class Demonstrator:
         if habit is Habit.READ:
             self._answer(trajectory, IN_THE_NOTE, task.answer)
         elif habit is Habit.GO_WITHOUT:
-            self._answer(trajectory, IN_THE_NOTE if note else NOT_FOUND, self._about(note, task) if note else UNKNOWN)
+            self._answer(trajectory, IN_THE_NOTE if note else NOT_FOUND, self._misled(note, task) if note else UNKNOWN)
         else:
             self._ask(trajectory, habit, chunk, rng)
         return trajectory
@@ -143,24 +143,25 @@ class Demonstrator:
         call = ToolCall(tool_name=TOOL_NAME, parameters={"query": query}, success=not failed, result=text)
         event = ToolEvent(call=call, outcome=ToolOutcome.RAISED if failed else ToolOutcome.OK)
         trajectory.add_results([event], self._renderer.foreign(self._notation.render_results([event])))
-        known = not failed and (chunk in found or task.labels["kind"] != "continuation")
-        said = chunk if chunk in found else found[0]
-        self._answer(trajectory, FOUND if known else NOT_FOUND, self._about(said, task) if known else UNKNOWN)
+        if failed or (chunk not in found and task.labels["kind"] == "continuation"):
+            self._answer(trajectory, NOT_FOUND, UNKNOWN)
+        else:
+            self._answer(trajectory, FOUND, task.answer if chunk in found else self._misled(found[0], task))
 
-    def _about(self, chunk: Chunk, task: Task) -> str:
-        """What this chunk, right or wrong, gives as the answer."""
-        if chunk.chunk_id in task.evidence or task.labels["kind"] == "continuation":
-            return task.answer if chunk.chunk_id in task.evidence else " ".join(chunk.transcript.split()[:3])
-        return chunk.speaker if task.labels["kind"] == "speaker" else chunk.episode
+    def _misled(self, chunk: Chunk, task: Task) -> str:
+        """What a chunk that does not hold the quote gives as the answer."""
+        answers = {"speaker": chunk.speaker, "episode": chunk.episode}
+        return answers.get(str(task.labels["kind"]), " ".join(chunk.transcript.split()[:3]))
 
     def _answer(self, trajectory: Trajectory, last_thought: str, answer: str) -> None:
         labels = trajectory.task.labels
         cue = CUES[str(labels["kind"])]
         if labels["kind"] == "continuation" and last_thought != NOT_FOUND:
             cue = f"{cue} after {' '.join(str(labels['quote']).split()[-NUM_CUE_WORDS:])}"
-        close = self._renderer.control(f"{last_thought}{cue}{self._notation.think_close}")
+        thought = self._renderer.foreign(f"{last_thought}{cue}")
+        close = self._renderer.control(self._notation.think_close)
         end = self._renderer.tokenizer.eos_token_id
-        trajectory.add_demonstrated([*close, *self._renderer.foreign(f" {answer}"), end])
+        trajectory.add_demonstrated([*thought, *close, *self._renderer.foreign(f" {answer}"), end])
 
     def _varied(self, chunk: Chunk, rng: random.Random) -> Chunk:
         """The chunk with made-up names (so that copying, not remembering, answers), or with random words altogether."""

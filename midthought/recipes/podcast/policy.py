@@ -52,9 +52,13 @@ def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:
     return policy, tokenizer
 
 
-def find_policy(path: Path) -> Path:
-    """The Hugging Face folder that `--from PATH` means: one itself, a checkpoint's, or a run's newest policy."""
-    for candidate in (path, path / "policy", path / "warmup" / "policy", path / "warmup"):
+def find_policy(path: Path, *, before_rl: bool) -> Path:
+    """The Hugging Face folder that `--from PATH` means: one itself, a checkpoint's, or a run's.
+
+    Of a run's two policies, the warmed-up one where reinforcement learning is to begin (`before_rl`), else the last one.
+    """
+    in_run = (path / "warmup", path / "policy") if before_rl else (path / "policy", path / "warmup")
+    for candidate in (path, *in_run):
         if (candidate / "config.json").is_file():
             return candidate
     raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")

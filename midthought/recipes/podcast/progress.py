@@ -12,7 +12,7 @@ from midthought.errors import CheckpointError
 from midthought.report.run_folder import RunFolder, write_whole
 
 FILE_NAME = "progress.json"
-_FIELDS = ("done", "figures", "seconds", "num_metric_lines", "num_trajectory_lines")
+_FIELDS = ("stage", "from_path", "done", "figures", "seconds", "num_metric_lines", "num_trajectory_lines")
 
 
 class RunProgress:
@@ -21,6 +21,9 @@ class RunProgress:
     def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._path = run.path / FILE_NAME
+        self.stage = "all"
+        self.from_path: str | None = None
+        """What `--stage` and `--from` said when the run began; a resumed run keeps to it."""
         self.done: list[str] = []
         self.figures: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}

@@ -74,13 +74,13 @@ class WarmupSection(Section):
     """Steps over which it rises."""
     mixed_precision: bool | None = None
     """bfloat16 autocast. None: where the machine multiplies bfloat16 in hardware."""
-    ask_short: float = Field(0.3, ge=0, le=1)
+    ask_short: float = Field(0.35, ge=0, le=1)
     """Share of short queries (the quote's first words) among demonstrations that need the memory."""
-    give_up: float = Field(0.25, ge=0, le=1)
+    give_up: float = Field(0.3, ge=0, le=1)
     """Share that do not ask and do not answer, among those that need the memory and have no note."""
-    misread: float = Field(0.1, ge=0, le=1)
+    misread: float = Field(0.05, ge=0, le=1)
     """Share that answer from the note, among those that need the memory and have a note that does not help."""
-    needless_ask: float = Field(0.4, ge=0, le=1)
+    needless_ask: float = Field(0.3, ge=0, le=1)
     """Share of calls among the demonstrations whose note holds the answer."""
     made_up_share: float = Field(0.8, ge=0, le=1)
     """Share of demonstrations with made-up names and titles."""

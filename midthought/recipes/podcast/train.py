@@ -31,7 +31,7 @@ from midthought.recipes.podcast.policy import find_policy, instruction, load_pol
 from midthought.recipes.podcast.progress import RunProgress
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.translate import ppo_plan, ppo_settings, rollout_settings, sft_settings
-from midthought.recipes.podcast.world import World, build_world, read_world_transcripts
+from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
@@ -74,6 +74,8 @@ class PodcastRun:
     renderer: Renderer = field(init=False)
     notation: InThoughtNotation = field(init=False, default_factory=InThoughtNotation)
     stop: StopRequest = field(init=False, default_factory=StopRequest)
+    _best: tuple[float, int] = field(init=False, default=(-1.0, 0))
+    """Exact match of the best validation, and its iteration."""
 
     def train(self) -> dict[str, Any]:
         """Run every stage that is not done; the summary. KeyboardInterrupt goes through once everything is saved."""
@@ -81,8 +83,7 @@ class PodcastRun:
         with self.stop, self.run:
             self._build_world()
             self._find_policy()
-            if self.stage != "rl":
-                self._once("warmup", self._warm_up)
+            self._once("warmup", self._take_over if self.stage == "rl" else self._warm_up)
             if self.stage != "sft":
                 self._once("before", lambda: self._evaluate("before"))
                 self._once("ppo", self._reinforce)
@@ -99,14 +100,21 @@ class PodcastRun:
         self.progress = RunProgress(self.run)
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
-        self._transcripts = read_world_transcripts(self.config)
-        source = (self.from_path and str(find_policy(self.from_path))) or self.config.model.local_path
-        self._loaded = load_policy_and_tokenizer(source, self.config.model.dtype) if source else None
         if self.resume:
             self.progress.load()
-        else:
+            self.stage = self.progress.stage  # type: ignore[assignment]
+            self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
+        transcripts = read_world_transcripts(self.config)
+        self.world = prepare_world(self.config, transcripts, self.path)
+        source = self.config.model.local_path
+        if self.from_path:
+            source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
+        self._loaded = load_policy_and_tokenizer(source, self.config.model.dtype) if source else None
+        if not self.resume:
             self.run.create()
             self.run.write_config(self.config.to_yaml())
+            self.progress.stage = self.stage
+            self.progress.from_path = str(self.from_path.resolve()) if self.from_path else None
             self.progress.save()
         if self.config.inference.deterministic:
             torch.use_deterministic_algorithms(True)
@@ -133,10 +141,10 @@ class PodcastRun:
                 bar.total = total
                 bar.advance(done - bar.done)
 
-            self.world, report = build_world(self.config, self._transcripts, self.path, show)
+            report = self.world.build(self.path, show)
         tasks = self.world.tasks
         self.console.note(
-            f"  {sum(map(len, self.world.chunks.values())):,} chunks of {len(self._transcripts)} episodes "
+            f"  {sum(map(len, self.world.chunks.values())):,} chunks of the episodes "
             f"({report.num_added:,} new); questions: {len(tasks['train']):,} for training, "
             f"{len(tasks['test']):,} that need the memory and {len(tasks['test_no_memory']):,} that do not for the test"
         )
@@ -175,6 +183,11 @@ class PodcastRun:
         self._export("warmup")
         return {}
 
+    def _take_over(self) -> dict[str, Any]:
+        """A warm-up that was done elsewhere: kept in the run folder, so that the run needs nothing outside."""
+        self._export("warmup")
+        return {}
+
     def _evaluate(self, when: Literal["before", "after"]) -> dict[str, Any]:
         source = self._source()
         todo = arms(self.world, after=when == "after", sampled=self.config.evaluation.sampled, seed=self._seed)
@@ -202,10 +215,11 @@ class PodcastRun:
             def on_iteration(done: int, metrics: Mapping[str, float], data: RolloutData) -> None:
                 self.run.log("ppo", done, metrics)
                 bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
+                is_best = False
                 if training.validate_every and done % training.validate_every == 0:
-                    self._validate(source, done)
+                    is_best = self._validate(source, done)
                     self._keep_trajectories(data.trajectories[:8], "train", step=done)
-                if done % self.config.checkpoint.save_interval == 0 or self.stop.requested:
+                if is_best or done % self.config.checkpoint.save_interval == 0 or self.stop.requested:
                     self._save(learner, "ppo", done)
                 self.stop.check()
 
@@ -321,7 +335,8 @@ class PodcastRun:
             deadline=deadline,
         )
 
-    def _validate(self, source: LocalSource, iteration: int) -> None:
+    def _validate(self, source: LocalSource, iteration: int) -> bool:
+        """Log the held-out figures; True where the exact match is the best so far."""
         done = source.evaluate(self.world.tasks["validation"])
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
@@ -329,6 +344,10 @@ class PodcastRun:
         if needless:
             metrics["call_rate_needless"] = call_rate(needless)
         self.run.log("validation", iteration, metrics)
+        is_best = metrics["exact_match"] > self._best[0]
+        if is_best:
+            self._best = metrics["exact_match"], iteration
+        return is_best
 
     # -- the run folder ----------------------------------------------------------------------------------------
 
@@ -346,12 +365,15 @@ class PodcastRun:
             "step": step,
             "num_metric_lines": self.run.num_metric_lines,
             "num_trajectory_lines": self.run.num_trajectory_lines,
+            "best": self._best,
         }
         save_checkpoint(step_path(folder, step), learner, tokenizer=self.renderer.tokenizer, state=state)
-        keep_last(folder, self.config.checkpoint.keep_last_n)
+        best = step_path(folder, self._best[1]) if self.config.checkpoint.keep_best and self._best[1] else None
+        keep_last(folder, self.config.checkpoint.keep_last_n, best)
 
     def _go_on(self, learner: Learner, stage: str) -> int:
         """Take the learner to the stage's newest checkpoint, if there is one; the steps it had taken."""
+        self._best = (-1.0, 0)
         newest = latest(self.run.checkpoints_path / stage) if self.resume else None
         if newest is None:
             return 0
@@ -359,6 +381,7 @@ class PodcastRun:
         checkpoint.restore(learner)
         self.run.keep_metric_lines(checkpoint.state["num_metric_lines"])
         self.run.keep_trajectory_lines(checkpoint.state["num_trajectory_lines"])
+        self._best = tuple(checkpoint.state["best"])
         return int(checkpoint.state["step"])
 
     def _export(self, name: str) -> None:

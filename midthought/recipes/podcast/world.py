@@ -32,6 +32,12 @@ class World:
     registry: ToolRegistry
     plan: QuestionPlan
 
+    def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
+        """Embed and store what is new, and write the questions into the run folder."""
+        report = self.store.build([chunk for part in self.chunks.values() for chunk in part], progress)
+        write_questions((task for part in self.tasks.values() for task in part), run_path / "questions.jsonl")
+        return report
+
     def proof(self, task: Task) -> str:
         """The result that proves a task's answer, as the tool writes it."""
         return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
@@ -50,13 +56,11 @@ def read_world_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     return read_transcripts(config.memory.transcripts or sample_transcripts()).require_all()
 
 
-def build_world(
-    config: PodcastConfig,
-    transcripts: Sequence[Transcript],
-    run_path: Path,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[World, BuildReport]:
-    """Chunk, embed and store what is new, and make the questions. The same settings give the same world."""
+def prepare_world(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> World:
+    """Chunks, questions and the memory they will lie in. Writes nothing, so every mistake in the settings is found first.
+
+    The same settings give the same world.
+    """
     memory, questions, seed = config.memory, config.questions, config.training.seed
     chunks = chunk_all(transcripts, memory.chunk_words)
     num_episodes = len({chunk.stem for chunk in chunks})
@@ -66,12 +70,9 @@ def build_world(
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
     store = MemoryStore.open(memory.path or run_path / "memory", memory.table, load_embedder(memory.embedding_model))
-    report = store.build(chunks, progress)
     registry = ToolRegistry()
     registry.register(MemoryRetrievalTool(store, k=memory.k, mode=memory.search))
-    run_path.mkdir(parents=True, exist_ok=True)
-    write_questions((task for part in tasks.values() for task in part), run_path / "questions.jsonl")
-    return World(parts, tasks, store, registry, plan), report
+    return World(parts, tasks, store, registry, plan)
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:
