@@ -64,7 +64,7 @@ class QuestionsSection(Section):
 class WarmupSection(Section):
     """Supervised warm-up on demonstrations of mixed habits."""
 
-    num_steps: int = Field(350, ge=0)
+    num_steps: int = Field(450, ge=0)
     """Optimizer steps."""
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per step."""
@@ -80,7 +80,7 @@ class WarmupSection(Section):
     """Share that do not ask and do not answer, among those that need the memory and have no note."""
     misread: float = Field(0.05, ge=0, le=1)
     """Share that answer from the note, among those that need the memory and have a note that does not help."""
-    needless_ask: float = Field(0.3, ge=0, le=1)
+    needless_ask: float = Field(0.25, ge=0, le=1)
     """Share of calls among the demonstrations whose note holds the answer."""
     made_up_share: float = Field(0.8, ge=0, le=1)
     """Share of demonstrations with made-up names and titles."""

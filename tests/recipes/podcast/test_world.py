@@ -8,7 +8,7 @@ import pytest
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.questions import read_questions
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.world import build_world, read_world_transcripts
+from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
 from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, ToolOutcome
 
@@ -23,6 +23,12 @@ def settings(transcripts_path, **changes) -> PodcastConfig:
     return config.merged(changes)
 
 
+def build_world(config: PodcastConfig, run_path):
+    world: World = prepare_world(config, read_world_transcripts(config), run_path)
+    run_path.mkdir(exist_ok=True)
+    return world, world.build(run_path)
+
+
 @pytest.fixture(scope="module")
 def run_path(tmp_path_factory):
     return tmp_path_factory.mktemp("run")
@@ -31,7 +37,7 @@ def run_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def world(transcripts_path, run_path):
     config = settings(transcripts_path)
-    return build_world(config, read_world_transcripts(config), run_path)[0]
+    return build_world(config, run_path)[0]
 
 
 def episodes(chunks):
@@ -87,11 +93,11 @@ def test_the_questions_lie_in_the_run_folder(world, run_path):
 
 def test_the_same_settings_give_the_same_world_and_nothing_is_stored_twice(world, transcripts_path, run_path):
     config = settings(transcripts_path)
-    again, report = build_world(config, read_world_transcripts(config), run_path)
+    again, report = build_world(config, run_path)
     assert again.tasks == world.tasks and again.chunks == world.chunks
     assert report.num_added == 0 and not report.changes
     other = settings(transcripts_path, training={"seed": 1})
-    assert build_world(other, read_world_transcripts(other), run_path)[0].tasks != world.tasks
+    assert build_world(other, run_path)[0].tasks != world.tasks
 
 
 def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transcripts_path, tmp_path):
@@ -102,7 +108,7 @@ def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transc
     ]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     config = settings(transcripts_path, questions={"path": str(path)})
-    world, _ = build_world(config, read_world_transcripts(config), tmp_path / "run")
+    world, _ = build_world(config, tmp_path / "run")
     parts = {name: world.tasks[name] for name in ("train", "validation", "test")}
     assert {name: len(tasks) for name, tasks in parts.items()} == {"train": 28, "validation": 4, "test": 8}
     asked = {name: {task.labels["episode"] for task in tasks} for name, tasks in parts.items()}
@@ -115,7 +121,7 @@ def test_too_few_questions_of_ones_own_are_told(transcripts_path, tmp_path):
     path.write_text('{"question": "Who?", "answer": "Ada"}\n')
     config = settings(transcripts_path, questions={"path": str(path)})
     with pytest.raises(SettingsError, match="at least 3 are needed"):
-        build_world(config, read_world_transcripts(config), tmp_path / "run")
+        build_world(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -131,7 +137,7 @@ def test_what_gives_no_questions_is_told_before_anything_is_written(
 ):
     config = settings(transcripts_path, **{section: changes})
     with pytest.raises(SettingsError, match=message):
-        build_world(config, read_world_transcripts(config), tmp_path / "run")
+        build_world(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
