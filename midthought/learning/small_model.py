@@ -139,4 +139,5 @@ def begin_as_induction_circuit(policy: Any) -> None:
 
 
 def _orthogonal(size: int) -> Tensor:
-    return torch.linalg.qr(torch.randn(size, size))[0]
+    """A random rotation, computed in double precision: LAPACK's last bits depend on where its buffers lie."""
+    return torch.linalg.qr(torch.randn(size, size, dtype=torch.float64))[0].float()

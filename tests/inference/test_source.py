@@ -74,7 +74,7 @@ def test_a_rollout_gives_one_scored_episode_per_task_in_order(make_source):
 
 
 def test_tasks_in_a_row_are_one_group_and_its_episodes_differ(make_source):
-    done = make_source().rollout([TASKS[0]] * 3 + [TASKS[1]] * 3, iteration=0).trajectories
+    done = make_source().rollout([TASKS[0]] * 3 + [TASKS[1]] * 3, iteration=0, group_size=3).trajectories
     assert [trajectory.group for trajectory in done] == [0, 0, 0, 1, 1, 1]
     assert len({trajectory.seed for trajectory in done}) == 6
     assert len(set(map(str, written(done[:3])))) > 1
@@ -140,8 +140,5 @@ def test_new_weights_are_a_new_policy_version(make_source):
 
 def test_every_episode_is_told_as_it_ends(make_source):
     told = []
-    source = make_source()
-    data = source.rollout(TASKS, iteration=0, on_finished=told.append)
-    assert sorted(map(id, told)) == sorted(map(id, data.trajectories))
-    told.clear()
-    assert len(source.evaluate(TASKS, on_finished=told.append)) == len(told) == 3
+    done = make_source().evaluate(TASKS, on_finished=told.append)
+    assert len(done) == 3 and sorted(map(id, told)) == sorted(map(id, done))

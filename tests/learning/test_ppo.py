@@ -26,7 +26,7 @@ class FakeSource:
         self.asked: list[tuple[int, list[str]]] = []
         self.log: list[str] = []
 
-    def rollout(self, tasks, *, iteration):
+    def rollout(self, tasks, *, iteration, group_size):
         self.asked.append((iteration, [task.task_id for task in tasks]))
         self.log.append("rollout")
         return RolloutData(trajectories=[self.play(task) for task in tasks], seconds=0.5)

@@ -123,8 +123,9 @@ class PodcastRun:
         """Do a stage unless an earlier process finished it; lines that it half wrote then are dropped first."""
         if stage in self.progress.done:
             return
-        self.run.keep_metric_lines(self.progress.num_metric_lines)
-        self.run.keep_trajectory_lines(self.progress.num_trajectory_lines)
+        if latest(self.run.checkpoints_path / stage) is None:  # else the checkpoint says how many lines are its own
+            self.run.keep_metric_lines(self.progress.num_metric_lines)
+            self.run.keep_trajectory_lines(self.progress.num_trajectory_lines)
         try:
             with self.progress.timed(stage):
                 figures = work()
@@ -189,7 +190,7 @@ class PodcastRun:
         return {}
 
     def _evaluate(self, when: Literal["before", "after"]) -> dict[str, Any]:
-        source = self._source()
+        source = self._source(self.config.training.num_train_iters if when == "after" else 0)
         todo = arms(self.world, after=when == "after", sampled=self.config.evaluation.sampled, seed=self._seed)
         num_episodes = sum(len(arm.tasks) for arm in todo)
         with self.console.stage(f"Evaluation {when}", total=num_episodes, unit="episodes") as bar:
@@ -208,7 +209,7 @@ class PodcastRun:
         reference = frozen_copy(self.policy)
         learner = Learner(self.policy, critic, reference, ppo_settings(self.config))
         start = self._go_on(learner, "ppo")
-        source = self._source()
+        source = self._source(policy_version=start)
         with self.console.stage("PPO", total=training.num_train_iters, unit="iterations") as bar:
             bar.start_at(start)
 
@@ -277,8 +278,8 @@ class PodcastRun:
             }
         )
 
-    def _source(self) -> LocalSource:
-        """The rollout loop over the present policy, in this process."""
+    def _source(self, policy_version: int = 0) -> LocalSource:
+        """The rollout loop over the present policy, in this process. The version counts the updates so far."""
         inference, world = self.config.inference, self.world
         spoken = instruction(self.config)
         longest = max(
@@ -291,6 +292,7 @@ class PodcastRun:
             max_seq_len=longest + inference.max_tokens,
             deterministic=inference.deterministic,
         )
+        engine.policy_version = policy_version
         environment = QuestionEnvironment(self._reward())
         parts = RolloutParts(
             engine=engine,
