@@ -107,7 +107,7 @@ class PodcastRun:
         transcripts = read_world_transcripts(self.config)
         self.world = prepare_world(self.config, transcripts, self.path)
         source = self.config.model.local_path
-        if self.from_path:
+        if self.from_path and "warmup" not in self.progress.done:
             source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
         self._loaded = load_policy_and_tokenizer(source, self.config.model.dtype) if source else None
         if not self.resume:
