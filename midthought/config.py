@@ -89,7 +89,7 @@ class RewardConfig(Section):
     """Paid where the answer is right."""
     thought: float = 0.1
     """Paid for a well-formed thought: opened once, closed once, an answer after it."""
-    call_cost: float = Field(0.35, ge=0)
+    call_cost: float = Field(0.1, ge=0)
     """Taken for every call, whether it was needed or not."""
 
 
@@ -98,9 +98,9 @@ class TrainingConfig(Section):
 
     seed: int = 0
     """Seed of everything drawn at random: the split, the questions, the weights, the sampling."""
-    num_train_iters: int = Field(30, ge=0)
+    num_train_iters: int = Field(100, ge=0)
     """Iterations: rollouts of `batch_size` episodes, then the update on them."""
-    batch_size: int = Field(128, ge=1)
+    batch_size: int = Field(32, ge=1)
     """Episodes per iteration."""
     mini_batch_size: int = Field(32, ge=1)
     """Episodes per optimizer step."""
@@ -116,15 +116,15 @@ class TrainingConfig(Section):
     """Discount per token."""
     lam: float = Field(1.0, ge=0, le=1)
     """GAE's lambda, per token."""
-    learning_rate: float = Field(2e-4, gt=0)
+    learning_rate: float = Field(1e-5, gt=0)
     """Of the policy (AdamW)."""
-    critic_learning_rate: float = Field(2e-3, gt=0)
+    critic_learning_rate: float = Field(1e-5, gt=0)
     """Of the critic (AdamW)."""
     warmup_steps: int = Field(2, ge=0)
     """Optimizer steps over which the learning rate rises from 0."""
-    lr_schedule: Literal["constant", "linear", "cosine"] = "linear"
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What the learning rate does after that, until the last step."""
-    critic_warmup_iters: int = Field(3, ge=0)
+    critic_warmup_iters: int = Field(0, ge=0)
     """First iterations in which only the critic learns."""
     clip_ratio: float = Field(0.2, gt=0)
     """PPO's clip range of the probability ratio."""
@@ -132,13 +132,13 @@ class TrainingConfig(Section):
     """Lower clip range where it differs."""
     clip_ratio_high: float | None = None
     """Upper clip range where it differs."""
-    cliprange_value: float = Field(0.5, gt=0)
+    cliprange_value: float = Field(0.2, gt=0)
     """Clip range of the value function's change."""
     value_loss_coef: float = Field(0.5, ge=0)
     """Weight of the value loss where the trunk is shared; a separate critic has an optimizer of its own."""
-    entropy_coef: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(0.01, ge=0)
     """Weight of the entropy bonus."""
-    kl_coef: float = Field(0.05, ge=0)
+    kl_coef: float = Field(0.01, ge=0)
     """Weight of the KL divergence to the warm-up model, taken from the reward of every policy token."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are clipped to this norm."""

@@ -10,7 +10,7 @@ from midthought.config import parse_assignments, read_yaml
 from midthought.errors import CheckpointError, SettingsError, near_names
 
 STAGES = ("sft", "rl", "all")
-SHIPPED = ("tiny", "seed", "cluster")
+SHIPPED = ("tiny", "own", "seed", "cluster")
 
 
 def run(
@@ -23,17 +23,23 @@ def run(
     from_path: Path | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, seed, cluster."""
+    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, own, seed, cluster.
+
+    Without it: `own` where a model is given by `model.local_path`, else `tiny`.
+    """
     from midthought.recipes.podcast.settings import PodcastConfig
 
     if stage not in STAGES:
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
     if resume and not (path / "config.yaml").is_file():
         raise CheckpointError(f"{path} holds no run to go on with; give its folder with --run")
-    file = path / "config.yaml" if resume and config is None else config or Path("tiny")
+    assigned = parse_assignments(words)
+    gives_model = bool(isinstance(assigned.get("model"), dict) and assigned["model"].get("local_path"))
+    default = path / "config.yaml" if resume else Path("own" if gives_model else "tiny")
+    file = config or default
     if str(file) in SHIPPED and not file.exists():
         file = Path(__file__).parent / f"{file}.yaml"
-    settings = PodcastConfig().merged(read_yaml(file)).merged(parse_assignments(words))
+    settings = PodcastConfig().merged(read_yaml(file)).merged(assigned)
     from midthought.recipes.podcast.train import PodcastRun  # loads torch; wrong settings are told before
 
     return PodcastRun(settings, path, console, stage, from_path, resume).train()  # type: ignore[arg-type]

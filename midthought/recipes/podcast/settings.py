@@ -64,11 +64,11 @@ class QuestionsSection(Section):
 class WarmupSection(Section):
     """Supervised warm-up on demonstrations of mixed habits."""
 
-    num_steps: int = Field(450, ge=0)
+    num_steps: int = Field(100, ge=0)
     """Optimizer steps."""
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per step."""
-    learning_rate: float = Field(3e-3, gt=0)
+    learning_rate: float = Field(2e-5, gt=0)
     """Peak learning rate (AdamW)."""
     warmup_steps: int = Field(20, ge=0)
     """Steps over which it rises."""
@@ -82,9 +82,9 @@ class WarmupSection(Section):
     """Share that answer from the note, among those that need the memory and have a note that does not help."""
     needless_ask: float = Field(0.25, ge=0, le=1)
     """Share of calls among the demonstrations whose note holds the answer."""
-    made_up_share: float = Field(0.8, ge=0, le=1)
+    made_up_share: float = Field(0.3, ge=0, le=1)
     """Share of demonstrations with made-up names and titles."""
-    random_text_share: float = Field(0.3, ge=0, le=1)
+    random_text_share: float = Field(0.0, ge=0, le=1)
     """Share of demonstrations made of random tokens altogether."""
 
 
