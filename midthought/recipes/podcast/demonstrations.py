@@ -132,7 +132,7 @@ class Demonstrator:
         query = str(task.labels["quote"])
         found = [chunk]
         if habit is Habit.ASK_SHORT:
-            query = " ".join(query.split()[: rng.randint(2, 3)])
+            query = " ".join(query.split()[: rng.randint(1, 2)])
             found = found if rng.random() < 0.2 else []
         while len(found) < self._num_results:
             found.insert(rng.randint(0, len(found)), self._varied(rng.choice(self._chunks), rng))
