@@ -71,19 +71,31 @@ def interval(summary: Summary, key: str) -> tuple[float, float] | None:
 
 
 def verdict(summary: Summary) -> tuple[str, str]:
-    """What the run came to, in one sentence (HTML), and what supports or weakens it, in plain words (HTML)."""
-    before, after = number(summary, "before.exact_match"), number(summary, "after.exact_match")
-    if after is None:
+    """What the run came to, in one sentence (HTML), and what supports or weakens it, in plain words (HTML).
+
+    Where both were measured the sentence is about sampled answers, which is what training changes; greedy ones follow.
+    """
+    greedy = number(summary, "before.exact_match"), number(summary, "after.exact_match")
+    if greedy[1] is None:
         return "This run has not been evaluated yet.", "Its figures will stand here once the last evaluation is done."
+    sampled = number(summary, "before.sampled_exact_match"), number(summary, "after.sampled_exact_match")
     num_questions = number(summary, "num_questions")
     where = f" on {num_questions:,.0f} held-out questions" if num_questions else ""
-    if before is None:
-        return f"Exact match{where}: <b>{after:.3f}</b>", _support(summary)
+    if None in sampled:
+        return f"Exact match{where}: {_change(*greedy)}", _support(summary)
+    return (
+        f"Sampled exact match{where}: {_change(*sampled)}",
+        f"Greedy: {'' if greedy[0] is None else f'{greedy[0]:.3f} → '}{greedy[1]:.3f}. {_support(summary)}",
+    )
+
+
+def _change(before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return f"<b>{after:.3f}</b>"
     gain = after - before
     return (
-        f"Exact match{where}: <b>{before:.3f}</b> <span class='arrow' aria-label='to'>→</span> <b>{after:.3f}</b> "
-        f"<span class='gain {'up' if gain > 0 else 'down'}'>{signed(gain)}</span>",
-        _support(summary),
+        f"<b>{before:.3f}</b> <span class='arrow' aria-label='to'>→</span> <b>{after:.3f}</b> "
+        f"<span class='gain {'up' if gain > 0 else 'down'}'>{signed(gain)}</span>"
     )
 
 

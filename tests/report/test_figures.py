@@ -18,6 +18,13 @@ def test_the_verdict_says_before_after_and_gain() -> None:
     assert "down" in verdict({**AFTER, "after.exact_match": 0.2})[0]
 
 
+def test_the_verdict_is_about_sampled_answers_where_they_were_measured_and_names_the_greedy_ones() -> None:
+    sampled = {"before.sampled_exact_match": 0.5, "after.sampled_exact_match": 0.75}
+    sentence, support = verdict({"before.exact_match": 0.9, "after.exact_match": 0.875, **sampled})
+    assert "Sampled" in sentence and "0.500" in sentence and "0.750" in sentence and "+0.250" in sentence
+    assert support.startswith("Greedy: 0.900 → 0.875.")
+
+
 def test_the_verdict_says_whether_the_score_comes_from_the_tool() -> None:
     _, good = verdict({**AFTER, "after.tool_off.exact_match": 0.10, "after.shuffled.exact_match": 0.02})
     assert "the score comes from what the tool says" in good

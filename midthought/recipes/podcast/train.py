@@ -21,7 +21,7 @@ from midthought.inference.rollout import RolloutParts
 from midthought.inference.source import LocalSource
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.model import Critic, frozen_copy, quiet_transformers
 from midthought.learning.ppo import run_ppo
 from midthought.learning.sft import bfloat16_is_fast, run_sft
 from midthought.learning.stopping import StopRequest
@@ -390,8 +390,9 @@ class PodcastRun:
         """The policy as a Hugging Face folder in the run folder, whole or not at all."""
         target, partial = self.path / name, self.path / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        self.policy.save_pretrained(partial, safe_serialization=True)
-        self.renderer.tokenizer.save_pretrained(partial)
+        with quiet_transformers():
+            self.policy.save_pretrained(partial)
+            self.renderer.tokenizer.save_pretrained(partial)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
 
