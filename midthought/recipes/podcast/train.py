@@ -6,55 +6,36 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from midthought.env.rewards import WeightedReward, correct, num_calls, well_formed_thought
-from midthought.env.thought import final_answer, matches
 from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
-from midthought.inference.local import LocalEngine
-from midthought.inference.rollout import RolloutParts
 from midthought.inference.source import LocalSource
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy, quiet_transformers
 from midthought.learning.ppo import run_ppo
-from midthought.learning.sft import bfloat16_is_fast, run_sft
 from midthought.learning.stopping import StopRequest
-from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits, messages
+from midthought.recipes.podcast.demonstrations import CLEAN, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
-from midthought.recipes.podcast.policy import find_policy, instruction, load_policy_and_tokenizer, make_small_policy
+from midthought.recipes.podcast.policy import find_policy, load_policy_and_tokenizer, make_small_policy
 from midthought.recipes.podcast.progress import RunProgress
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.translate import ppo_plan, ppo_settings, rollout_settings, sft_settings
+from midthought.recipes.podcast.translate import ppo_plan, ppo_settings, sft_settings
+from midthought.recipes.podcast.workshop import Workshop
 from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
-from midthought.tools.schedule import Toolbox
-from midthought.types import Reward, RolloutData, Trajectory
+from midthought.types import RolloutData, Trajectory
 
 Stage = Literal["sft", "rl", "all"]
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionEnvironment:
-    """One question, one answer: nobody replies; the reward is computed from the record."""
-
-    reward: WeightedReward
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return self.reward(trajectory)
 
 
 @dataclass
@@ -70,9 +51,7 @@ class PodcastRun:
     run: RunFolder = field(init=False)
     progress: RunProgress = field(init=False)
     world: World = field(init=False)
-    policy: Any = field(init=False)
-    renderer: Renderer = field(init=False)
-    notation: InThoughtNotation = field(init=False, default_factory=InThoughtNotation)
+    workshop: Workshop = field(init=False)
     stop: StopRequest = field(init=False, default_factory=StopRequest)
     _best: tuple[float, int] = field(init=False, default=(-1.0, 0))
     """Exact match of the best validation, and its iteration."""
@@ -88,7 +67,7 @@ class PodcastRun:
                 self._once("before", lambda: self._evaluate("before"))
                 self._once("ppo", self._reinforce)
                 self._once("after", lambda: self._evaluate("after"))
-                if self.config.evaluation.control_arm:
+                if self.config.evaluation.control_arm and self.stage == "all":
                     self._once("control", self._control)
             return self._report()
 
@@ -155,8 +134,8 @@ class PodcastRun:
             if finished in self.progress.done:
                 self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.dtype)
                 break
-        self.policy, tokenizer = self._loaded or self._begin()
-        self.renderer = Renderer(tokenizer)
+        policy, tokenizer = self._loaded or self._begin()
+        self.workshop = Workshop(self.config, self.world, policy, Renderer(tokenizer))
 
     def _begin(self) -> tuple[Any, Any]:
         """Policy and tokenizer as they are before any training."""
@@ -166,7 +145,7 @@ class PodcastRun:
 
     def _warm_up(self) -> dict[str, Any]:
         settings = self.config.warmup
-        learner = Learner(self.policy, None, None, sft_settings(self.config, settings.num_steps))
+        learner = Learner(self.workshop.policy, None, None, sft_settings(self.config, settings.num_steps))
         start = self._go_on(learner, "warmup")
         every = 10 * self.config.checkpoint.save_interval
         with self.console.stage("Warm-up (SFT)", total=settings.num_steps, unit="steps") as bar:
@@ -180,7 +159,7 @@ class PodcastRun:
                 self.stop.check()
 
             habits = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
-            self._supervise(learner, habits, start, settings.num_steps, on_step)
+            self.workshop.supervise(learner, habits, start, settings.num_steps, on_step)
         self._export("warmup")
         return {}
 
@@ -190,8 +169,10 @@ class PodcastRun:
         return {}
 
     def _evaluate(self, when: Literal["before", "after"]) -> dict[str, Any]:
-        source = self._source(self.config.training.num_train_iters if when == "after" else 0)
-        todo = arms(self.world, after=when == "after", sampled=self.config.evaluation.sampled, seed=self._seed)
+        source = self.workshop.source(self.config.training.num_train_iters if when == "after" else 0)
+        todo = arms(
+            self.world, after=when == "after", sampled=self.config.evaluation.sampled, seed=self.config.training.seed
+        )
         num_episodes = sum(len(arm.tasks) for arm in todo)
         with self.console.stage(f"Evaluation {when}", total=num_episodes, unit="episodes") as bar:
 
@@ -199,17 +180,17 @@ class PodcastRun:
                 self._keep_trajectories(done, f"{when}.{arm.name}".rstrip("."))
                 self.stop.check()
 
-            figures = run_arms(source, todo, self._is_right, on_arm, lambda _: bar.advance(1))
+            figures = run_arms(source, todo, self.workshop.is_right, on_arm, lambda _: bar.advance(1))
         found = {f"{when}.{name}": value for name, value in figures.items()}
         return found | (world_figures(self.world) if when == "before" else {})
 
     def _reinforce(self) -> dict[str, Any]:
         training = self.config.training
-        critic = Critic.separate(self.policy) if self.config.model.critic == "separate" else Critic.shared(self.policy)
-        reference = frozen_copy(self.policy)
-        learner = Learner(self.policy, critic, reference, ppo_settings(self.config))
+        policy = self.workshop.policy
+        critic = Critic.separate(policy) if self.config.model.critic == "separate" else Critic.shared(policy)
+        learner = Learner(policy, critic, frozen_copy(policy), ppo_settings(self.config))
         start = self._go_on(learner, "ppo")
-        source = self._source(policy_version=start)
+        source = self.workshop.source(policy_version=start)
         with self.console.stage("PPO", total=training.num_train_iters, unit="iterations") as bar:
             bar.start_at(start)
 
@@ -224,18 +205,19 @@ class PodcastRun:
                     self._save(learner, "ppo", done)
                 self.stop.check()
 
-            plan, tasks = ppo_plan(self.config, self._pad), self.world.tasks["train"]
+            plan, tasks = ppo_plan(self.config, self.workshop.pad_token_id), self.world.tasks["train"]
             run_ppo(source, learner, tasks, plan, start=start, on_iteration=on_iteration)
         self._export("policy")
         return {}
 
     def _control(self) -> dict[str, Any]:
         """The same model from the same start, taught by clean demonstrations for as long as warm-up and PPO took."""
-        self.policy, _ = self._begin()
+        policy, _ = self._begin()
+        workshop = replace(self.workshop, policy=policy)
         seconds = self.progress.seconds["warmup"] + self.progress.seconds["ppo"]
         deadline = time.monotonic() + seconds
         num_steps = round(self.config.warmup.num_steps * seconds / self.progress.seconds["warmup"])
-        learner = Learner(self.policy, None, None, sft_settings(self.config, num_steps))
+        learner = Learner(policy, None, None, sft_settings(self.config, num_steps))
         with self.console.stage("Control arm (SFT only)", total=num_steps, unit="steps") as bar:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
@@ -243,106 +225,22 @@ class PodcastRun:
                 bar.advance(1, loss=metrics["loss"])
                 self.stop.check()
 
-            self._supervise(learner, CLEAN, 0, num_steps, on_step, deadline)
-        done = self._source().evaluate(self.world.tasks["test"])
+            workshop.supervise(learner, CLEAN, 0, num_steps, on_step, deadline)
+        done = workshop.source().evaluate(self.world.tasks["test"])
         return {
-            "control.exact_match": sum(map(self._is_right, done)) / len(done),
+            "control.exact_match": sum(map(self.workshop.is_right, done)) / len(done),
             "control.num_steps": learner.num_steps,
         }
-
-    # -- what the stages are made of ---------------------------------------------------------------------------
-
-    @property
-    def _seed(self) -> int:
-        return self.config.training.seed
-
-    @property
-    def _pad(self) -> int:
-        return int(self.renderer.tokenizer.pad_token_id)
-
-    @property
-    def _end_tokens(self) -> list[str]:
-        return [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
-
-    def _is_right(self, trajectory: Trajectory) -> bool:
-        truths = (trajectory.task.answer, *trajectory.task.aliases)
-        return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
-
-    def _reward(self) -> WeightedReward:
-        weights, decode, end = self.config.reward, self.renderer.decode, self._end_tokens
-        return WeightedReward(
-            {
-                "correct": (weights.correct, correct(decode, end)),
-                "thought": (weights.thought, well_formed_thought(decode, end)),
-                "calls": (-weights.call_cost, num_calls),
-            }
-        )
-
-    def _source(self, policy_version: int = 0) -> LocalSource:
-        """The rollout loop over the present policy, in this process. The version counts the updates so far."""
-        inference, world = self.config.inference, self.world
-        spoken = instruction(self.config)
-        longest = max(
-            len(self.renderer.prompt(messages(task, spoken))) for tasks in world.tasks.values() for task in tasks
-        )
-        engine = LocalEngine(
-            self.policy,
-            eos_token_ids=self.renderer.eos_token_ids,
-            max_num_seqs=inference.max_num_seqs,
-            max_seq_len=longest + inference.max_tokens,
-            deterministic=inference.deterministic,
-        )
-        engine.policy_version = policy_version
-        environment = QuestionEnvironment(self._reward())
-        parts = RolloutParts(
-            engine=engine,
-            renderer=self.renderer,
-            notation=self.notation,
-            toolbox=Toolbox(world.registry, timeout_seconds=inference.tool_timeout_seconds),
-            messages=lambda task: messages(task, spoken),
-            environment=lambda task: environment,
-            settings=rollout_settings(self.config),
-        )
-        return LocalSource(parts, engine, seed=self._seed)
-
-    def _supervise(
-        self,
-        learner: Learner,
-        habits: Habits,
-        start: int,
-        num_steps: int,
-        on_step: Callable[[int, Mapping[str, float]], None],
-        deadline: float | None = None,
-    ) -> None:
-        settings = self.config.warmup
-        demonstrator = Demonstrator(
-            self.world.chunks["train"],
-            self.renderer,
-            self.notation,
-            self.world.plan,
-            habits=habits,
-            made_up_share=settings.made_up_share,
-            random_text_share=settings.random_text_share,
-            num_results=self.config.memory.k,
-            instruction=instruction(self.config),
-        )
-        run_sft(
-            learner,
-            lambda step: demonstrator.batch(self._seed, step, settings.batch_tokens),
-            start=start,
-            num_steps=num_steps,
-            pad_token_id=self._pad,
-            mixed_precision=bfloat16_is_fast() if settings.mixed_precision is None else settings.mixed_precision,
-            on_step=on_step,
-            deadline=deadline,
-        )
 
     def _validate(self, source: LocalSource, iteration: int) -> bool:
         """Log the held-out figures; True where the exact match is the best so far."""
         done = source.evaluate(self.world.tasks["validation"])
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
-        metrics = {"exact_match": sum(map(self._is_right, done)) / len(done), "call_rate_needed": call_rate(needed)}
+        metrics = {
+            "exact_match": sum(map(self.workshop.is_right, done)) / len(done),
+            "call_rate_needed": call_rate(needed),
+        }
         if needless:
             metrics["call_rate_needless"] = call_rate(needless)
         self.run.log("validation", iteration, metrics)
@@ -356,7 +254,8 @@ class PodcastRun:
     def _keep_trajectories(self, done: Sequence[Trajectory], arm: str, step: int = 0) -> None:
         shown = done[: self.config.evaluation.num_shown]
         rows = [
-            trajectory_row(t, self.renderer.decode, step=step, arm=arm, exact_match=self._is_right(t)) for t in shown
+            trajectory_row(t, self.workshop.renderer.decode, step=step, arm=arm, exact_match=self.workshop.is_right(t))
+            for t in shown
         ]
         self.run.add_trajectories(rows)
 
@@ -369,7 +268,7 @@ class PodcastRun:
             "num_trajectory_lines": self.run.num_trajectory_lines,
             "best": self._best,
         }
-        save_checkpoint(step_path(folder, step), learner, tokenizer=self.renderer.tokenizer, state=state)
+        save_checkpoint(step_path(folder, step), learner, tokenizer=self.workshop.renderer.tokenizer, state=state)
         best = step_path(folder, self._best[1]) if self.config.checkpoint.keep_best and self._best[1] else None
         keep_last(folder, self.config.checkpoint.keep_last_n, best)
 
@@ -391,8 +290,8 @@ class PodcastRun:
         target, partial = self.path / name, self.path / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         with quiet_transformers():
-            self.policy.save_pretrained(partial)
-            self.renderer.tokenizer.save_pretrained(partial)
+            self.workshop.policy.save_pretrained(partial)
+            self.workshop.renderer.tokenizer.save_pretrained(partial)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
 
@@ -404,7 +303,7 @@ class PodcastRun:
             "seconds": sum(seconds.values()),
             **{f"seconds.{stage}": spent for stage, spent in self.progress.seconds.items()},
             "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "seed": self._seed,
+            "seed": self.config.training.seed,
         }
         self.run.write_summary(summary)
         report = write_report(self.path)

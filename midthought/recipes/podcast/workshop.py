@@ -1,0 +1,129 @@
+"""One policy at work in one world: its rollouts, its reward, its supervised steps. Knows no stage and no run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from midthought.env.rewards import WeightedReward, correct, num_calls, well_formed_thought
+from midthought.env.thought import final_answer, matches
+from midthought.inference.local import LocalEngine
+from midthought.inference.rollout import RolloutParts
+from midthought.inference.source import LocalSource
+from midthought.learning.learner import Learner
+from midthought.learning.sft import bfloat16_is_fast, run_sft
+from midthought.recipes.podcast.demonstrations import Demonstrator, Habits, messages
+from midthought.recipes.podcast.policy import instruction
+from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.translate import rollout_settings
+from midthought.recipes.podcast.world import World
+from midthought.text import Renderer
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.schedule import Toolbox
+from midthought.types import Reward, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionEnvironment:
+    """One question, one answer: nobody replies; the reward is computed from the record."""
+
+    reward: WeightedReward
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        return self.reward(trajectory)
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What every stage needs around a policy. The policy's weights change in place."""
+
+    config: PodcastConfig
+    world: World
+    policy: Any
+    renderer: Renderer
+    notation: InThoughtNotation = field(default_factory=InThoughtNotation)
+
+    @property
+    def pad_token_id(self) -> int:
+        return int(self.renderer.tokenizer.pad_token_id)
+
+    @property
+    def _end_tokens(self) -> list[str]:
+        return [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
+
+    def is_right(self, trajectory: Trajectory) -> bool:
+        truths = (trajectory.task.answer, *trajectory.task.aliases)
+        return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
+
+    def _reward(self) -> WeightedReward:
+        weights, decode, end = self.config.reward, self.renderer.decode, self._end_tokens
+        return WeightedReward(
+            {
+                "correct": (weights.correct, correct(decode, end)),
+                "thought": (weights.thought, well_formed_thought(decode, end)),
+                "calls": (-weights.call_cost, num_calls),
+            }
+        )
+
+    def source(self, policy_version: int = 0) -> LocalSource:
+        """The rollout loop over the present policy, in this process. The version counts the updates so far."""
+        inference, world = self.config.inference, self.world
+        spoken = instruction(self.config)
+        longest = max(
+            len(self.renderer.prompt(messages(task, spoken))) for tasks in world.tasks.values() for task in tasks
+        )
+        engine = LocalEngine(
+            self.policy,
+            eos_token_ids=self.renderer.eos_token_ids,
+            max_num_seqs=inference.max_num_seqs,
+            max_seq_len=longest + inference.max_tokens,
+            deterministic=inference.deterministic,
+        )
+        engine.policy_version = policy_version
+        environment = QuestionEnvironment(self._reward())
+        parts = RolloutParts(
+            engine=engine,
+            renderer=self.renderer,
+            notation=self.notation,
+            toolbox=Toolbox(world.registry, timeout_seconds=inference.tool_timeout_seconds),
+            messages=lambda task: messages(task, spoken),
+            environment=lambda task: environment,
+            settings=rollout_settings(self.config),
+        )
+        return LocalSource(parts, engine, seed=self.config.training.seed)
+
+    def supervise(
+        self,
+        learner: Learner,
+        habits: Habits,
+        start: int,
+        num_steps: int,
+        on_step: Callable[[int, Mapping[str, float]], None],
+        deadline: float | None = None,
+    ) -> None:
+        settings = self.config.warmup
+        demonstrator = Demonstrator(
+            self.world.chunks["train"],
+            self.renderer,
+            self.notation,
+            self.world.plan,
+            habits=habits,
+            made_up_share=settings.made_up_share,
+            random_text_share=settings.random_text_share,
+            num_results=self.config.memory.k,
+            instruction=instruction(self.config),
+        )
+        run_sft(
+            learner,
+            lambda step: demonstrator.batch(self.config.training.seed, step, settings.batch_tokens),
+            start=start,
+            num_steps=num_steps,
+            pad_token_id=self.pad_token_id,
+            mixed_precision=bfloat16_is_fast() if settings.mixed_precision is None else settings.mixed_precision,
+            on_step=on_step,
+            deadline=deadline,
+        )
