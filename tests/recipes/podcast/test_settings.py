@@ -20,7 +20,7 @@ def load(name: str) -> PodcastConfig:
 
 
 def test_the_yaml_files_are_those_that_are_named():
-    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(SHIPPED) == {"tiny", "seed", "cluster"}
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(SHIPPED) == {"tiny", "own", "seed", "cluster"}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -30,8 +30,10 @@ def test_a_yaml_file_that_ships_loads_and_comes_back_from_its_own_yaml(name, tmp
     assert PodcastConfig().merged(read_yaml(tmp_path / "again.yaml")) == config
 
 
-def test_tiny_is_the_defaults_and_needs_nothing_from_outside():
-    assert load("tiny") == PodcastConfig()
+def test_tiny_needs_nothing_from_outside_and_a_given_model_is_trained_more_gently():
+    tiny, own = load("tiny"), load("own")
+    assert own.warmup.learning_rate < tiny.warmup.learning_rate / 10
+    assert own.training.learning_rate < tiny.training.learning_rate / 10
     assert load("tiny").model.local_path == "" and load("tiny").memory.embedding_model == "minilm"
 
 
