@@ -41,7 +41,7 @@ def start(run: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors.decode()
 
 
@@ -59,12 +59,12 @@ def trajectories(run: Path) -> list[dict[str, object]]:
 
 def stop_at(process: subprocess.Popen[bytes], run: Path, num_lines: int, how: signal.Signals) -> int:
     """Send the signal once the metrics have so many lines; the exit code."""
-    file, deadline = run / "metrics.jsonl", time.monotonic() + 120
+    file, deadline = run / "metrics.jsonl", time.monotonic() + 400
     while not file.exists() or len(file.read_bytes().splitlines()) < num_lines:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1].decode()
         time.sleep(0.005)
     process.send_signal(how)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     return process.returncode
 
 
