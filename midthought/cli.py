@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -83,7 +83,7 @@ def memory_build(
 
     console = Console()
     with console.stage("Memory", unit="chunks embedded") as bar:
-        report = build_memory(transcripts, path, chunk_words, load_embedder(embedding_model), _show_on(bar))
+        report = build_memory(transcripts, path, chunk_words, load_embedder(embedding_model), bar.follow)
     typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
 
 
@@ -131,7 +131,7 @@ def memory_embed(
     from midthought.report.console import Console
 
     with Console().stage("Embedding", unit="chunks") as bar:
-        rows = embed_chunks(read_chunks(chunks), load_embedder(embedding_model), _show_on(bar))
+        rows = embed_chunks(read_chunks(chunks), load_embedder(embedding_model), bar.follow)
     write_rows(rows, out)
     typer.echo(f"{out}: {rows.num_rows} chunks")
 
@@ -165,14 +165,6 @@ def memory_questions(
     tasks = make_questions(read, QuestionPlan(num_questions, needless_share=no_memory_share), seed, memory=read)
     write_questions(tasks, out)
     typer.echo(f"{out}: {len(tasks)} questions")
-
-
-def _show_on(bar: Any) -> Any:
-    def show(done: int, total: int) -> None:
-        bar.total = total
-        bar.advance(done - bar.done)
-
-    return show
 
 
 if __name__ == "__main__":

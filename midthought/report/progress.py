@@ -53,6 +53,11 @@ class Progress:
             self._marks.popleft()
         self.show(**fields)
 
+    def follow(self, done: int, total: int) -> None:
+        """Take over the counts of work that reports how far it has come."""
+        self.total = total
+        self.advance(done - self.done)
+
     def show(self, **fields: float | str) -> None:
         """Show `fields` without counting anything."""
         self.fields |= fields

@@ -10,7 +10,7 @@ import functools
 import inspect
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +36,7 @@ class Toolbox:
     """Answers calls from a registry. Evaluation arms (tool off, shuffled, oracle) extend it and override `answer`.
 
     `timeout_seconds` counts from when a call begins to run; at most `max_concurrency` run at once, over all episodes,
-    the others wait. `truncate` is put on the words of a successful result before they are recorded, for example
-    `functools.partial(renderer.truncate, max_tokens=256)`.
+    the others wait. Results are shortened by the rollout loop, which knows tokens.
     """
 
     def __init__(
@@ -46,12 +45,10 @@ class Toolbox:
         *,
         timeout_seconds: float = 10.0,
         max_concurrency: int = 16,
-        truncate: Callable[[str], str] | None = None,
     ) -> None:
         self.registry = registry
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
-        self.truncate = truncate
         self._threads = DaemonThreads("midthought-tool")
         self._num_deaf = 0
         self._slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
@@ -91,7 +88,7 @@ class Toolbox:
             async with self._slot():
                 output = await self._before_deadline(self.answer(sound, task))
             outcome, metadata = ToolOutcome.OK, output.metadata
-            words = _encodable(output.text if self.truncate is None else self.truncate(output.text))
+            words = _encodable(output.text)
         except _CallFailure as failure:
             outcome, words = failure.outcome, str(failure)
         call = ToolCall(

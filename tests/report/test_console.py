@@ -144,3 +144,10 @@ def test_a_stream_that_knows_no_unicode_is_no_reason_to_stop() -> None:
         progress.advance(1, reward=0.2)
     out.seek(0)
     assert "[1] PPO  2 steps" in out.read()
+
+
+def test_a_bar_follows_work_that_reports_its_own_counts() -> None:
+    with Console(quiet=True).stage("Memory") as bar:
+        bar.follow(3, 10)
+        bar.follow(7, 10)
+        assert (bar.done, bar.total) == (7, 10)

@@ -259,12 +259,6 @@ def test_the_record_keeps_the_arguments_as_they_were_asked() -> None:
     assert event.call.parameters == {"what": ["a"]}
 
 
-def test_truncation_shortens_results_and_not_errors() -> None:
-    box = toolbox(truncate=lambda text: text[:2])
-    assert outcome(box, call("say", what=["abc"])) == (ToolOutcome.OK, "ab")
-    assert outcome(box, call("raise", how="plain")) == (ToolOutcome.RAISED, "no luck")
-
-
 def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
     class Oracle(Toolbox):
         async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:

@@ -116,12 +116,7 @@ class PodcastRun:
 
     def _build_world(self) -> None:
         with self.progress.timed("memory"), self.console.stage("Memory and questions", unit="chunks embedded") as bar:
-
-            def show(done: int, total: int) -> None:
-                bar.total = total
-                bar.advance(done - bar.done)
-
-            report = self.world.build(self.path, show)
+            report = self.world.build(self.path, bar.follow)
         tasks = self.world.tasks
         self.console.note(
             f"  {sum(map(len, self.world.chunks.values())):,} chunks of the episodes "
