@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -144,15 +144,39 @@ class ToolEvent:
     """What the tool says beside its words, for example the ids of the chunks it found. JSON values only."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Turn:
+    """One answer of the policy, from one reply (or the prompt) to the next, with all that was thought and called in it."""
+
+    turn_number: int
+    """0, 1, …"""
+    model_output: str
+    """What the policy wrote, tool results left out."""
+    parsed_action: ParsedAction | None = None
+    """The first call in it; None where there was none."""
+    tool_call: ToolCall = field(default_factory=ToolCall)
+    """That call as it was run, with its result. Always there; empty and falsy where nothing was called."""
+    observation: str | None = None
+    """What the environment or the user said to it; None where nobody replied."""
+    reward: float = 0.0
+    """What the environment paid for it."""
+    done: bool = False
+    """True where the episode ended with it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
-    """An episode's reward: `total` is the weighted sum of `parts`, each already multiplied by its weight."""
+    """An episode's reward: `total` is the sum of `parts`, each already multiplied by its weight, and of `turns`.
 
-    parts: Mapping[str, float]
+    The parts are credited to the episode's last policy token, `turns[i]` to the last policy token of turn i.
+    """
+
+    parts: Mapping[str, float] = field(default_factory=dict)
+    turns: tuple[float, ...] = ()
 
     @property
     def total(self) -> float:
-        return math.fsum(self.parts.values())
+        return math.fsum((*self.parts.values(), *self.turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +240,12 @@ class Trajectory:
         self.policy_versions: list[int] = []
         """The policy version of every completion, in order."""
         self.num_cut = 0
+        self.turns: list[Turn] = []
+        """The policy's finished answers, in order."""
+        self.turn_ends: list[tuple[int, int]] = []
+        """(segment, index of the last policy token) of every turn: where its reward is credited."""
+        self.values: list[float] = []
+        """The critic's value before the first policy token of every turn; empty until a critic has scored the episode."""
         self.begin_segment(prompt_ids)
 
     # -- filling -----------------------------------------------------------------------------------------------
@@ -257,6 +287,16 @@ class Trajectory:
         """Append what the environment or user said: mask False."""
         self._require_open()
         self._add_context(SpanKind.REPLY, token_ids)
+
+    def end_turn(self, turn: Turn) -> None:
+        """The policy's answer is complete: everything that it has written since the last turn's end is this turn."""
+        self._require_open()
+        last = next((i for i in range(len(self.loss_mask) - 1, -1, -1) if self.loss_mask[i]), None)
+        place = (len(self.segments) - 1, -1 if last is None else last)
+        if last is None or (self.turn_ends and place <= self.turn_ends[-1]):
+            raise RecordError(f"task {self.task.task_id!r}: turn {turn.turn_number} holds no policy token")
+        self.turns.append(turn)
+        self.turn_ends.append(place)
 
     def _add_context(self, kind: SpanKind, token_ids: Sequence[int]) -> None:
         self.segments[-1]._append(kind, token_ids, [math.nan] * len(token_ids))
@@ -308,6 +348,63 @@ class Trajectory:
         """The policy version that the last completion was sampled from; 0 where nothing was."""
         return self.policy_versions[-1] if self.policy_versions else 0
 
+    # -- reading by turn ---------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Number of turns."""
+        return len(self.turns)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def states(self) -> list[str]:
+        """What the policy answered to, turn by turn: the prompt, then the replies."""
+        return [self.task.prompt, *(turn.observation or "" for turn in self.turns[:-1])][: len(self.turns)]
+
+    @property
+    def actions(self) -> list[str]:
+        """What the policy wrote, turn by turn."""
+        return [turn.model_output for turn in self.turns]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Reward turn by turn; what was paid for the episode as a whole stands on the last. Unscored: the environment's."""
+        if self.reward is None:
+            return [turn.reward for turn in self.turns]
+        by_turn = [*self.reward.turns, *[0.0] * (len(self.turns) - len(self.reward.turns))]
+        if by_turn:
+            by_turn[-1] += math.fsum(self.reward.parts.values())
+        return by_turn
+
+    @property
+    def dones(self) -> list[bool]:
+        """True at the turn that ended the episode."""
+        return [turn.done for turn in self.turns]
+
+    @property
+    def log_probs(self) -> list[float]:
+        """Log-probability of every turn: the sum over its policy tokens, as sampled."""
+        sums, begin = [], (0, -1)
+        for end in self.turn_ends:
+            sums.append(math.fsum(self._logprobs_between(begin, end)))
+            begin = end
+        return sums
+
+    def get_return(self, gamma: float = 1.0) -> float:
+        """Discounted return of the turns' rewards: `Σ γ^t r_t`."""
+        return math.fsum(gamma**t * reward for t, reward in enumerate(self.rewards))
+
+    def _logprobs_between(self, begin: tuple[int, int], end: tuple[int, int]) -> list[float]:
+        return [
+            logprob
+            for number, segment in enumerate(self.segments)
+            for index, (logprob, flag) in enumerate(zip(segment.sampled_logprobs, segment.loss_mask, strict=True))
+            if flag and begin < (number, index) <= end
+        ]
+
+    # -- reading by token --------------------------------------------------------------------------------------
+
     def sampled_runs(self) -> list[list[int]]:
         """The policy's own tokens, one list per uninterrupted run, over all segments."""
         return [
@@ -345,6 +442,13 @@ class Trajectory:
 class RolloutData:
     """The trajectories of one iteration, with how long they took."""
 
-    trajectories: list[Trajectory]
+    trajectories: list[Trajectory] = field(default_factory=list)
     seconds: float = 0.0
     policy_version: int = 0
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return len(self.trajectories)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return iter(self.trajectories)

@@ -16,6 +16,12 @@ class ToolParameter:
     """One parameter of a tool. `type` is a JSON Schema type: string, integer, number, boolean, array or object.
 
     `default` is told to the model and filled in where an optional argument is left out; None means no default.
+    `schema` is the parameter's own JSON Schema where `type` cannot say it all (`items`, `properties`, `pattern`, …); it
+    then stands in place of `type`.
+
+    >>> words = ToolParameter("words", "array", "What to count.", schema={"type": "array", "items": {"type": "string"}})
+    >>> words.json_schema()
+    {'type': 'array', 'items': {'type': 'string'}, 'description': 'What to count.'}
     """
 
     name: str
@@ -24,10 +30,12 @@ class ToolParameter:
     required: bool = True
     enum: Sequence[Any] | None = None
     default: Any = None
+    schema: Mapping[str, Any] | None = None
 
     def json_schema(self) -> dict[str, Any]:
         """This parameter's entry under `properties`."""
-        schema: dict[str, Any] = {"type": self.type, "description": self.description}
+        schema: dict[str, Any] = {"type": self.type} if self.schema is None else dict(self.schema)
+        schema["description"] = self.description
         if self.enum is not None:
             schema["enum"] = list(self.enum)
         if self.default is not None:
@@ -37,14 +45,21 @@ class ToolParameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A tool's name, what it is for, and its parameters, in order."""
+    """A tool's name, what it is for, and its parameters, in order.
+
+    `schema` is the JSON Schema of the whole arguments object where somebody else wrote it (an MCP server); it is then
+    what arguments are checked against, and `parameters` says the same for readers.
+    """
 
     name: str
     description: str
     parameters: Sequence[ToolParameter] = ()
+    schema: Mapping[str, Any] | None = None
 
     def parameters_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments object. Arguments that are not listed are refused."""
+        """The JSON Schema of the arguments object. Without a `schema`, arguments that are not listed are refused."""
+        if self.schema is not None:
+            return dict(self.schema)
         return {
             "type": "object",
             "properties": {parameter.name: parameter.json_schema() for parameter in self.parameters},
@@ -82,6 +97,13 @@ class Tool(ABC):
     """A class attribute, or set in `__init__`."""
     pure: bool = False
     """True where equal arguments always give equal results and running it changes nothing."""
+    timeout_seconds: float | None = None
+    """How long one call may take, retries included; None: as long as the toolbox says."""
+    max_concurrency: int | None = None
+    """How many calls of this tool a toolbox runs at once; None: as many as the toolbox runs of all tools."""
+    retries: int | None = None
+    """How often a call that raised is run again; setting it says that this does no harm. None: a pure tool as often as
+    the toolbox says, any other not at all."""
 
     @abstractmethod
     def execute(self, *_: Any, **parameters: Any) -> str | ToolOutput | Awaitable[str | ToolOutput]:

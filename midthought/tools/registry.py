@@ -4,45 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
+import functools
 import inspect
 import re
 import threading
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any
-
-import jsonschema
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from midthought.errors import SettingsError, near_names
+from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
+from midthought.tools.threads import DaemonThreads
+
+ToolT = TypeVar("ToolT", bound=Tool)
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_TYPES = {
-    "string": "a string",
-    "integer": "an integer",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "an object",
-}
-_MAX_SHOWN = 60
-"""Characters of a wrong value that an error shows."""
-
-
-class ArgumentsError(ValueError):
-    """Arguments that do not fit a tool's definition; the message is written for the model."""
+_THREADS = DaemonThreads("midthought-tool")
+"""Not part of a registry, so that registries can be copied."""
 
 
 class ToolRegistry:
-    """Tools by name, in the order in which they were registered."""
+    """Tools by name, in the order in which they were registered. `name in registry`, `len`; iterating gives names.
+
+    >>> from midthought.tools.function_tool import tool
+    >>> registry = ToolRegistry()
+    >>> @registry.register
+    ... @tool
+    ... def double(number: int) -> int:
+    ...     '''Twice the number.'''
+    ...     return 2 * number
+    >>> registry.execute_tool("double", number=21), "double" in registry
+    ((True, '42'), True)
+    """
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
-        self._validators: dict[str, jsonschema.Draft202012Validator] = {}
+        self._checkers: dict[str, ArgumentsChecker] = {}
         for tool in tools:
             self.register(tool)
 
-    def register(self, tool: Tool) -> None:
-        """Add a tool. SettingsError where its name is taken or cannot be written in a call, or a type is unknown."""
+    def register(self, tool: ToolT) -> ToolT:
+        """Add a tool and give it back. SettingsError where it is none, where its name is taken or cannot be written in a
+        call, where a type is unknown, or a schema or a limit makes no sense."""
+        _require_tool(tool)
         definition = tool.definition
         if not _NAME.fullmatch(definition.name):
             raise SettingsError(
@@ -51,11 +56,27 @@ class ToolRegistry:
         if definition.name in self._tools:
             raise SettingsError(f"a tool named {definition.name!r} is already registered; give one another name")
         for parameter in definition.parameters:
-            if parameter.type not in _TYPES:
+            if parameter.type not in TYPES:
                 where = f"tool {definition.name!r}, parameter {parameter.name!r}"
-                raise SettingsError(f"{where}: unknown type {parameter.type!r}. {near_names(parameter.type, _TYPES)}")
-        self._validators[definition.name] = jsonschema.Draft202012Validator(definition.parameters_schema())
+                raise SettingsError(f"{where}: unknown type {parameter.type!r}. {near_names(parameter.type, TYPES)}")
+        try:
+            self._checkers[definition.name] = ArgumentsChecker(definition.parameters_schema())
+        except SettingsError as error:
+            raise SettingsError(f"tool {definition.name!r}: {error}") from None
         self._tools[definition.name] = tool
+        return tool
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __bool__(self) -> bool:
+        return True
 
     def get(self, name: str) -> Tool | None:
         """The tool of that name, or None."""
@@ -72,17 +93,17 @@ class ToolRegistry:
 
         ArgumentsError says one thing that is wrong, a missing argument before all others.
         """
-        arguments = copy.deepcopy(dict(parameters))
-        errors = list(self._validators[name].iter_errors(arguments))
-        definition = self._tools[name].definition
-        if errors:
-            first = min(errors, key=lambda error: error.validator != "required")
-            raise ArgumentsError(_explain(first, definition, arguments))
-        for parameter in definition.parameters:
+        try:
+            arguments = copy.deepcopy(dict(parameters))
+        except RecursionError:
+            raise ArgumentsError("the arguments are nested too deeply") from None
+        self._checkers[name].check(arguments)
+        for parameter in self._tools[name].definition.parameters:
+            value = arguments.get(parameter.name)
             if parameter.name not in arguments and parameter.default is not None:
                 arguments[parameter.name] = copy.deepcopy(parameter.default)
-            elif parameter.type == "integer" and parameter.name in arguments:
-                arguments[parameter.name] = int(arguments[parameter.name])
+            elif parameter.type == "integer" and isinstance(value, float):
+                arguments[parameter.name] = int(value)
         return arguments
 
     def execute_tool(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
@@ -97,36 +118,73 @@ class ToolRegistry:
             result = tool.execute(**self.arguments(name, parameters))
             if inspect.isawaitable(result):
                 result = _wait_for(result)
+            return True, as_output(result).text
+        except (Exception, SystemExit) as error:
+            return False, _told(error)
+
+    async def execute_tool_async(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
+        """The same without blocking the event loop: a plain tool runs in a thread, an `async` one here.
+
+        Cancelling it cancels an `async` tool; a thread goes on without anybody waiting for it.
+        """
+        tool = self.get(name)
+        if tool is None:
+            return False, f"Tool {name!r} not found"
+        try:
+            running = asyncio.ensure_future(invoke(tool, self.arguments(name, parameters), _THREADS))
         except ArgumentsError as error:
             return False, str(error)
-        except Exception as error:
-            return False, f"Tool execution error: {error}"
-        return True, as_output(result).text
+        try:
+            await asyncio.wait({running})
+        finally:
+            running.cancel()
+        if running.cancelled():
+            return False, "Tool execution error: cancelled by the tool"
+        raised = running.exception()
+        return (True, running.result().text) if raised is None else (False, _told(raised))
+
+
+async def invoke(tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads) -> ToolOutput:
+    """Run a tool with arguments that fit, without blocking the event loop.
+
+    What it raises is raised here, as RuntimeError where it is no Exception (SystemExit); cancelling goes through.
+    """
+    execute = functools.partial(tool.execute, **arguments)
+    try:
+        result = execute() if inspect.iscoroutinefunction(tool.execute) else await threads.run(execute)
+        return as_output(await result if inspect.isawaitable(result) else result)
+    except SystemExit as stop:  # a task would let it out of the event loop, past everybody who awaits the task
+        raise RuntimeError(f"SystemExit: {stop}") from stop
 
 
 def as_output(result: Any) -> ToolOutput:
     """What `Tool.execute` gave, as a ToolOutput; anything but a string or ToolOutput is written with `str`."""
-    return result if isinstance(result, ToolOutput) else ToolOutput(str(result))
+    if isinstance(result, ToolOutput):
+        return result if isinstance(result.text, str) else dataclasses.replace(result, text=str(result.text))
+    return ToolOutput(str(result))
 
 
-def _explain(error: jsonschema.ValidationError, definition: ToolDefinition, arguments: Mapping[str, Any]) -> str:
-    known = [parameter.name for parameter in definition.parameters]
-    if error.validator == "required":
-        missing = next(name for name in error.validator_value if name not in arguments)
-        return f"missing argument {missing!r}"
-    if error.validator == "additionalProperties":
-        extra = next(name for name in arguments if name not in known)
-        return f"unknown argument {_shown(extra)}; there is: {', '.join(known) or 'none'}"
-    name = str(error.absolute_path[0])
-    if error.validator == "enum":
-        choices = ", ".join(repr(choice) for choice in error.validator_value)
-        return f"argument {name!r} should be one of {choices}, got {_shown(error.instance)}"
-    return f"argument {name!r} should be {_TYPES[error.validator_value]}, got {_shown(error.instance)}"
+def _told(error: BaseException) -> str:
+    if isinstance(error, ArgumentsError):
+        return str(error)
+    return f"Tool execution error: {str(error) or type(error).__name__}"
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+def _require_tool(tool: Any) -> None:
+    if isinstance(tool, type):
+        raise SettingsError(f"{tool.__name__} is a class; register an instance of it: {tool.__name__}()")
+    if not isinstance(tool, Tool):
+        remedy = "decorate it with @tool" if callable(tool) else "extend Tool, or use @tool on a function"
+        raise SettingsError(f"{tool!r} is not a tool; {remedy}")
+    if not isinstance(getattr(tool, "definition", None), ToolDefinition):
+        raise SettingsError(f"{type(tool).__name__} has no `definition`; set it to a ToolDefinition")
+    name = tool.definition.name
+    if tool.timeout_seconds is not None and not tool.timeout_seconds > 0:
+        raise SettingsError(f"tool {name!r}: timeout_seconds must be more than 0, not {tool.timeout_seconds}")
+    if tool.max_concurrency is not None and tool.max_concurrency < 1:
+        raise SettingsError(f"tool {name!r}: max_concurrency must be 1 or more, not {tool.max_concurrency}")
+    if tool.retries is not None and tool.retries < 0:
+        raise SettingsError(f"tool {name!r}: retries must be 0 or more, not {tool.retries}")
 
 
 def _wait_for(awaitable: Awaitable[Any]) -> Any:

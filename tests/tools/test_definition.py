@@ -41,6 +41,23 @@ def test_the_schema_has_openais_shape() -> None:
     jsonschema.Draft202012Validator.check_schema(SEARCH.parameters_schema())
 
 
+def test_a_parameters_own_schema_stands_in_place_of_its_type() -> None:
+    parameter = ToolParameter(
+        "words", "array", "Which.", schema={"type": ["array", "null"], "items": {"type": "string"}}
+    )
+    assert parameter.json_schema() == {
+        "type": ["array", "null"],
+        "items": {"type": "string"},
+        "description": "Which.",
+    }
+
+
+def test_somebody_elses_schema_of_the_arguments_is_told_as_it_is() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"type": "string"}}}
+    definition = ToolDefinition("f", "F.", [ToolParameter("a", "string", "")], schema=schema)
+    assert definition.parameters_schema() == definition.json_schema()["function"]["parameters"] == schema
+
+
 def test_a_tool_without_execute_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="execute"):
         type("Idle", (Tool,), {"definition": SEARCH})()

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from midthought.tools.definition import ToolDefinition
 from midthought.tools.notations import Notation, json_object
 from midthought.tools.notations.in_thought import InThoughtNotation, InThoughtScanner
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
@@ -380,3 +381,14 @@ def test_a_think_tag_in_a_demonstrated_argument_neither_ends_the_thought_nor_is_
 def test_the_class_keeps_the_notations_contract() -> None:
     notation: Notation = INSIDE
     assert notation.name == "in_thought" and notation.fence_may_hold_call is False
+
+
+def test_the_instructions_say_where_calls_may_stand() -> None:
+    definitions = [ToolDefinition("rooms", "Names all rooms.")]
+    assert "Between <think> and </think>, write #call" in INSIDE.instructions(definitions)
+    assert "Between two thoughts, write #call" in BETWEEN.instructions(definitions)
+    assert "`#rooms_result:`" in INSIDE.instructions(definitions)
+
+
+def test_it_stops_at_calls() -> None:
+    assert INSIDE.stops_at_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object
+from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object, load_values, write_json
 
 
 @pytest.mark.parametrize("text", ["{}", '{"a": {"b": 1}}', '{"}": "{"}', r'{"a": "\\\"}"}', '{"a":\n[{}]}', "{a: '}"])
@@ -31,3 +31,35 @@ def test_what_cannot_be_read_says_why(text: str, words: str) -> None:
         load_object(text)
     assert str(caught.value).startswith(words)
     assert len(str(caught.value)) < 120
+
+
+def test_the_place_of_an_error_is_said_in_good_english() -> None:
+    with pytest.raises(BadObjectError, match=r"^bad JSON: Unterminated string starting at character 2$"):
+        load_object('{"a')
+    with pytest.raises(BadObjectError, match=r"^bad JSON: Invalid control character at character 9$"):
+        load_object('{"a": "b\n"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("", []),
+        ('{"a": 1}', [{"a": 1}]),
+        ('{"a": 1}{"b": 2},\n\t[3] , 4\r\n', [{"a": 1}, {"b": 2}, [3], 4]),
+    ],
+)
+def test_values_one_after_the_other_are_read(text: str, values: list) -> None:
+    assert load_values(text) == values
+
+
+@pytest.mark.parametrize("text", ['{"a": 1} so', '{"a": NaN}', r'{} ["\ud800"]', "[[" * 100_000, ", {}", "{} }"])
+def test_values_are_read_as_strictly_as_an_object(text: str) -> None:
+    with pytest.raises(BadObjectError, match="bad JSON"):
+        load_values(text)
+
+
+def test_tags_are_escaped_where_json_is_written() -> None:
+    value = {"</a>": "<b></a>\\</a>", "é": ["<a>"]}
+    written = write_json(value, ["<a>", "</a>"])
+    assert "<a>" not in written and "</a>" not in written and "<b>" in written and "é" in written
+    assert load_object(written) == value

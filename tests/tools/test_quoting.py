@@ -24,3 +24,13 @@ def test_letters_in_quotes_are_told_from_letters_outside(text: str, quoted: str)
     inside = [tracker.feed(character) for character in text]
     seen = {position for position, character in enumerate(text) if inside[position] and character in "bcxy"}
     assert seen == {position for position, character in enumerate(quoted) if character != " "}
+
+
+def test_a_fence_lasts_from_line_to_line() -> None:
+    tracker = QuotingTracker()
+    lines = []
+    for line in ("a ``` b\n", "```py\n", "x ``` y\n", "```\n", "z\n"):
+        for character in line:
+            tracker.feed(character)
+        lines.append(tracker.in_fence)
+    assert lines == [False, True, True, False, False]

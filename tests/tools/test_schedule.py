@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
@@ -259,6 +260,101 @@ def test_the_record_keeps_the_arguments_as_they_were_asked() -> None:
     assert event.call.parameters == {"what": ["a"]}
 
 
+class Flaky(Tool):
+    """Fails the first times that it is run."""
+
+    definition = ToolDefinition("flaky", "Fails at first.", [ToolParameter("what", "array", "", required=False)])
+
+    def __init__(self, num_failures: int, **attributes: Any) -> None:
+        self.num_failures = num_failures
+        self.num_runs = 0
+        vars(self).update(attributes)
+
+    def execute(self, what: list[Any] | None = None) -> ToolOutput:
+        self.num_runs += 1
+        seen = len(what or [])
+        (what or []).append("changed")
+        if self.num_runs <= self.num_failures:
+            raise ValueError(f"failure {self.num_runs}")
+        return ToolOutput("there it is", {"seen": seen})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "settings", "num_runs"),
+    [
+        ({}, {}, 1),
+        ({}, {"retries": 5}, 1),
+        ({"pure": True}, {}, 1),
+        ({"pure": True}, {"retries": 1}, 2),
+        ({"pure": True, "retries": 0}, {"retries": 1}, 1),
+        ({"retries": 2}, {}, 3),
+    ],
+)
+def test_only_a_tool_that_says_it_does_no_harm_is_run_again(attributes: dict, settings: dict, num_runs: int) -> None:
+    tool = Flaky(10, **attributes)
+    (event,) = run(Toolbox(ToolRegistry([tool]), **settings), call("flaky"))
+    assert (event.outcome, event.call.result) == (ToolOutcome.RAISED, f"failure {num_runs}")
+    assert tool.num_runs == num_runs
+    assert event.metadata == ({} if num_runs == 1 else {"num_attempts": num_runs})
+
+
+def test_a_retry_that_works_gives_the_result_with_the_number_of_attempts_and_the_arguments_as_asked() -> None:
+    (event,) = run(Toolbox(ToolRegistry([Flaky(1, retries=3)])), call("flaky", what=["a"]))
+    assert (event.outcome, event.call.result) == (ToolOutcome.OK, "there it is")
+    assert event.metadata == {"seen": 1, "num_attempts": 2}
+    assert event.call.parameters == {"what": ["a"]}
+
+
+def test_retries_end_before_the_deadline_and_then_the_error_is_told() -> None:
+    tool = Flaky(10**9, retries=10**9, timeout_seconds=0.5)
+    begun = time.perf_counter()
+    (event,) = run(Toolbox(ToolRegistry([tool])), call("flaky"))
+    assert event.outcome is ToolOutcome.RAISED and event.call.result == f"failure {tool.num_runs}"
+    assert tool.num_runs > 1 and time.perf_counter() - begun < 5
+
+
+def test_a_tools_own_deadline_takes_the_place_of_the_toolboxs() -> None:
+    box = toolbox(timeout_seconds=0.05)
+    for name, seconds in (("wait", 0.2), ("async_wait", 0.2)):
+        tool = box.registry.get(name)
+        assert tool is not None
+        tool.timeout_seconds = 20.0
+        assert outcome(box, call(name, seconds=seconds)) == (ToolOutcome.OK, "waited 0.2")
+        tool.timeout_seconds = 0.01
+        words = "no answer within 0.01 seconds; go on without it"
+        assert outcome(box, call(name, seconds=seconds)) == (ToolOutcome.TIMED_OUT, words)
+
+
+def test_a_tools_own_limit_holds_back_its_calls_and_nobody_elses() -> None:
+    class One(Wait):
+        definition = ToolDefinition("one", "One at a time.", Wait.definition.parameters)
+        max_concurrency = 1
+
+    one, wait = One(), Wait()
+    box = Toolbox(ToolRegistry([one, wait]), max_concurrency=3)
+    actions = [call("one", seconds=0.05)] * 3 + [call("wait", seconds=0.05)] * 2
+    for _ in range(2):  # each on an event loop of its own
+        events = run(box, *actions)
+        assert [event.outcome for event in events] == [ToolOutcome.OK] * 5
+    assert one.most_running == 1 and wait.most_running == 2
+
+
+@pytest.mark.parametrize("settings", [{"timeout_seconds": 0}, {"max_concurrency": 0}, {"retries": -1}])
+def test_a_limit_that_makes_no_sense_is_refused(settings: dict) -> None:
+    with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
+        toolbox(**settings)
+
+
+def test_an_async_tool_that_leaves_the_program_has_only_failed() -> None:
+    class Leave(Tool):
+        definition = ToolDefinition("leave", "Leaves.")
+
+        async def execute(self) -> str:
+            raise SystemExit(3)
+
+    assert outcome(Toolbox(ToolRegistry([Leave()])), call("leave")) == (ToolOutcome.RAISED, "SystemExit: 3")
+
+
 def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
     class Oracle(Toolbox):
         async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
@@ -266,7 +362,9 @@ def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
                 raise RuntimeError("the tool is off")
             return ToolOutput(task.answer)
 
-    box = Oracle(ToolRegistry([Say()]))
+    say = Say()
+    say.retries = 3  # of the tool, which an arm does not run
+    box = Oracle(ToolRegistry([say]))
     assert outcome(box, call("say", what=["a"])) == (ToolOutcome.OK, "Ada")
     assert outcome(box, call("say", what=[])) == (ToolOutcome.RAISED, "the tool is off")
     assert outcome(box, call("say"))[0] is ToolOutcome.BAD_ARGUMENTS

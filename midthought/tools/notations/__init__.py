@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
 
 
@@ -12,7 +13,7 @@ class Scanner(Protocol):
     """Follows one episode's sampled text, piece by piece, however it was split."""
 
     def feed(self, piece: str) -> bool:
-        """Take the next piece; True where a call ended inside it, so that generation is to stop after it."""
+        """Take the next piece; True where generation is to stop after it: a call of a notation that `stops_at_call`."""
         ...
 
     def take(self) -> list[ParsedAction]:
@@ -29,11 +30,29 @@ class Notation(Protocol):
 
     name: str
     fence_may_hold_call: bool
+    """Whether a call inside a Markdown code fence is one."""
+    stops_at_call: bool
+    """True: sampling stops where a call ends, and the result is written into the running text. False: the policy writes
+    to the end of its turn, all calls of the turn are run, and every result is a chat message of the role `tool`."""
 
     def scanner(self, *, in_thought: bool) -> Scanner:
         """A fresh scanner; `in_thought` where the prompt already opened the thought."""
         ...
 
+    def parse_all(self, text: str, *, in_thought: bool = ...) -> list[ParsedAction]:
+        """Every finished call of a whole turn's text, in order, malformed ones included. `in_thought`: the prompt had
+        already opened the thought; left out, as is usual for the notation (True where calls stand in thoughts)."""
+        ...
+
+    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
+        """A call as the policy should write it."""
+        ...
+
     def render_results(self, events: Sequence[ToolEvent]) -> str:
-        """The text that is put into the context for these events."""
+        """Where it `stops_at_call`, the text that follows the calls in the running text; otherwise the content of the
+        chat message that answers one event (it is then asked for one event at a time)."""
+        ...
+
+    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
+        """What a system prompt says of these tools and of how to call them; empty without tools."""
         ...

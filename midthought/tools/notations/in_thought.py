@@ -6,11 +6,12 @@ Knows nothing of tokens (text comes in pieces, however it was split) nor of whic
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object
+from midthought.tools.definition import ToolDefinition
+from midthought.tools.notations.instructions import describe_tools, example_parameters
+from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object, write_json
 from midthought.tools.notations.quoting import QuotingTracker
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
@@ -46,6 +47,7 @@ class InThoughtNotation:
 
     name = "in_thought"
     fence_may_hold_call = False
+    stops_at_call = True
 
     def __init__(self, layout: Layout = "inside", think_open: str = "<think>", think_close: str = "</think>") -> None:
         self.layout = layout
@@ -69,10 +71,7 @@ class InThoughtNotation:
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """A call as the policy should write it, for demonstrations. A think tag in an argument is escaped."""
-        written = json.dumps(dict(parameters), ensure_ascii=False)
-        for tag in (self.think_open, self.think_close):
-            written = written.replace(tag, f"\\u{ord(tag[0]):04x}{tag[1:]}")
-        return f"{_KEYWORD} {tool_name} {written}"
+        return f"{_KEYWORD} {tool_name} {write_json(dict(parameters), (self.think_open, self.think_close))}"
 
     def render_results(self, events: Sequence[ToolEvent]) -> str:
         r"""What stands after the closing brace: `"\n#NAME_result:\n<text>\n\n"`, or `"\n#NAME_error: <text>\n\n"` on
@@ -81,6 +80,21 @@ class InThoughtNotation:
         Empty lines of a result are left out, so that the first empty line is where the tool's words end.
         """
         return "".join(["\n", *(_render(event) for event in events)])
+
+    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
+        """The tools and the form of a call, with an example; empty without tools."""
+        if not definitions:
+            return ""
+        first = definitions[0]
+        where = (
+            f"Between {self.think_open} and {self.think_close}" if self.layout == "inside" else "Between two thoughts"
+        )
+        return (
+            f"You can call tools while you think. {where}, write {_KEYWORD}, the tool's name and its arguments as a JSON "
+            f"object, like this:\n{self.render_call(first.name, example_parameters(first))}\n"
+            f"Stop there: the result follows after `#{first.name}_result:`. Then think on.\n\n"
+            f"{describe_tools(definitions)}"
+        )
 
 
 def _render(event: ToolEvent) -> str:

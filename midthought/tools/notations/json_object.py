@@ -1,10 +1,14 @@
-"""A JSON object found character by character, and read strictly. Knows nothing of what stands around it."""
+"""A JSON object found character by character, read strictly, and written. Knows nothing of what stands around it."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
+
+_BETWEEN_VALUES = " \t\r\n,"
 
 
 class BadObjectError(ValueError):
@@ -46,21 +50,53 @@ class ObjectScanner:
 def load_object(text: str) -> dict[str, Any]:
     """Read a JSON object. BadObjectError for anything else, and for what no UTF-8 file or other JSON reader could hold:
     NaN, infinities, lone surrogates."""
-    try:
+    with _explained():
         value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        if "\\u" in text:
-            json.dumps(value, ensure_ascii=False).encode()
+        _require_encodable(value, text)
+    if not isinstance(value, dict):
+        raise BadObjectError(f"bad JSON: should be an object in braces, got {type(value).__name__}")
+    return value
+
+
+def load_values(text: str) -> list[Any]:
+    """Read JSON values that stand one after the other, blanks, line ends or commas between them; as strict."""
+    values, position = [], 0
+    with _explained():
+        while position < len(text):
+            value, position = _DECODER.raw_decode(text, position)
+            values.append(value)
+            while position < len(text) and text[position] in _BETWEEN_VALUES:
+                position += 1
+        _require_encodable(values, text)
+    return values
+
+
+def write_json(value: Any, tags: Sequence[str] = ()) -> str:
+    """JSON on one line, Unicode as it is. `tags` do not appear in it: their first character is escaped."""
+    written = json.dumps(value, ensure_ascii=False)
+    for tag in tags:
+        written = written.replace(tag, f"\\u{ord(tag[0]):04x}{tag[1:]}")
+    return written
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Whatever goes wrong in reading, in words for the model."""
+    try:
+        yield
     except json.JSONDecodeError as error:
-        raise BadObjectError(f"bad JSON: {error.msg} at character {error.pos + 1}") from None
+        raise BadObjectError(f"bad JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}") from None
     except RecursionError:
         raise BadObjectError("bad JSON: nested too deeply") from None
     except UnicodeEncodeError:
         raise BadObjectError("bad JSON: half of a surrogate pair") from None
     except ValueError as error:
         raise BadObjectError(f"bad JSON: {str(error)[:100]}") from None
-    if not isinstance(value, dict):
-        raise BadObjectError(f"bad JSON: should be an object in braces, got {type(value).__name__}")
-    return value
+
+
+def _require_encodable(value: Any, text: str) -> None:
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -72,3 +108,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"the number {text[:20]} is too large")
     return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)

@@ -47,6 +47,11 @@ class QuotingTracker:
         self._run = 0
         self._span = 0
 
+    @property
+    def in_fence(self) -> bool:
+        """Whether the next character stands in fenced code."""
+        return bool(self._fence)
+
     def feed(self, character: str) -> bool:
         """Take the next character; amortised constant time."""
         if character == "\n":

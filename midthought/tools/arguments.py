@@ -1,0 +1,238 @@
+"""Whether arguments fit a tool's JSON Schema, and, where they do not, one short message that a model can act on.
+
+Knows no tool and no call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jsonschema
+import referencing
+import referencing.exceptions
+from jsonschema import validators
+from jsonschema.exceptions import ValidationError
+from referencing.jsonschema import DRAFT202012
+
+from midthought.errors import SettingsError
+
+TYPES = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+"""JSON Schema types and how they are told to the model."""
+_MAX_SHOWN = 60
+"""Characters of a wrong value that an error shows."""
+_MAX_CHOICES_SHOWN = 12
+
+
+class ArgumentsError(ValueError):
+    """Arguments that do not fit a tool's definition; the message is written for the model."""
+
+
+class ArgumentsChecker:
+    """Checks arguments against one JSON Schema, of the dialect that it names (`$schema`), otherwise draft 2020-12.
+
+    SettingsError where it is no valid schema, or refers (`$ref`) to what is not inside it: nothing is ever fetched.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        dialect = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+        try:
+            dialect.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
+            _require_inner_references(schema)
+        except (jsonschema.SchemaError, RecursionError) as error:
+            words = getattr(error, "message", "it is nested too deeply")
+            raise SettingsError(f"no valid JSON Schema: {_cut(words)}") from None
+        tolerant = validators.extend(dialect, {"pattern": _pattern})
+        self._validator = tolerant(schema, registry=referencing.Registry())
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """ArgumentsError says one thing that is wrong, a missing argument before all others."""
+        try:
+            error = self._first_error(arguments)
+            if error is not None:
+                raise ArgumentsError(_explain(error))
+        except RecursionError:
+            raise ArgumentsError("the arguments are nested too deeply") from None
+        except re.error:  # the pattern of a key that Python cannot read: left to whoever runs the tool
+            return
+
+    def _first_error(self, arguments: Mapping[str, Any]) -> ValidationError | None:
+        first = None
+        for error in self._validator.iter_errors(arguments):
+            if error.validator == "required" and not error.absolute_path:
+                return error
+            first = first or error
+        return first
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it, cut to 60 characters."""
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]) -> Iterator[ValidationError]:
+    """JSON Schema's patterns are JavaScript's: one that Python cannot read is left to whoever runs the tool."""
+    try:
+        fits = not isinstance(instance, str) or re.search(pattern, instance)
+    except re.error:
+        return
+    if not fits:
+        yield ValidationError("does not match")
+
+
+def _require_inner_references(schema: Mapping[str, Any]) -> None:
+    resolver = referencing.Registry().resolver_with_root(DRAFT202012.create_resource(schema))
+    for reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except (referencing.exceptions.Unresolvable, ValueError):
+            raise SettingsError(
+                f"JSON Schema: $ref {shown(reference)} leads nowhere; use one inside the schema, like '#/$defs/name'"
+            ) from None
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+                yield value
+            elif key not in ("enum", "const", "default", "examples"):
+                yield from _references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _references(value)
+
+
+# -- in words --------------------------------------------------------------------------------------------------
+
+
+def _explain(error: ValidationError) -> str:
+    if error.validator in ("anyOf", "oneOf") and error.context:
+        return _explain_alternatives(error)
+    if error.validator is None:  # a schema that is `false`; jsonschema does not tell its place
+        return f"{shown(error.instance)} is not allowed"
+    where = _where(error)
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        return f"{where} is missing {shown(missing)}" if error.absolute_path else f"missing argument {shown(missing)}"
+    if error.validator in ("additionalProperties", "unevaluatedProperties"):
+        return _explain_unknown(error, where)
+    if expected := _expected(error):
+        return f"{where} should be {expected}, got {shown(error.instance)}"
+    if explain := _RULES.get(error.validator):
+        return f"{where} {explain(error.validator_value, error.instance)}"
+    return f"{where} does not fit {error.validator}: {shown(error.validator_value)}"
+
+
+def _where(error: ValidationError) -> str:
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
+    where = f"argument {shown(path.removeprefix('.'))}" if path else "the arguments object"
+    return f"a key of {where}" if "propertyNames" in error.absolute_schema_path else where
+
+
+def _expected(error: ValidationError) -> str | None:
+    """What should stand there instead, where one noun says it."""
+    if error.validator == "type":
+        types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
+        return _either(TYPES.get(name, name) for name in types)
+    if error.validator == "enum":
+        return f"one of {_listed(map(shown, error.validator_value))}"
+    if error.validator == "const":
+        return shown(error.validator_value)
+    return None
+
+
+def _explain_unknown(error: ValidationError, where: str) -> str:
+    known = list(error.schema.get("properties", {}))
+    patterns = list(error.schema.get("patternProperties", {}))
+    extra = next(
+        (name for name in error.instance if name not in known and not any(re.search(p, name) for p in patterns)), None
+    )
+    wrong = f"{where} has an unknown key" if error.absolute_path else "unknown argument"
+    return f"{wrong} {shown(extra)}; there is: {_listed(known) or 'none'}"
+
+
+def _explain_alternatives(error: ValidationError) -> str:
+    """Of the alternatives, the one that came nearest; where not even the kind of value fits any, what all of them want."""
+    alternatives: dict[Any, list[ValidationError]] = {}
+    for inner in error.context:
+        alternatives.setdefault(inner.relative_schema_path[0], []).append(inner)
+    nearest = min(alternatives.values(), key=_distance)
+    if _is_other_kind(nearest):
+        wanted = [_expected(inner) for errors in alternatives.values() for inner in errors if not inner.relative_path]
+        return f"{_where(error)} should be {_either(filter(None, wanted))}, got {shown(error.instance)}"
+    if all(inner.validator == "required" and not inner.absolute_path for inner in error.context):
+        missing = (name for inner in error.context for name in inner.validator_value if name not in inner.instance)
+        return f"missing argument {_either(map(shown, missing))}"
+    return _explain(nearest[0])
+
+
+def _distance(errors: Sequence[ValidationError]) -> tuple[bool, bool, int]:
+    wrong_constant = any(inner.validator in ("const", "enum") for inner in errors)
+    return _is_other_kind(errors), wrong_constant, len(errors)
+
+
+def _is_other_kind(errors: Sequence[ValidationError]) -> bool:
+    return any(not inner.relative_path and inner.validator in ("type", "enum", "const") for inner in errors)
+
+
+def _listed(words: Iterable[str]) -> str:
+    first = list(itertools.islice(words, _MAX_CHOICES_SHOWN + 1))
+    return ", ".join([*first[:_MAX_CHOICES_SHOWN], *["…"] * (len(first) > _MAX_CHOICES_SHOWN)])
+
+
+def _either(words: Iterable[str]) -> str:
+    *others, last = dict.fromkeys(words)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _count(number: Any, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+_RULES: dict[str, Callable[[Any, Any], str]] = {
+    "minimum": lambda limit, value: f"should be at least {limit}, got {shown(value)}",
+    "maximum": lambda limit, value: f"should be at most {limit}, got {shown(value)}",
+    "exclusiveMinimum": lambda limit, value: f"should be more than {limit}, got {shown(value)}",
+    "exclusiveMaximum": lambda limit, value: f"should be less than {limit}, got {shown(value)}",
+    "multipleOf": lambda factor, value: f"should be a multiple of {factor}, got {shown(value)}",
+    "minLength": lambda limit, value: f"should have at least {_count(limit, 'character')}, got {shown(value)}",
+    "maxLength": lambda limit, value: f"should have at most {_count(limit, 'character')}, got {len(value)}",
+    "pattern": lambda pattern, value: f"should match the pattern {shown(pattern)}, got {shown(value)}",
+    "minItems": lambda limit, value: f"should have at least {_count(limit, 'item')}, got {len(value)}",
+    "maxItems": lambda limit, value: f"should have at most {_count(limit, 'item')}, got {len(value)}",
+    "uniqueItems": lambda _, value: f"should not hold an item twice, got {shown(value)}",
+    "contains": lambda schema, value: f"should hold an item that fits {shown(schema)}, got {shown(value)}",
+    "items": lambda _, value: f"has too many items, got {len(value)}",
+    "additionalItems": lambda _, value: f"has too many items, got {len(value)}",
+    "unevaluatedItems": lambda _, value: f"has too many items, got {len(value)}",
+    "minProperties": lambda limit, value: f"should have at least {_count(limit, 'key')}, got {len(value)}",
+    "maxProperties": lambda limit, value: f"should have at most {_count(limit, 'key')}, got {len(value)}",
+    "dependentRequired": lambda needs, value: f"should have {_also(needs, value)}",
+    "not": lambda _, value: f"is not allowed to be {shown(value)}",
+    "oneOf": lambda _, value: f"fits several of the allowed forms, it should fit one; got {shown(value)}",
+}
+"""What follows the place of the mistake, from the rule's value and the wrong value."""
+
+
+def _also(needs: Mapping[str, Sequence[str]], value: Mapping[str, Any]) -> str:
+    return next(
+        f"{shown(other)} where it has {shown(name)}"
+        for name, others in needs.items()
+        if name in value
+        for other in others
+        if other not in value
+    )

@@ -1,0 +1,1 @@
+"""Tools that come with the library: arithmetic, answers from a source, steps of an environment, Python code."""

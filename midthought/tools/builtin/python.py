@@ -1,0 +1,228 @@
+"""A tool that runs Python code in a process of its own, under limits of time, memory, disk and output.
+
+What the process may touch is decided in `cage`; here it is started, watched and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from midthought.errors import SettingsError
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+
+_CAGE = Path(__file__).parent / "cage"
+_GRACE_SECONDS = 5.0
+"""What the tool's own deadline allows beyond that of the code: starting, ending, cleaning up."""
+_LOOK_SECONDS = 0.05
+_MAX_FILES = 1000
+_LEAST_MEMORY_BYTES = 64 * 2**20
+
+
+class PythonTool(Tool):
+    """`python(code)`: runs code in a fresh process and gives what it printed; the value of a last expression is shown.
+
+    Limits: `max_seconds` of wall-clock time (after which the process is killed) and as much of the processor's,
+    `max_memory_bytes` of address space, `max_disk_bytes` in files, `max_output_chars` of output. The code sees the
+    standard library (with `site_packages` also what is installed), an empty folder as working directory, which is removed
+    afterwards, and none of our environment variables; standard input is empty. Nothing is kept from call to call.
+
+    On Linux 6.2 or later, without any rights, Landlock and a filter of system calls keep the code from: reading files other
+    than Python's and the system's libraries; writing outside its folder (in it: plain files, no folders or links); the
+    network and all other sockets; processes and threads; signals to others; changing the mode or owner of files. Not
+    prevented: finding out whether a path exists and how large it is; reading the clock, the processor's model, the process's
+    own limits; using a mistake in the kernel. Who must rule that out as well runs the training in a virtual machine.
+
+    Where the system cannot do this, `PythonTool()` raises SettingsError. With `require_isolation=False` it then runs with the
+    limits alone: the code can read and write whatever this process's user can, and use the network. Disk is then
+    watched, not limited; processes that leave the group survive.
+
+    `metadata["status"]` is "ok", "raised", "killed" (by a signal: out of processor time, or a crash), "timed_out", "output"
+    or "disk" (stopped for too much of it). Code that fails is an answer, not an error: its traceback is the text.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_seconds: float = 5.0,
+        max_memory_bytes: int = 512 * 2**20,
+        max_disk_bytes: int = 64 * 2**20,
+        max_output_chars: int = 20_000,
+        site_packages: bool = False,
+        require_isolation: bool = True,
+    ) -> None:
+        least = {
+            "max_seconds": 0.1,
+            "max_memory_bytes": _LEAST_MEMORY_BYTES,
+            "max_disk_bytes": 0,
+            "max_output_chars": 1,
+        }
+        given = (max_seconds, max_memory_bytes, max_disk_bytes, max_output_chars)
+        for (name, limit), value in zip(least.items(), given, strict=True):
+            if not limit <= value < math.inf:
+                raise SettingsError(f"PythonTool: {name} must be {limit} or more, not {value}")
+        self.definition = ToolDefinition(
+            "python",
+            "Runs Python code in a fresh process and returns what it prints and the value of its last expression. "
+            f"It has {max_seconds:g} seconds{', no network' * require_isolation} and keeps nothing from call to call.",
+            [ToolParameter("code", "string", "The code to run.")],
+        )
+        self.timeout_seconds = max_seconds + _GRACE_SECONDS
+        self._max_seconds = max_seconds
+        self._max_disk_bytes = max_disk_bytes
+        self._max_output_chars = max_output_chars
+        self._command = [sys.executable, "-I", "-u", "-X", "utf8", *["-S"] * (not site_packages), str(_CAGE)]
+        self._job = {
+            "max_cpu_seconds": int(max_seconds) + 1,
+            "max_memory_bytes": int(max_memory_bytes),
+            "max_disk_bytes": int(max_disk_bytes),
+            "require_isolation": require_isolation,
+        }
+        self._require_cage()
+
+    def execute(self, *, code: str) -> ToolOutput:
+        """Run the code and give what it printed, with a last line in brackets where it was stopped."""
+        ended = self._run(code, self._max_seconds)
+        text = ended.output.decode(errors="replace").rstrip("\n")
+        status = ended.status if len(text) <= self._max_output_chars else "output"
+        remark = {
+            "timed_out": f"[stopped: not finished after {self._max_seconds:g} seconds]",
+            "output": f"[stopped: more than {self._max_output_chars} characters of output]",
+            "disk": f"[stopped: more than {self._max_disk_bytes} bytes or {_MAX_FILES} files on disk]",
+            "killed": f"[killed: {_signal_name(ended.return_code)}]",
+            "ok": "" if text else "(no output)",
+        }.get(status, "")
+        text = text[: self._max_output_chars]
+        return ToolOutput("\n".join(part for part in (text, remark) if part), {"status": status})
+
+    def _require_cage(self) -> None:
+        if os.name != "posix":
+            raise SettingsError("PythonTool limits what code may do by means that Windows lacks; run it on Linux")
+        ended = self._run("", max_seconds=60.0)
+        if ended.return_code != 0:
+            reason = ended.output.decode(errors="replace").strip()[-200:] or ended.status
+            raise SettingsError(
+                f"PythonTool cannot shut code in on this system: {reason}. With require_isolation=False it runs with "
+                "limits of time and memory only, able to read and write your files: do that for code you trust"
+            )
+
+    def _run(self, code: str, max_seconds: float) -> _Ended:
+        folder = tempfile.mkdtemp(prefix="midthought-python-")
+        try:
+            with tempfile.TemporaryFile() as job:
+                job.write(json.dumps({**self._job, "code": code}).encode())
+                job.seek(0)
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=job,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    cwd=folder,
+                    env=_environment(folder),
+                    start_new_session=True,
+                )
+            try:
+                output, status = self._watch(process, folder, max_seconds)
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return _Ended(output, status or _status_of(process.returncode), process.returncode)
+
+    def _watch(self, process: subprocess.Popen[bytes], folder: str, max_seconds: float) -> tuple[bytes, str]:
+        """The output until the process ends or is to be ended, and why it is; empty where it ended by itself."""
+        assert process.stdout is not None
+        ends_at = time.monotonic() + max_seconds
+        looks_at = 0.0
+        output = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while (now := time.monotonic()) < ends_at:
+                has_ended = process.poll() is not None
+                wait_seconds = 0.0 if has_ended else min(_LOOK_SECONDS, ends_at - now)
+                if selector.select(wait_seconds):
+                    piece = os.read(process.stdout.fileno(), 2**16)
+                    output += piece
+                    if len(output) > 4 * self._max_output_chars:  # of UTF-8
+                        return bytes(output), "output"
+                    if not piece:
+                        selector.unregister(process.stdout)
+                        with contextlib.suppress(subprocess.TimeoutExpired):
+                            process.wait(wait_seconds)
+                elif has_ended:
+                    return bytes(output), ""
+                if now >= looks_at:
+                    looks_at = now + _LOOK_SECONDS
+                    if _is_full(folder, process.pid, self._max_disk_bytes):
+                        return bytes(output), "disk"
+        return bytes(output), "timed_out"
+
+
+class _Ended(NamedTuple):
+    """How a process ended."""
+
+    output: bytes
+    status: str
+    return_code: int
+
+
+def _status_of(return_code: int) -> str:
+    return "killed" if return_code < 0 else "raised" if return_code else "ok"
+
+
+def _signal_name(return_code: int) -> str:
+    if return_code == -signal.SIGXCPU:
+        return "out of processor time"
+    return signal.Signals(-return_code).name if return_code < 0 else ""
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """All that the process sees of the environment. The library path may be what Python itself is loaded from."""
+    environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"}
+    environment.update({f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")})
+    if "LD_LIBRARY_PATH" in os.environ:
+        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+    return environment
+
+
+def _is_full(folder: str, process: int, max_bytes: int) -> bool:
+    num_bytes = 0
+    for num_files, status in enumerate(itertools.chain(_files_in(folder), _removed_files_of(process)), 1):
+        num_bytes += status.st_blocks * 512
+        if num_files > _MAX_FILES or num_bytes > max_bytes:
+            return True
+    return False
+
+
+def _files_in(folder: str) -> Iterator[os.stat_result]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed a moment ago
+                yield os.lstat(os.path.join(parent, name))
+
+
+def _removed_files_of(process: int) -> Iterator[os.stat_result]:
+    """Files without a name still fill the disk as long as they are open. (Linux; elsewhere none is seen.)"""
+    with contextlib.suppress(OSError):
+        for opened in os.scandir(f"/proc/{process}/fd"):
+            status = os.stat(opened.path)
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                yield status

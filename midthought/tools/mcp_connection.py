@@ -1,0 +1,173 @@
+"""A connection to an MCP server, on an event loop in a thread of its own, so that it can be used from any loop, or several.
+
+Knows the SDK (imported when a connection is made) and nothing of what tools are here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import UserError
+
+_MAX_PAGES = 100
+_LATER_SECONDS = 1.0
+"""By how much the SDK's deadline is later than the tool's own, which a toolbox watches and calls by its name."""
+_LISTEN_SECONDS = 1.0
+"""How long the last lines of a server that has ended may take to arrive."""
+_CLOSE_SECONDS = 15.0
+
+
+class McpServerError(UserError, ConnectionError):
+    """An MCP server that cannot be started or reached, or that does not speak the protocol."""
+
+
+class Started:
+    """A server that is started here. What it writes to its standard error is read, and its last lines are kept."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None, folder: str | Path | None
+    ) -> None:
+        self.name = f"MCP server {' '.join(map(str, command))!r}"
+        self._command = command
+        self._environment = environment
+        self._folder = folder
+        self._lines: deque[str] = deque(maxlen=5)
+
+    @property
+    def last_words(self) -> str:
+        return "".join(self._lines).strip()
+
+    @contextlib.asynccontextmanager
+    async def transport(self) -> AsyncIterator[Any]:
+        from mcp import StdioServerParameters, stdio_client
+
+        parameters = StdioServerParameters(
+            command=str(self._command[0]),
+            args=[str(word) for word in self._command[1:]],
+            env=None if self._environment is None else dict(self._environment),
+            cwd=self._folder,
+        )
+        readable, writable = os.pipe()
+        listener = threading.Thread(target=self._listen, args=(readable,), name="midthought-mcp-log", daemon=True)
+        listener.start()
+        try:
+            with os.fdopen(writable, "w") as log:
+                async with stdio_client(parameters, errlog=log) as streams:
+                    yield streams
+        finally:
+            listener.join(_LISTEN_SECONDS)
+
+    def _listen(self, readable: int) -> None:
+        with os.fdopen(readable, errors="replace") as log:
+            while line := log.readline(1000):
+                self._lines.append(line)
+
+
+class Remote:
+    """A server behind a URL."""
+
+    last_words = ""
+
+    def __init__(self, url: str, headers: Mapping[str, str] | None) -> None:
+        self.name = f"MCP server {url}"
+        self._url = url
+        self._headers = headers
+
+    @contextlib.asynccontextmanager
+    async def transport(self) -> AsyncIterator[Any]:
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        timeout = httpx2.Timeout(30.0, read=300.0)  # a stream may be silent for long
+        async with (
+            httpx2.AsyncClient(headers=dict(self._headers or {}), timeout=timeout) as http,
+            streamable_http_client(self._url, http_client=http) as streams,
+        ):
+            yield streams
+
+
+class Connection:
+    """A client of the SDK, entered and left by one task of a private loop, as it asks for."""
+
+    def __init__(self, server: Started | Remote, timeout_seconds: float, start_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._server = server
+        self._start_seconds = start_seconds
+        self._client: Any = None
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="midthought-mcp", daemon=True)
+        self._thread.start()
+        try:
+            self.listed = ready.result()
+        except BaseException:  # Ctrl-C, too
+            self.close()
+            raise
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Awaited on any loop; cancelling it tells the server."""
+        from mcp import MCPError
+
+        if self._client is None:
+            raise RuntimeError("the MCP server is closed")
+        call = self._client.call_tool(name, arguments, read_timeout_seconds=self.timeout_seconds + _LATER_SECONDS)
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+        except MCPError as error:
+            raise RuntimeError(error.message) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _run(self, ready: concurrent.futures.Future[list[Any]]) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve(ready))
+
+    async def _serve(self, ready: concurrent.futures.Future[list[Any]]) -> None:
+        from mcp import Client
+
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                async with asyncio.timeout(self._start_seconds):
+                    client = await stack.enter_async_context(Client(self._server.transport(), cache=None))
+                    listed = await _listed(client)
+                self._client = client
+                ready.set_result(listed)
+                await self._closing.wait()
+        except (Exception, asyncio.CancelledError) as error:
+            if not ready.done():
+                ready.set_exception(self._failure(error))
+        finally:
+            self._client = None
+
+    def _failure(self, error: BaseException) -> McpServerError:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        reason = str(getattr(error, "message", "") or error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            reason = f"no answer within {self._start_seconds:g} seconds"
+        last_words = f"; its last words: {self._server.last_words}" if self._server.last_words else ""
+        return McpServerError(f"the {self._server.name} cannot be used: {reason}{last_words}")
+
+
+async def _listed(client: Any) -> list[Any]:
+    tools: list[Any] = []
+    cursor = None
+    for _ in range(_MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools

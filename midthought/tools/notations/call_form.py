@@ -1,0 +1,116 @@
+"""A call as a JSON object that names the tool and holds its arguments: read, written, explained to the model.
+
+Knows nothing of what stands around the object (notations) nor of which tools there are.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from midthought.tools.notations.json_object import BadObjectError, load_object, load_values, write_json
+from midthought.types import ParsedAction, ToolEvent, ToolOutcome
+
+_FENCE = "```"
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """The keys under which the tool's name and its arguments stand.
+
+    Strict but where the meaning is certain: the arguments may be left out where the name stands alone, may be null
+    (none), or a string that holds the object's JSON, as OpenAI's API writes them. Keys beside the two are ignored.
+    """
+
+    name_key: str
+    parameters_key: str
+
+    def read(self, value: Any, raw_text: str) -> ParsedAction:
+        """The call that a JSON value holds; `success` False, with words for the model, where it holds none."""
+        name = None
+        try:
+            name = self._name(value)
+            parameters = self._parameters(value)
+        except BadObjectError as bad:
+            return malformed(str(bad), raw_text, name)
+        return ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=True)
+
+    def read_object(self, text: str) -> ParsedAction:
+        """The call that an object's text holds."""
+        try:
+            value = load_object(text)
+        except BadObjectError as bad:
+            return malformed(str(bad), text)
+        return self.read(value, text)
+
+    def read_block(self, text: str, raw_text: str) -> list[ParsedAction]:
+        """The calls of a block: an object, several, or a list of them, with or without a code fence around it all.
+
+        The text is read whole or not at all: where it is no JSON, it is one malformed call.
+        """
+        try:
+            values = load_values(_without_fence(text.strip()))
+        except BadObjectError as bad:
+            return [malformed(str(bad), raw_text)]
+        calls = [call for value in values for call in (value if isinstance(value, list) else [value])]
+        if not calls:
+            return [malformed(f"no call in it; {self._remedy()}", raw_text)]
+        return [self.read(call, raw_text) for call in calls]
+
+    def write(self, tool_name: str, parameters: Mapping[str, Any], tags: Sequence[str]) -> str:
+        """A call on one line; the `tags` cannot be read in it: their first character is escaped."""
+        return write_json({self.name_key: tool_name, self.parameters_key: dict(parameters)}, tags)
+
+    def _name(self, call: Any) -> str:
+        if not isinstance(call, dict):
+            raise BadObjectError(f"a call should be an object, got {_kind(call)}; {self._remedy()}")
+        if self.name_key not in call:
+            raise BadObjectError(f'missing "{self.name_key}"; {self._remedy()}')
+        name = call[self.name_key]
+        if not isinstance(name, str) or not name.strip():
+            got = "nothing" if isinstance(name, str) else _kind(name)
+            raise BadObjectError(f'"{self.name_key}" should be the name of a tool, got {got}; {self._remedy()}')
+        return name.strip()
+
+    def _parameters(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        if self.parameters_key not in call and len(call) > 1:
+            raise BadObjectError(f'missing "{self.parameters_key}"; {self._remedy()}')
+        parameters = call.get(self.parameters_key)
+        if parameters is None:
+            return {}
+        if isinstance(parameters, str):
+            try:
+                return load_object(parameters)
+            except BadObjectError as bad:
+                raise BadObjectError(f'"{self.parameters_key}" should be an object, got text ({bad})') from None
+        if not isinstance(parameters, dict):
+            raise BadObjectError(f'"{self.parameters_key}" should be an object, got {_kind(parameters)}')
+        return parameters
+
+    def _remedy(self) -> str:
+        return f'write {{"{self.name_key}": "NAME", "{self.parameters_key}": {{...}}}}'
+
+
+def malformed(error: str, raw_text: str, tool_name: str | None = None) -> ParsedAction:
+    """A call that cannot be run, with words for the model."""
+    return ParsedAction(tool_name=tool_name, parameters={}, raw_text=raw_text, success=False, error=error)
+
+
+def result_words(events: Sequence[ToolEvent]) -> str:
+    """What a chat message says of these events: the tool's own words, `error: …` where it failed; one after the other."""
+    return "\n".join(
+        ("" if event.outcome is ToolOutcome.OK else "error: ") + (event.call.result or "") for event in events
+    )
+
+
+def _without_fence(text: str) -> str:
+    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
+        return text
+    return text[len(_FENCE) : -len(_FENCE)].lstrip(string.ascii_letters).strip()
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else _KINDS[type(value)]

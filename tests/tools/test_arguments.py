@@ -1,0 +1,176 @@
+"""What a model is told about arguments that do not fit a JSON Schema: where, what is expected, in one short line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.errors import SettingsError
+from midthought.tools.arguments import ArgumentsChecker, ArgumentsError
+
+TRIP = {
+    "type": "object",
+    "$defs": {"place": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+    "properties": {
+        "stops": {"type": "array", "items": {"$ref": "#/$defs/place"}, "minItems": 1, "maxItems": 2},
+        "code": {"type": "string", "pattern": "^[A-Z]{3}$", "maxLength": 9},
+        "name": {"type": ["string", "null"], "minLength": 2},
+        "seats": {"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 2},
+        "price": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 100},
+        "class": {"enum": ["first", "second", 3]},
+        "mode": {"const": "rail"},
+        "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "contains": {"const": "a"}},
+        "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
+        "extras": {"type": "object", "additionalProperties": False, "properties": {"pet": {}, "bike": {}}},
+        "sizes": {"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}, "maxProperties": 1},
+        "needs": {"type": "object", "dependentRequired": {"card": ["address"]}},
+        "when": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+        "payment": {
+            "oneOf": [
+                {"type": "object", "properties": {"kind": {"const": "card"}, "number": {"type": "string"}}},
+                {
+                    "type": "object",
+                    "properties": {"kind": {"const": "cash"}, "coins": {"type": "integer"}},
+                    "required": ["kind"],
+                },
+            ]
+        },
+        "either": {"oneOf": [{"type": "number"}, {"type": "integer"}]},
+        "never": False,
+        "not_x": {"not": {"const": "x"}},
+    },
+    "additionalProperties": False,
+}
+
+
+def complaint(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
+    with pytest.raises(ArgumentsError) as caught:
+        ArgumentsChecker(schema).check(arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"stops": [{"city": "Rome"}, {}]}, "argument 'stops[1]' is missing 'city'"),
+        ({"stops": [{"city": 5}]}, "argument 'stops[0].city' should be a string, got 5"),
+        ({"stops": []}, "argument 'stops' should have at least 1 item, got 0"),
+        ({"stops": [{"city": "a"}] * 3}, "argument 'stops' should have at most 2 items, got 3"),
+        ({"code": "rom"}, "argument 'code' should match the pattern '^[A-Z]{3}$', got 'rom'"),
+        ({"name": 1}, "argument 'name' should be a string or null, got 1"),
+        ({"name": ""}, "argument 'name' should have at least 2 characters, got ''"),
+        ({"seats": 0}, "argument 'seats' should be at least 1, got 0"),
+        ({"seats": 12}, "argument 'seats' should be at most 9, got 12"),
+        ({"seats": 3}, "argument 'seats' should be a multiple of 2, got 3"),
+        ({"price": 0}, "argument 'price' should be more than 0, got 0"),
+        ({"price": 100}, "argument 'price' should be less than 100, got 100"),
+        ({"class": "third"}, "argument 'class' should be one of 'first', 'second', 3, got 'third'"),
+        ({"mode": "air"}, "argument 'mode' should be 'rail', got 'air'"),
+        ({"tags": ["a", 7]}, "argument 'tags[1]' should be a string, got 7"),
+        ({"tags": ["a", "a"]}, "argument 'tags' should not hold an item twice, got ['a', 'a']"),
+        ({"tags": ["b"]}, "argument 'tags' should hold an item that fits {'const': 'a'}, got ['b']"),
+        ({"pair": ["a", "b"]}, "argument 'pair[1]' should be an integer, got 'b'"),
+        ({"pair": ["a", 1, 2]}, "argument 'pair' has too many items, got 3"),
+        ({"extras": {"cat": 1}}, "argument 'extras' has an unknown key 'cat'; there is: pet, bike"),
+        ({"sizes": {"XL": 1}}, "a key of argument 'sizes' should match the pattern '^[a-z]+$', got 'XL'"),
+        ({"sizes": {"a": 1, "b": 2}}, "argument 'sizes' should have at most 1 key, got 2"),
+        ({"needs": {"card": "1"}}, "argument 'needs' should have 'address' where it has 'card'"),
+        ({"when": []}, "argument 'when' should be a string or an integer, got []"),
+        ({"payment": {"kind": "cash", "coins": "x"}}, "argument 'payment.coins' should be an integer, got 'x'"),
+        ({"payment": 5}, "argument 'payment' should be an object, got 5"),
+        ({"either": 5}, "argument 'either' fits several of the allowed forms, it should fit one; got 5"),
+        ({"never": 1}, "1 is not allowed"),
+        ({"not_x": "x"}, "argument 'not_x' is not allowed to be 'x'"),
+    ],
+)
+def test_every_kind_of_mistake_names_its_place_and_what_is_expected(arguments: dict[str, Any], words: str) -> None:
+    assert complaint(TRIP, arguments) == words
+
+
+def test_what_is_right_passes() -> None:
+    ArgumentsChecker(TRIP).check({"stops": [{"city": "Rome"}], "code": "ROM", "name": None, "seats": 2.0, "when": 1})
+
+
+def test_unknown_arguments_are_told_with_the_known_ones_but_not_a_hundred_of_them() -> None:
+    schema = {"properties": {f"p{number}": {} for number in range(100)}, "additionalProperties": False}
+    assert complaint(schema, {"q": 1}) == (
+        "unknown argument 'q'; there is: p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, …"
+    )
+
+
+def test_a_missing_argument_comes_before_all_others_and_alternatives_are_named_together() -> None:
+    schema = {"properties": {"a": {"type": "string"}, "b": {}}, "required": ["b"]}
+    assert complaint(schema, {"a": 1}) == "missing argument 'b'"
+    either = {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    assert complaint(either, {}) == "missing argument 'a' or 'b'"
+
+
+def test_an_older_dialect_is_checked_by_its_own_rules() -> None:
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {"pair": {"items": [{"type": "integer"}, {"type": "string"}], "additionalItems": False}},
+        "properties": {"pair": {"$ref": "#/definitions/pair"}},
+    }
+    assert complaint(schema, {"pair": [1, 2]}) == "argument 'pair[1]' should be a string, got 2"
+    assert complaint(schema, {"pair": [1, "a", 2]}) == "argument 'pair' has too many items, got 3"
+
+
+@pytest.mark.parametrize("reference", ["https://example.org/schema.json", "#/$defs/none", "file:///etc/passwd"])
+def test_a_reference_out_of_the_schema_is_refused_and_nothing_is_fetched(reference: str) -> None:
+    with pytest.raises(SettingsError, match="leads nowhere"):
+        ArgumentsChecker({"properties": {"a": {"items": {"$ref": reference}}}})
+
+
+def test_a_schema_that_refers_to_itself_is_followed() -> None:
+    schema = {"properties": {"tree": {"$ref": "#/$defs/tree"}}}
+    schema["$defs"] = {"tree": {"properties": {"left": {"$ref": "#/$defs/tree"}, "leaf": {"type": "integer"}}}}
+    assert complaint(schema, {"tree": {"left": {"left": {"leaf": "x"}}}}) == (
+        "argument 'tree.left.left.leaf' should be an integer, got 'x'"
+    )
+
+
+def test_no_valid_schema_is_refused_with_its_mistake() -> None:
+    with pytest.raises(SettingsError, match="no valid JSON Schema: 'strin' is not valid"):
+        ArgumentsChecker({"properties": {"a": {"type": "strin"}}})
+
+
+def test_a_javascript_pattern_that_python_cannot_read_is_left_to_the_tool() -> None:
+    checker = ArgumentsChecker(
+        {
+            "properties": {"a": {"type": "string", "pattern": r"^\p{Lu}+$"}},
+            "patternProperties": {r"^\p{Ll}": {"type": "string"}},
+        }
+    )
+    checker.check({"a": "anything"})
+
+
+def test_arguments_nested_without_end_are_refused_in_words() -> None:
+    nested: Any = []
+    for _ in range(100_000):
+        nested = [nested]
+    schema = {"$defs": {"list": {"items": {"$ref": "#/$defs/list"}}}, "properties": {"a": {"$ref": "#/$defs/list"}}}
+    assert complaint(schema, {"a": nested}) == "the arguments are nested too deeply"
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*TRIP["properties"], "other"]), JSON_VALUES, max_size=3))
+def test_a_complaint_is_made_exactly_where_jsonschema_finds_a_mistake_and_it_is_one_short_line(
+    arguments: dict[str, Any],
+) -> None:
+    is_valid = jsonschema.Draft202012Validator(TRIP).is_valid(arguments)
+    try:
+        ArgumentsChecker(TRIP).check(arguments)
+    except ArgumentsError as error:
+        assert not is_valid and len(str(error)) < 250 and "\n" not in str(error)
+    else:
+        assert is_valid

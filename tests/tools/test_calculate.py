@@ -1,0 +1,208 @@
+"""Arithmetic: exact where it can be, words where there is no value, and no expression that takes long."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.tools.builtin.calculate import CalculateTool, CalculationError, calculate, written
+from midthought.tools.registry import ToolRegistry
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("2 + 3 * 4", "14"),
+        ("(2 + 3) * 4", "20"),
+        ("7 - 4 - 2", "1"),
+        ("100 / 10 / 5", "2"),
+        ("2 ** 3 ** 2", "512"),
+        ("-2 ** 2", "-4"),
+        ("2 ** -1", "0.5"),
+        ("--3 + +4", "7"),
+        ("7 // 2", "3"),
+        ("-7 // 2", "-4"),
+        ("-7 % 3", "2"),
+        ("5.5 % 2", "1.5"),
+        ("0.1 + 0.2", "0.3"),
+        ("1e3 + .5", "1000.5"),
+        ("1 / 3", "0.333333333333333"),
+        ("2 / 3 * 3", "2"),
+        ("-1 / 8", "-0.125"),
+        ("10 ** 20 + 1", "100000000000000000001"),
+        ("2 ** 64 - 1", "18446744073709551615"),
+        ("10 ** 3000 / 7", "1.42857142857143e+2999"),
+        ("1 ** 10 ** 900", "1"),
+        ("(-1) ** (10 ** 900 + 1)", "-1"),
+        ("1.0000001 ** 1000000", "1.10517091261432"),
+        ("(1 + 0.05 / 12) ** 360", "4.46774431400613"),
+        ("0 ** 0", "1"),
+        ("6 × 7 ÷ 2 − 1", "20"),
+        ("2^10", "1024"),
+        ("sqrt(16) + sqrt(9 / 4)", "5.5"),
+        ("sqrt(10 ** 400) / 10 ** 200", "1"),
+        ("sqrt(2) ** 2", "2"),
+        ("27 ** (1 / 3)", "3"),
+        ("(-2) ** 3", "-8"),
+        ("pi", "3.14159265358979"),
+        ("2 * e", "5.43656365691809"),
+        ("sin(pi / 2) + cos(0) + tan(0)", "2"),
+        ("asin(1) * 2 - pi", "0"),
+        ("acos(1) + atan(0)", "0"),
+        ("exp(1) - e", "0"),
+        ("ln(e) + log(1)", "1"),
+        ("log(8, 2) + log2(4) + log10(1000)", "8"),
+        ("log10(10 ** 2000)", "2000"),
+        ("ln(1 + 1e-12)", "9.999999999995e-13"),
+        ("ln(0.1)", "-2.30258509299405"),
+        ("abs(-3 / 4)", "0.75"),
+        ("floor(-7 / 2)", "-4"),
+        ("ceil(7 / 2)", "4"),
+        ("round(5 / 2)", "2"),
+        ("round(2.675, 2)", "2.68"),
+        ("round(1234, -2)", "1200"),
+        ("round(pi, 2)", "3.14"),
+        ("max(1, 2.5, -3) + min(4, 2)", "4.5"),
+        ("gcd(12, 18, 8) + lcm(4, 6)", "14"),
+        ("factorial(20)", "2432902008176640000"),
+        ("  ( ( 1 ) )  ", "1"),
+    ],
+)
+def test_an_expression_has_its_value(expression: str, value: str) -> None:
+    assert CalculateTool().execute(expression=expression) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("", "the expression is empty"),
+        (" \n", "the expression is empty"),
+        ("2 +", "expected a number, found the end"),
+        ("2 3", "expected an operator, found '3' at character 3"),
+        ("2 * / 3", "expected a number, found '/' at character 5"),
+        ("(1 + 2", "expected ')', found the end"),
+        ("1)", "expected an operator, found ')' at character 2"),
+        ("1,000", "expected an operator, found ',' at character 2"),
+        ("sqrt 4", "expected a number, found '4' at character 6"),
+        ("2pi", "expected an operator, found 'pi' at character 2"),
+        ("sqroot(4)", "unknown name 'sqroot'. Did you mean 'sqrt'? Known: abs, acos, "),
+        ("log(1, 2, 3)", "log takes 1 or 2 arguments, got 3"),
+        ("sin(1, 2)", "sin takes 1 argument, got 2"),
+        ("1 / 0", "division by zero"),
+        ("1 // 0.0", "division by zero"),
+        ("5 % (2 - 2)", "division by zero"),
+        ("0 ** -1", "division by zero"),
+        ("sin(1) / (1 - 1)", "division by zero"),
+        ("sqrt(-4)", "sqrt(-4) has no real value"),
+        ("log(0)", "log(0) has no real value"),
+        ("log(2, 1)", "log(2, 1) has no real value"),
+        ("asin(2)", "asin(2) has no real value"),
+        ("factorial(-1)", "factorial(-1) has no real value"),
+        ("(-8) ** (1 / 3)", "a negative number has no real power with a fractional exponent"),
+        ("gcd(1.5, 2)", "only integers are allowed here"),
+        ("9**9**9", "the number is too large"),
+        ("9**9**9**9**9", "the number is too large"),
+        ("2 ** 20000", "the number is too large"),
+        ("1e3000 ** 4", "the number is too large"),
+        ("factorial(10 ** 9)", "the number is too large"),
+        ("exp(1000)", "the number is too large"),
+        ("1.5 ** 1e9", "the number is too large"),
+        ("2.5 ** -1e9", "the number is too close to zero"),
+        ("sin(1e3000)", "the number is too large"),
+        ("1e400000000", "the number 1e400000000 is too large or too small"),
+        ("1e-" + "9" * 500, "is too large or too small"),
+        ("round(1.5, 10 ** 9)", "the number of digits must be an integer, at most 1000"),
+        ("(" * 60 + "1" + ")" * 60, "nested too deeply, at most 50 levels"),
+        ("-" * 60 + "1", "nested too deeply, at most 50 levels"),
+        ("2 **" * 60 + "1", "nested too deeply, at most 50 levels"),
+        ("1 + " * 300 + "1", "the expression is too long: 1201 characters, at most 1000"),
+        ("__import__('os').system('true')", "unknown name '__import__'"),
+        ("(1).real", "expected an operator, found '.' at character 4"),
+        ("'a' * 3", 'expected a number, found "\'" at character 1'),
+        ("１ + 1", "expected a number, found '１' at character 1"),
+        ("\ud800", "expected a number, found '\\ud800' at character 1"),
+    ],
+)
+def test_what_has_no_value_gets_words_that_say_why(expression: str, words: str) -> None:
+    with pytest.raises(CalculationError) as caught:
+        calculate(expression)
+    assert words in str(caught.value)
+
+
+def test_the_model_reads_value_and_error_through_the_registry() -> None:
+    registry = ToolRegistry([CalculateTool()])
+    assert registry.execute_tool("calculate", expression="6 * 7") == (True, "42")
+    assert registry.execute_tool("calculate", expression="1/0") == (False, "Tool execution error: division by zero")
+
+
+NUMBERS = st.integers(0, 10**6).map(lambda number: (str(number), Fraction(number)))
+DECIMALS = st.tuples(st.integers(0, 999), st.integers(0, 999)).map(
+    lambda parts: (f"{parts[0]}.{parts[1]:03}", parts[0] + Fraction(parts[1], 1000))
+)
+
+
+def _combined(inner: st.SearchStrategy) -> st.SearchStrategy:
+    return st.tuples(st.sampled_from("+-*/"), inner, inner).map(_operated)
+
+
+def _operated(parts: tuple) -> tuple[str, Fraction | None]:
+    sign, (left, left_value), (right, right_value) = parts
+    text = f"({left} {sign} {right})"
+    if left_value is None or right_value is None or (sign == "/" and right_value == 0):
+        return text, None
+    values = {"+": left_value + right_value, "-": left_value - right_value, "*": left_value * right_value}
+    return text, values[sign] if sign in values else left_value / right_value
+
+
+@given(st.recursive(NUMBERS | DECIMALS, _combined, max_leaves=12))
+def test_sums_and_products_are_exact(expression: tuple[str, Fraction | None]) -> None:
+    text, value = expression
+    if value is None:
+        with pytest.raises(CalculationError, match="division by zero"):
+            calculate(text)
+    else:
+        assert calculate(text) == value
+
+
+@given(st.fractions() | st.floats(-1e300, 1e300))
+def test_a_written_number_is_the_number_to_fifteen_digits(value: Fraction | float) -> None:
+    assert float(written(value)) == pytest.approx(float(value), rel=1e-14, abs=0)
+    if isinstance(value, Fraction) and value.denominator in (1, 2, 4, 5, 8, 10, 16, 20, 1000):
+        assert Fraction(written(value)) == value
+
+
+PIECES = [
+    "1",
+    "9",
+    "2.5",
+    "1e9",
+    "+",
+    "-",
+    "*",
+    "/",
+    "//",
+    "%",
+    "**",
+    "(",
+    ")",
+    ",",
+    "sqrt(",
+    "factorial(",
+    "lcm(",
+    "log(",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join) | st.text(max_size=30))
+def test_any_text_at_all_has_a_finite_value_or_a_calculation_error(text: str) -> None:
+    try:
+        value = calculate(text)
+    except CalculationError as error:
+        assert str(error)
+    else:
+        assert isinstance(value, Fraction) or math.isfinite(value)
+        assert written(value)

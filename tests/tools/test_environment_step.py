@@ -1,0 +1,71 @@
+"""A tool that takes a step: of an environment that only has `step`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task
+
+
+class Counter:
+    """Counts actions; slow enough that two steps at once would lose one."""
+
+    def __init__(self, num_values: int = 4) -> None:
+        self.num_values = num_values
+        self.actions: list[str] = []
+
+    def step(self, action: str) -> tuple[Any, ...]:
+        self.actions.append(action)
+        done = len(self.actions) == 3
+        ends = (done,) if self.num_values == 4 else (False, done)
+        return (f"You did {action}.", len(self.actions) / 2, *ends, {"ignored": object()})
+
+
+class AsyncCounter(Counter):
+    async def step(self, action: str) -> tuple[Any, ...]:  # type: ignore[override]
+        before = len(self.actions)
+        await asyncio.sleep(0.001)
+        assert len(self.actions) == before, "another step ran meanwhile"
+        return super().step(action)
+
+
+@pytest.mark.parametrize("environment", [Counter(), Counter(num_values=5), AsyncCounter()])
+def test_steps_run_in_order_and_tell_observation_reward_and_end(environment: Counter) -> None:
+    box = Toolbox(ToolRegistry([EnvironmentStepTool(environment)]))
+    calls = [
+        ParsedAction(tool_name="environment_step", parameters={"action": action}, raw_text="", success=True)
+        for action in ("look", "take", "leave")
+    ]
+    events = asyncio.run(box.run(calls, Task(task_id="t", prompt="", answer="")))
+    assert environment.actions == ["look", "take", "leave"]
+    assert [event.call.result for event in events] == [
+        "You did look.\nreward: 0.5; the episode goes on",
+        "You did take.\nreward: 1; the episode goes on",
+        "You did leave.\nreward: 1.5; the episode has ended",
+    ]
+    assert [event.metadata for event in events] == [
+        {"reward": 0.5, "done": False},
+        {"reward": 1.0, "done": False},
+        {"reward": 1.5, "done": True},
+    ]
+
+
+def test_what_the_environment_raises_or_gives_wrongly_is_an_error_that_the_model_reads() -> None:
+    class Broken:
+        def step(self, action: str) -> Any:
+            if action == "raise":
+                raise ValueError("the door is shut")
+            return "only words"
+
+    registry = ToolRegistry([EnvironmentStepTool(Broken(), name="do", description="Does it.")])
+    assert registry.execute_tool("do", action="raise") == (False, "Tool execution error: the door is shut")
+    assert registry.execute_tool("do", action="x") == (
+        False,
+        "Tool execution error: step gave str, not (observation, reward, done, info)",
+    )

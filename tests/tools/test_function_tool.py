@@ -1,0 +1,254 @@
+"""A tool from a typed function: what the model is told, and what the function gets."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import enum
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Optional
+
+import pytest
+
+from midthought.errors import SettingsError
+from midthought.tools.definition import ToolOutput, ToolParameter
+from midthought.tools.function_tool import FunctionTool, tool
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Corner(enum.Enum):
+    TOP = (0, 0)
+    END = (1, 1)
+
+
+@tool
+def search(
+    query: str,
+    k: Annotated[int, "How many."] = 3,
+    *,
+    exact: bool = False,
+    weight: float = 1,
+    order: Literal["new", "old"] = "new",
+) -> str:
+    """Finds things
+    in the archive.
+
+    It is quick.
+
+    Args:
+        query (str): What to find:
+            words or a name.
+        exact: Whether case matters.
+
+    Returns:
+        order: This is not a parameter's description.
+    """
+    return f"{query} {k!r} {exact} {weight!r} {order}"
+
+
+def parameters_of(function: Any) -> dict[str, dict[str, Any]]:
+    return tool(function).definition.parameters_schema()["properties"]
+
+
+def run(made: FunctionTool[..., Any], **parameters: Any) -> tuple[bool, str]:
+    return ToolRegistry([made]).execute_tool(made.definition.name, **parameters)
+
+
+def test_name_description_and_parameters_come_from_the_function() -> None:
+    assert search.definition.name == "search"
+    assert search.definition.description == "Finds things in the archive."
+    assert list(search.definition.parameters) == [
+        ToolParameter("query", "string", "What to find: words or a name."),
+        ToolParameter("k", "integer", "How many.", required=False, default=3),
+        ToolParameter("exact", "boolean", "Whether case matters.", required=False, default=False),
+        ToolParameter("weight", "number", "", required=False, default=1),
+        ToolParameter("order", "string", "", required=False, enum=["new", "old"], default="new"),
+    ]
+
+
+def test_it_is_still_the_function_and_it_runs_as_a_tool() -> None:
+    assert search("tide", 5, order="old") == "tide 5 False 1 old"
+    assert run(search, query="tide", k=2.0, weight=2) == (True, "tide 2 False 2.0 new")
+    assert run(search, query="tide", order="best") == (
+        False,
+        "argument 'order' should be one of 'new', 'old', got 'best'",
+    )
+    assert search.__name__ == "search" and search.__doc__ is not None
+
+
+def test_options_are_those_of_a_tool() -> None:
+    @tool(name="look", description="Looks.", pure=True, timeout_seconds=2.0, max_concurrency=3, retries=1)
+    def f(text: str) -> str:
+        return text
+
+    assert (f.definition.name, f.definition.description) == ("look", "Looks.")
+    assert (f.pure, f.timeout_seconds, f.max_concurrency, f.retries) == (True, 2.0, 3, 1)
+    assert (search.pure, search.timeout_seconds, search.max_concurrency, search.retries) == (False, None, None, None)
+
+
+def test_containers_unions_and_choices_become_json_schema() -> None:
+    def f(
+        words: list[str],
+        grid: list[list[int]],
+        rates: dict[str, float],
+        notes: dict[str, Any],
+        rest: list,
+        color: Color,
+        colors: list[Color],
+        corner: Corner,
+        near: Sequence[float],
+        size: int | float,
+        name: str | None = None,
+        level: Optional[Literal[1, 2]] = 1,  # noqa: UP045
+    ) -> str:
+        """F."""
+        return ""
+
+    for schema in (schemas := parameters_of(f)).values():
+        assert schema.pop("description") == ""
+    assert schemas == {
+        "words": {"type": "array", "items": {"type": "string"}},
+        "grid": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        "rates": {"type": "object", "additionalProperties": {"type": "number"}},
+        "notes": {"type": "object"},
+        "rest": {"type": "array"},
+        "color": {"type": "string", "enum": ["red", "blue"]},
+        "colors": {"type": "array", "items": {"type": "string", "enum": ["red", "blue"]}},
+        "corner": {"type": "string", "enum": ["TOP", "END"]},
+        "near": {"type": "array", "items": {"type": "number"}},
+        "size": {"type": "number"},
+        "name": {"type": ["string", "null"]},
+        "level": {"type": ["integer", "null"], "enum": [1, 2, None], "default": 1},
+    }
+
+
+def test_the_function_gets_values_of_its_own_types() -> None:
+    @tool
+    def paint(
+        colors: list[Color], corner: Corner = Corner.END, rates: dict[str, float] | None = None, times: int | None = 1
+    ) -> str:
+        """Paints."""
+        return repr((colors, corner, rates, times))
+
+    red, blue, top, end = Color.RED, Color.BLUE, Corner.TOP, Corner.END
+    assert run(paint, colors=["red", "blue"]) == (True, repr(([red, blue], end, None, 1)))
+    assert run(paint, colors=[], corner="TOP", rates={"a": 1}, times=2.0) == (True, repr(([], top, {"a": 1.0}, 2)))
+    assert run(paint, colors=[], rates=None, times=None) == (True, repr(([], end, None, None)))
+    assert run(paint, colors=["green"]) == (
+        False,
+        "argument 'colors[0]' should be one of 'red', 'blue', got 'green'",
+    )
+
+
+def test_a_default_that_json_cannot_say_stays_with_the_function() -> None:
+    marker = object()
+
+    @tool
+    def f(text: str = marker) -> str:  # type: ignore[assignment]
+        """F."""
+        return str(text is marker)
+
+    assert "default" not in f.definition.parameters_schema()["properties"]["text"]
+    assert run(f) == (True, "True")
+
+
+def test_an_async_function_runs_on_the_event_loop_and_may_give_metadata() -> None:
+    @tool
+    async def later(text: str) -> ToolOutput:
+        """Later."""
+        await asyncio.sleep(0)
+        return ToolOutput(text, {"loop": id(asyncio.get_running_loop())})
+
+    async def episode() -> None:
+        call = ParsedAction(tool_name="later", parameters={"text": "a"}, raw_text="", success=True)
+        box = Toolbox(ToolRegistry([later]))
+        (event,) = await box.run([call], Task(task_id="t", prompt="", answer=""))
+        assert event.call.result == "a" and event.metadata == {"loop": id(asyncio.get_running_loop())}
+        assert (await later("b")).text == "b"
+
+    asyncio.run(episode())
+
+
+def test_a_bound_method_is_a_tool_and_a_copy_has_its_own_object() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def add(self, number: int) -> int:
+            """Adds."""
+            self.count += number
+            return self.count
+
+    first = tool(Counter().add)
+    second = copy.deepcopy(first)
+    assert [run(first, number=1), run(first, number=1), run(second, number=5)] == [
+        (True, "1"),
+        (True, "2"),
+        (True, "5"),
+    ]
+
+
+def untyped(query, k: int = 1):
+    """Untyped."""
+
+
+def variable(*queries: str) -> None:
+    """Variable."""
+
+
+def anything(value: Any) -> None:
+    """Anything."""
+
+
+def several(value: int | str) -> None:
+    """Several."""
+
+
+def keyed(value: dict[int, str]) -> None:
+    """Keyed."""
+
+
+def unknown(value: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+    """Unknown."""
+
+
+def silent(value: str) -> None:
+    """
+    Args:
+        value: A value.
+    """
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (untyped, "tool 'untyped', parameter 'query' has no type; annotate it, for example query: str"),
+        (variable, r"parameter 'queries': \*queries: 'str' cannot be given by name"),
+        (anything, "parameter 'value': the type Any is not supported; there is: str, int"),
+        (several, r"parameter 'value': the type int \| str is not supported"),
+        (keyed, r"parameter 'value': the type dict\[int, str\] is not supported"),
+        (unknown, "its annotations cannot be read .*'Nowhere' is not defined"),
+        (silent, "tool 'silent': the model is told the first paragraph of the function's docstring; write one"),
+        (Color, "takes a function, not <enum 'Color'>"),
+        (print, "takes a function, not <built-in function print>"),
+    ],
+)
+def test_a_function_that_cannot_be_told_to_a_model_is_refused_by_name(function: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        tool(function)
+
+
+def test_a_parameter_may_have_any_name() -> None:
+    @tool
+    def f(self: str, function: str, name: str) -> str:
+        """F."""
+        return self + function + name
+
+    assert run(f, self="a", function="b", name="c") == (True, "abc")

@@ -1,0 +1,123 @@
+"""Calls as JSON objects in a chat turn: which braces are a call, what of an object is read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from midthought.tools.notations.json_action import JSONNotation
+
+NOTATION = JSONNotation()
+A = '{"tool": "look", "parameters": {"q": 1}}'
+B = '{"tool": "see", "parameters": {}}'
+LOOK, SEE = ("look", {"q": 1}), ("see", {})
+
+
+def found(text: str) -> list[tuple[str | None, dict] | str | None]:
+    calls = NOTATION.parse_all(text)
+    return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (f"I call `{A}` now.", [LOOK]),
+        (f"[{A}, {B}]", [LOOK, SEE]),
+        (f'{{"actions": [{A}, {B}]}}', [LOOK, SEE]),
+        (f'{{"thought": "hm", "action": {A}}}', [LOOK]),
+        (f"{{{A}}}", [LOOK]),
+        (f"{{{A}", [LOOK]),
+        (f"{A}}}}}", [LOOK]),
+        (f"{{x | x > 0}} {{a: 1}} ${{HOME}} {{}} {A}", [LOOK]),
+        (f'We open {{ and say "hm.\n{A} and {{ and {B}', [LOOK, SEE]),
+        ('{"parameters": {"q": 1}, "tool": "look"}', [LOOK]),
+        ('{"parameters": {"tool": "see"}, "tool": "look"}', [("look", {"tool": "see"})]),
+        (f'{{"tool": "look", "parameters": {{"q": {B}}}}}', [("look", {"q": json.loads(B)})]),
+        ('{\n  "thought": "a, {b",\n  "tool"  :  "look",\n  "parameters": {"q": 1}\n}', [LOOK]),
+        ('{"id": 7, "type": "function", "tool": "look", "parameters": {"q": 1}}', [LOOK]),
+        ('{"tool": "see"}', [SEE]),
+        ('{"tool": "see", "parameters": null}', [SEE]),
+        ('{"tool": " see\\n", "parameters": {}}', [SEE]),
+        ('{"tool": "look", "parameters": "{\\"q\\": 1}"}', [LOOK]),
+    ],
+)
+def test_these_are_calls(text: str, calls: list) -> None:
+    assert found(text) == calls
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "look", "parameters": {}}',
+        '{"answer": "tool"}',
+        '{"a": "tool", "b": 1}',
+        '{"tools": [1], "tool_name": "x", "Tool": "y"}',
+        '{"answer": "{\\"tool\\": \\"look\\"}"}',
+        '"{\\"tool\\": \\"look\\", \\"parameters\\": {}}"',
+        "{the tool: a hammer}",
+        'tool: "look", "tool": "look"',
+        f"<think>{A}",
+        f"<think>{A}</think> Ada.",
+        f"I might write {A} here.</think> Ada.",
+        '{"tool": "look", "parameters": {"q": "</think>"}}',
+        f'{{"tool": "look", "parameters": {{"q": 1}} and then {B}',
+    ],
+)
+def test_these_are_none(text: str) -> None:
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{'tool': 'look', 'parameters': {}}", "bad JSON: Expecting property name enclosed in double quotes"),
+        ("{tool: look}", "bad JSON: Expecting property name enclosed in double quotes"),
+        ('{"tool": "look", "parameters": {"q": 1,}}', "bad JSON: "),
+        ('{"tool": look}', "bad JSON: Expecting value at character 10"),
+        (
+            '{"tool": null}',
+            '"tool" should be the name of a tool, got null; write {"tool": "NAME", "parameters": {...}}',
+        ),
+        ('{"tool": {"name": "look"}}', '"tool" should be the name of a tool, got an object; write'),
+        ('{"tool": " ", "parameters": {}}', '"tool" should be the name of a tool, got nothing; write'),
+        ('{"tool": "look", "args": {"q": 1}}', 'missing "parameters"; write {"tool": "NAME", "parameters": {...}}'),
+        ('{"tool": "look", "q": 1}', 'missing "parameters"; write'),
+        ('{"tool": "look", "parameters": [1]}', '"parameters" should be an object, got a list'),
+        ('{"tool": "look", "parameters": true}', '"parameters" should be an object, got true or false'),
+        ('{"tool": "look", "parameters": "tide"}', '"parameters" should be an object, got text (bad JSON: '),
+    ],
+)
+def test_a_call_that_cannot_be_run_says_why(text: str, words: str) -> None:
+    (call,) = NOTATION.parse_all(f"So: {text} {B}")[:-1]
+    assert not call.success and call.raw_text == text
+    assert call.error is not None and call.error.startswith(words)
+
+
+def test_a_sound_name_is_kept_where_the_arguments_are_not() -> None:
+    (call,) = NOTATION.parse_all('{"tool": "look", "parameters": 1}')
+    assert call.tool_name == "look" and call.parameters == {}
+
+
+def test_calls_stand_in_the_order_in_which_they_end() -> None:
+    text = f"{{ {A} [{B}] {A}"
+    assert found(text) == [LOOK, SEE, LOOK]
+
+
+def test_what_stood_before_the_turns_first_tag_was_a_thought_unless_told_otherwise() -> None:
+    text = f"{A}</think>{B}"
+    assert [call.tool_name for call in NOTATION.parse_all(text)] == ["see"]
+    assert [call.tool_name for call in NOTATION.parse_all(text, in_thought=False)] == ["look", "see"]
+    assert [call.tool_name for call in NOTATION.parse_all(A, in_thought=True)] == []
+
+
+def test_the_tags_of_thoughts_can_be_named() -> None:
+    notation = JSONNotation(think_open="[thought]", think_close="[/thought]")
+    written = notation.render_call("look", {"q": "[thought]"})
+    assert "[thought]" not in written
+    (call,) = notation.parse_all(f"[thought]{A}[/thought]{written}")
+    assert call.parameters == {"q": "[thought]"}
+
+
+def test_unicode_is_written_as_it_is() -> None:
+    assert NOTATION.render_call("look", {"q": "Wörter 😀"}) == '{"tool": "look", "parameters": {"q": "Wörter 😀"}}'

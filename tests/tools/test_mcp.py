@@ -1,0 +1,373 @@
+"""Tools of a real MCP server, written with the SDK: one that is started over stdio, one behind a URL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from midthought.errors import MissingExtraError, SettingsError
+from midthought.tools.arguments import TYPES
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolOutcome
+
+pytest.importorskip("mcp")
+
+from midthought.tools.mcp import McpTool, McpTools, mcp_tools, parameter_of
+from midthought.tools.mcp_connection import McpServerError
+
+PATIENT = 300.0
+"""Seconds that a server may take to start on a busy machine."""
+
+SERVER = '''
+import asyncio, os, sys
+from typing import Annotated
+from mcp.server.mcpserver import Image, MCPServer
+from pydantic import BaseModel, Field
+
+server = MCPServer("test")
+
+class Place(BaseModel):
+    city: str
+    tags: list[str] = []
+
+@server.tool()
+def add(a: Annotated[int, Field(description="One number.", ge=0)], b: int = 1) -> int:
+    """Adds two numbers."""
+    return a + b
+
+@server.tool(name="deep/visit")
+def visit(place: Place, code: Annotated[str, Field(pattern="^[A-Z]+$")] = "A", extra: list = []) -> str:
+    """Visits a place."""
+    return f"{place.city} {code}"
+
+@server.tool()
+async def sleep(seconds: float) -> str:
+    """Sleeps."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        open(os.environ["NOTES"], "a").write("cancelled")
+        raise
+    return "slept"
+
+@server.tool()
+def variables() -> str:
+    """Tells the names of its environment variables."""
+    return " ".join(os.environ)
+
+@server.tool()
+def repeat(number: int) -> str:
+    """Repeats a letter."""
+    return "é" * number
+
+@server.tool()
+def picture() -> list:
+    """Gives words and a picture."""
+    return ["Look:", Image(data=b"abc", format="png")]
+
+@server.tool()
+def leave() -> str:
+    """Ends the server."""
+    os._exit(3)
+
+@server.tool()
+def process() -> int:
+    """Tells its process."""
+    return os.getpid()
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mcp")
+    (folder / "server.py").write_text(f"{SERVER}\nserver.run()\n")
+    return folder
+
+
+def started(folder: Path, **options: Any) -> McpTools:
+    environment = {"NOTES": str(folder / "notes")}
+    return mcp_tools(
+        command=[sys.executable, "server.py"],
+        folder=folder,
+        environment=environment,
+        start_seconds=PATIENT,
+        timeout_seconds=PATIENT,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def tools(folder: Path) -> Iterator[McpTools]:
+    with started(folder) as tools:
+        yield tools
+
+
+@pytest.fixture
+def registry(tools: McpTools) -> ToolRegistry:
+    return ToolRegistry(tools)
+
+
+def call(name: str, **parameters: Any) -> ParsedAction:
+    return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
+
+
+TASK = Task(task_id="t", prompt="", answer="")
+
+
+def test_definitions_carry_the_servers_schema(registry: ToolRegistry) -> None:
+    assert registry.names() == ["add", "deep_visit", "sleep", "variables", "repeat", "picture", "leave", "process"]
+    add, visit = registry.definitions()[:2]
+    assert add.description == "Adds two numbers."
+    number = {"description": "One number.", "minimum": 0, "title": "A", "type": "integer"}
+    assert add.parameters_schema()["properties"]["a"] == number
+    assert [(part.name, part.type, part.description, part.required, part.default) for part in add.parameters] == [
+        ("a", "integer", "One number.", True, None),
+        ("b", "integer", "", False, 1),
+    ]
+    assert visit.parameters_schema()["$defs"]["Place"]["required"] == ["city"]
+    assert [part.type for part in visit.parameters] == ["object", "string", "array"]
+
+
+def test_a_call_gives_the_servers_words_and_structure(registry: ToolRegistry, tools: McpTools) -> None:
+    assert registry.execute_tool("add", a=2, b=3.0) == (True, "5")
+    assert registry.execute_tool("add", a=2) == (True, "3")
+    assert registry.execute_tool("deep_visit", place={"city": "Rom"}) == (True, "Rom A")
+    assert registry.execute_tool("picture") == (True, "Look:\n[image: image/png]")
+    assert asyncio.run(tools[0].execute(a=1, b=1)).metadata == {"structured": {"result": 2}}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "words"),
+    [
+        ("add", {"a": "x"}, "argument 'a' should be an integer, got 'x'"),
+        ("add", {"a": -1}, "argument 'a' should be at least 0, got -1"),
+        ("deep_visit", {"place": {"tags": []}}, "argument 'place' is missing 'city'"),
+        ("deep_visit", {"place": {"city": "a", "tags": [1]}}, "argument 'place.tags[0]' should be a string, got 1"),
+        (
+            "deep_visit",
+            {"place": {"city": "a"}, "code": "a"},
+            "argument 'code' should match the pattern '^[A-Z]+$', got 'a'",
+        ),
+    ],
+)
+def test_wrong_arguments_never_reach_the_server(
+    registry: ToolRegistry, name: str, parameters: dict[str, Any], words: str
+) -> None:
+    assert registry.execute_tool(name, **parameters) == (False, words)
+
+
+def test_arguments_that_would_break_the_connection_break_one_call_only(registry: ToolRegistry) -> None:
+    nested: list[Any] = []
+    for _ in range(100):
+        nested = [nested]
+    for place, extra in (({"city": "\ud800"}, []), ({"city": "a"}, [float("nan")]), ({"city": "a"}, nested)):
+        success, words = registry.execute_tool("deep_visit", place=place, extra=extra)
+        assert not success and words.startswith("Tool execution error: the arguments ")
+    assert registry.execute_tool("deep_visit", place={"city": "Köln \0 \u2028 😀"}, extra=nested[0][0][0][0]) == (
+        False,
+        "Tool execution error: the arguments are nested too deeply, at most 64 levels",
+    )
+    assert registry.execute_tool("deep_visit", place={"city": "Köln \0 \u2028 😀"}) == (True, "Köln \0 \u2028 😀 A")
+
+
+def test_a_failing_call_is_an_error_that_the_model_reads(tools: McpTools) -> None:
+    with pytest.raises(RuntimeError, match="Error executing tool add"):
+        asyncio.run(tools[0].execute(a="not checked"))
+
+
+def test_a_huge_result_is_cut(registry: ToolRegistry) -> None:
+    assert registry.execute_tool("repeat", number=300_000) == (True, "é" * 100_000 + "…")
+
+
+def test_the_server_sees_none_of_our_variables_but_those_it_was_given(registry: ToolRegistry) -> None:
+    seen = registry.execute_tool("variables")[1].split()
+    assert "NOTES" in seen and "PATH" in seen and not any(name.startswith(("PYTEST", "VIRTUAL")) for name in seen)
+
+
+def test_calls_run_side_by_side_from_several_event_loops(registry: ToolRegistry) -> None:
+    def episode(number: int, results: list[Any]) -> None:
+        box = Toolbox(registry)
+        events = asyncio.run(box.run([call("sleep", seconds=0.2), call("add", a=number)], TASK))
+        results.append((number, [event.call.result for event in events]))
+
+    results: list[Any] = []
+    threads = [threading.Thread(target=episode, args=(number, results)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [(number, ["slept", str(number + 1)]) for number in range(4)]
+
+
+def test_a_late_call_is_cancelled_on_the_server_and_the_others_go_on(
+    registry: ToolRegistry, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry.get("sleep"), "timeout_seconds", 0.2)
+    (event,) = asyncio.run(Toolbox(registry).run([call("sleep", seconds=3600)], TASK))
+    assert event.outcome is ToolOutcome.TIMED_OUT
+    assert registry.execute_tool("add", a=1) == (True, "2")
+    notes = folder / "notes"
+    for _ in range(3000):
+        if notes.exists() and notes.read_text() == "cancelled":
+            break
+        time.sleep(0.02)
+    assert notes.read_text() == "cancelled"
+
+
+def test_closing_ends_the_server_and_the_calls_that_run_and_later_ones_say_so(folder: Path) -> None:
+    tools = started(folder, prefix="my_")
+    registry = ToolRegistry(tools)
+    server = int(registry.execute_tool("my_process")[1])
+    assert Path(f"/proc/{server}").exists() or sys.platform != "linux"
+
+    async def episode() -> ToolOutcome:
+        running = asyncio.create_task(Toolbox(registry).run([call("my_sleep", seconds=3600)], TASK))
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(tools.close)
+        (event,) = await running
+        return event.outcome
+
+    assert asyncio.run(episode()) is ToolOutcome.RAISED
+    tools.close()
+    assert not Path(f"/proc/{server}").exists()
+    assert registry.execute_tool("my_add", a=1) == (False, "Tool execution error: the MCP server is closed")
+    assert len(tools) == 8 and isinstance(tools[0], McpTool)
+
+
+def test_a_server_that_ends_fails_its_calls_and_hangs_nobody(folder: Path) -> None:
+    with started(folder) as tools:
+        registry = ToolRegistry(tools)
+        for name in ("leave", "add"):
+            success, words = registry.execute_tool(name, **({"a": 1} if name == "add" else {}))
+            assert not success and words.startswith("Tool execution error: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "seconds", "words"),
+    [
+        (["/no/such/server"], PATIENT, r"MCP server '/no/such/server # .*' cannot be used: .*No such file"),
+        (
+            [sys.executable, "-c", "import sys; print('no key given', file=sys.stderr); sys.exit(3)"],
+            PATIENT,
+            "cannot be used: .*; its last words: no key given",
+        ),
+        ([sys.executable, "-c", "while True: print('nonsense', flush=True)"], 0.5, "no answer within 0.5 seconds"),
+        ([sys.executable, "-c", "import sys; sys.stdin.read()"], 0.5, "no answer within 0.5 seconds"),
+    ],
+)
+def test_a_server_that_does_not_start_is_told_with_its_last_words(
+    command: list[str], seconds: float, words: str
+) -> None:
+    marker = f"# {uuid.uuid4()}"
+    with pytest.raises(McpServerError, match=words):
+        mcp_tools(command=[*command, marker], start_seconds=seconds)
+    assert not is_running(marker)
+
+
+def is_running(marker: str) -> bool:
+    """Whether a process has this on its command line (Linux; elsewhere nothing is seen)."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in (process / "cmdline").read_bytes():
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "either command=.* or url="),
+        ({"command": ["a"], "url": "http://x"}, "either command=.* or url="),
+        ({"command": "python server.py"}, "command must be a list"),
+        ({"command": []}, "command must be a list"),
+    ],
+)
+def test_a_connection_that_makes_no_sense_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        mcp_tools(**options)
+
+
+def test_a_tool_that_makes_no_sense_is_refused_and_the_server_ended(folder: Path) -> None:
+    marker = f"# {uuid.uuid4()}"
+    server = f"""
+import mcp_types
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("test")
+async def listed(*_):
+    schema = {{"type": "object", "properties": ["not", "an", "object"]}}
+    return [mcp_types.Tool(name="broken", input_schema=schema)]
+server.list_tools = listed
+server.run()
+{marker}
+"""
+    with pytest.raises(McpServerError, match="MCP tool 'broken': no valid JSON Schema"):
+        mcp_tools(command=[sys.executable, "-c", server], start_seconds=PATIENT)
+    assert not is_running(marker)
+
+
+def test_without_the_sdk_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(MissingExtraError, match=r"mcp is not installed.*midthought\[mcp\]"):
+        mcp_tools(command=["a"])
+
+
+def test_a_server_behind_a_url_is_reached_with_our_headers() -> None:
+    import uvicorn
+
+    names: dict[str, Any] = {}
+    exec(SERVER, names)
+    application = names["server"].streamable_http_app()
+    seen: list[bytes | None] = []
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(dict(scope.get("headers", ())).get(b"authorization"))
+        await application(scope, receive, send)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(noting, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+            with mcp_tools(url=url, headers={"Authorization": "Bearer x"}, start_seconds=PATIENT) as tools:
+                assert ToolRegistry(tools).execute_tool("add", a=1) == (True, "2")
+        finally:
+            server.should_exit = True
+            thread.join()
+    assert b"Bearer x" in seen and set(seen) <= {b"Bearer x", None}
+    with pytest.raises(McpServerError, match="cannot be used"):
+        mcp_tools(url=url, start_seconds=PATIENT)
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "integer", "title": "A"}, {"type": "integer"}),
+        ({"type": "string", "enum": ["a"], "default": "a"}, {"type": "string", "enum": ["a"], "default": "a"}),
+        ({"type": ["null", "array"], "items": True}, {"type": ["null", "array"], "items": True}),
+        ({"anyOf": [{"type": "null"}, {"type": "number"}]}, {"anyOf": [{"type": "null"}, {"type": "number"}]}),
+        ({"$ref": "#/$defs/leaf", "description": "One."}, {"type": "integer", "description": "One."}),
+        ({"items": {"$ref": "#/$defs/leaf"}}, {"items": {"type": "integer", "description": "A leaf."}}),
+        ({"$ref": "#/$defs/tree"}, {"properties": {"next": {"properties": {"next": {}, "title": {}}}, "title": {}}}),
+        ({"$ref": "https://example.org/x"}, {}),
+        ({}, {}),
+        (True, {}),
+    ],
+)
+def test_readers_are_told_a_parameter_without_references(schema: Any, told: dict[str, Any]) -> None:
+    leaf = {"type": "integer", "description": "A leaf.", "title": "Leaf"}
+    tree = {"properties": {"next": {"$ref": "#/$defs/tree"}, "title": {}}}
+    parameter = parameter_of("a", schema, {"$defs": {"leaf": leaf, "tree": tree}}, is_required=True)
+    assert parameter.type in TYPES
+    assert parameter.json_schema() == {"description": "", **told}

@@ -1,0 +1,461 @@
+"""What holds for every notation: one table of texts, any split of them, random texts, round trips, cost, names."""
+
+from __future__ import annotations
+
+import random
+import string
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from midthought.errors import SettingsError
+from midthought.tools.definition import ToolDefinition, ToolParameter
+from midthought.tools.notations import Notation, find
+from midthought.tools.notations.find import find_notation, notation_names, register_notation
+from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a test writes a notation's texts."""
+
+    call: Callable[[str, str], str]
+    """(name, arguments as JSON) -> a call that may stand anywhere."""
+    nameless: Callable[[str], str]
+    nameless_is_call: bool
+    """Whether a call without a name is a malformed call, or none."""
+    begins_in_thought: bool
+    mute: tuple[str, str]
+    """Tags between which nothing is a call."""
+
+
+CHAT: dict[str, Any] = {"begins_in_thought": False, "mute": ("<think>", "</think>")}
+WRITINGS = {
+    "in_thought": Writing(
+        call=lambda name, arguments: f"#call {name} {arguments}",
+        nameless=lambda arguments: f"#call {arguments}",
+        nameless_is_call=False,
+        begins_in_thought=True,
+        mute=("</think>", "<think>"),
+    ),
+    "json": Writing(
+        call=lambda name, arguments: f'{{"tool": "{name}", "parameters": {arguments}}}',
+        nameless=lambda arguments: f'{{"parameters": {arguments}}}',
+        nameless_is_call=False,
+        **CHAT,
+    ),
+    "react": Writing(
+        call=lambda name, arguments: f"\nAction: {name}\nAction Input: {arguments}",
+        nameless=lambda arguments: f"\nAction: \nAction Input: {arguments}",
+        nameless_is_call=True,
+        **CHAT,
+    ),
+    "function_calling": Writing(
+        call=lambda name, arguments: (
+            f'<function_calls>{{"tool_name": "{name}", "parameters": {arguments}}}</function_calls>'
+        ),
+        nameless=lambda arguments: f'<function_calls>{{"parameters": {arguments}}}</function_calls>',
+        nameless_is_call=True,
+        **CHAT,
+    ),
+    "hermes": Writing(
+        call=lambda name, arguments: f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>',
+        nameless=lambda arguments: f'<tool_call>\n{{"arguments": {arguments}}}\n</tool_call>',
+        nameless_is_call=True,
+        **CHAT,
+    ),
+}
+NAMES = list(WRITINGS)
+
+Found = list[tuple[str, dict[str, Any]] | None]
+Q, R = '{"q": 1}', '{"r": 2}'
+LOOK, SEE = ("look", {"q": 1}), ("see", {"r": 2})
+
+
+def look(arguments: str) -> Callable[[Writing], str]:
+    return lambda writing: f"I look. {writing.call('look', arguments)} So be it."
+
+
+def around(before: str, after: str = "") -> Callable[[Writing], str]:
+    return lambda writing: before + writing.call("look", Q) + after
+
+
+def two(between: str, first: str = Q) -> Callable[[Writing], str]:
+    return lambda writing: writing.call("look", first) + between + writing.call("see", R)
+
+
+def fenced(head: str) -> Callable[[Writing], str]:
+    return lambda writing: f"{head}\n{writing.call('look', Q)}\n```\n"
+
+
+# what the text is -> how it is written, and the calls in it (None: one that cannot be run)
+TABLE: dict[str, tuple[Callable[[Writing], str], Found]] = {
+    "clean": (look('{"q": 1}'), [LOOK]),
+    "nothing around it": (around(""), [LOOK]),
+    "no call": (lambda writing: "I know: it is {1, 2}.", []),
+    "empty": (lambda writing: "", []),
+    "nested braces": (look('{"a": {"b": {"c": {}}}, "d": [{}]}'), [("look", {"a": {"b": {"c": {}}}, "d": [{}]})]),
+    "braces in strings": (look('{"q": "}{ }} {"}'), [("look", {"q": "}{ }} {"})]),
+    "brackets in strings": (look('{"q": "]["}'), [("look", {"q": "]["})]),
+    "escaped quotes": (look(r'{"q": "a\"}\\"}'), [("look", {"q": 'a"}\\'})]),
+    "escaped line end": (look(r'{"q": "a\n\n`b`"}'), [("look", {"q": "a\n\n`b`"})]),
+    "several lines": (look('{\n  "q":\n\n    1\n}'), [LOOK]),
+    "line ends as on Windows": (lambda writing: around("So.\n", "\n")(writing).replace("\n", "\r\n"), [LOOK]),
+    "tabs": (look('{\t"q":\t1\t}'), [LOOK]),
+    "empty arguments": (look("{}"), [("look", {})]),
+    "large argument": (look('{"q": "' + "long and } " * 20 + '"}'), [("look", {"q": "long and } " * 20})]),
+    "emoji": (look('{"q": "👩‍👩‍👧 😀"}'), [("look", {"q": "👩‍👩‍👧 😀"})]),
+    "combining marks": (around("e\u0301", "\u0308"), [LOOK]),
+    "right to left": (look('{"q": "\u202eשלום"}'), [("look", {"q": "\u202eשלום"})]),
+    "exotic line ends in a string": (look('{"q": "a\u2028b\x85c"}'), [("look", {"q": "a\u2028b\x85c"})]),
+    "escaped surrogate pair": (look(r'{"q": "\ud83d\ude00"}'), [("look", {"q": "😀"})]),
+    "half a surrogate pair": (look(r'{"q": "\ud83d"}'), [None]),
+    "malformed": (look('{"q": }'), [None]),
+    "comma too many": (look('{"q": 1,}'), [None]),
+    "single quotes": (look("{'q': 1}"), [None]),
+    "line end in a string": (look('{"q": "a\nb"}'), [None]),
+    "not a number": (look('{"q": NaN}'), [None]),
+    "too large a number": (look('{"q": 1e999}'), [None]),
+    "two calls": (two("\n"), [LOOK, SEE]),
+    "two calls touching": (two(""), [LOOK, SEE]),
+    "malformed, then sound": (two("\n", first='{"q" 1}'), [None, SEE]),
+    "braces in prose": (around("So {1, 2} and \\frac{a}{b}: "), [LOOK]),
+    "an open brace in prose": (around("We begin with { and\n"), [LOOK]),
+    "odd quotes in prose": (around('A 5" pipe, the dogs\' "tail: '), [LOOK]),
+    "unfinished": (lambda writing: (text := around("So ")(writing))[: text.rindex("}")], []),
+    "unfinished in a string": (lambda writing: (text := look('{"q": "a}"}')(writing))[: text.rindex('"')], []),
+    "after a fence": (around("```\nx\n```\n"), [LOOK]),
+}
+
+
+def table(name: str) -> Iterator[tuple[str, str, Found]]:
+    """The texts of a notation, with what differs from one to the other."""
+    writing, notation = WRITINGS[name], find_notation(name)
+    for case, (write, calls) in TABLE.items():
+        yield case, write(writing), calls
+    if_fenced: Found = [LOOK] if notation.fence_may_hold_call else []
+    yield "fenced", fenced("```")(writing), if_fenced
+    yield "fenced, with its language", fenced("```json")(writing), if_fenced
+    yield "no name", writing.nameless(Q), [None] if writing.nameless_is_call else []
+    before, after = writing.mute
+    call, see = around("")(writing), writing.call("see", R)
+    yield "where nothing is a call", f"{before}{call}{after} {see}", [SEE]
+    yield "a tag inside of a call", look(f'{{"q": "{before}{after}"}}')(writing) + see, [SEE]
+
+
+def found(calls: list[ParsedAction]) -> Found:
+    return [(str(call.tool_name), dict(call.parameters)) if call.success else None for call in calls]
+
+
+def follow(name: str, pieces: list[str]) -> tuple[list[ParsedAction], list[bool]]:
+    scanner = find_notation(name).scanner(in_thought=WRITINGS[name].begins_in_thought)
+    stops = [scanner.feed(piece) for piece in pieces]
+    return scanner.take(), stops
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    return [text[start:end] for start, end in pairwise([0, *sorted(places), len(text)])]
+
+
+def random_places(rng: random.Random, text: str) -> list[int]:
+    return rng.choices(range(len(text) + 1), k=rng.randint(2, 12))
+
+
+def check_splits(name: str, text: str, splits: list[list[int]]) -> list[ParsedAction]:
+    """Every split gives the same calls and stops in the piece that holds the last character of one."""
+    calls, stops = follow(name, list(text))
+    for places in splits:
+        pieces = cut(text, places)
+        ends = [0, *sorted(places), len(text)]
+        assert follow(name, pieces) == (calls, [any(stops[a:b]) for a, b in pairwise(ends)]), pieces
+    assert sum(stops) == (len(calls) if find_notation(name).stops_at_call else 0)
+    return calls
+
+
+# -- the table -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_calls_are_found(name: str) -> None:
+    for case, text, calls in table(name):
+        assert found(find_notation(name).parse_all(text)) == calls, case
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_split_changes_the_calls_or_where_they_stop(name: str) -> None:
+    for case, text, calls in table(name):
+        rng = random.Random(case)
+        splits = [[place] for place in range(len(text) + 1)] + [random_places(rng, text) for _ in range(100)]
+        assert found(check_splits(name, text, splits)) == calls, case
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_malformed_says_why_in_a_line(name: str) -> None:
+    for case, text, _ in table(name):
+        for call in find_notation(name).parse_all(text):
+            assert (call.error is None) == call.success, case
+            assert call.success or (call.parameters == {} and 10 < len(call.error or "") < 150), case
+            assert "\n" not in (call.error or "") and call.raw_text and call.raw_text in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_that_is_cut_off_anywhere_is_none(name: str) -> None:
+    text = WRITINGS[name].call("look", '{"q": {"r": "}"}}')
+    assert len(find_notation(name).parse_all(text)) == 1
+    for end in range(len(text)):
+        assert find_notation(name).parse_all(text[:end]) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_huge_arguments_are_read(name: str) -> None:
+    words = '{"}\\ ' * 10_000
+    text = find_notation(name).render_call("look", {"q": words, "n": [list(range(1000))]})
+    calls, _ = follow(name, cut(text, [1000, 20_000, 20_001]))
+    assert found(calls) == [("look", {"q": words, "n": [list(range(1000))]})]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_nested_beyond_reading_are_malformed(name: str) -> None:
+    (call,) = find_notation(name).parse_all(WRITINGS[name].call("look", '{"a":' * 20_000 + "1" + "}" * 20_000))
+    assert call.error == "bad JSON: nested too deeply"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_take_gives_each_call_once(name: str) -> None:
+    scanner = find_notation(name).scanner(in_thought=WRITINGS[name].begins_in_thought)
+    scanner.feed(WRITINGS[name].call("look", Q))
+    assert found(scanner.take()) == [LOOK]
+    assert scanner.take() == []
+    scanner.feed(WRITINGS[name].call("see", R))
+    assert found(scanner.take()) == [SEE]
+
+
+# -- random texts ----------------------------------------------------------------------------------------------
+
+SCRAPS = ["{", "}", '"', "\\", ":", ",", "[", "]", "`", "```", "```json\n", "~~~", "\n", "\n\n", "\r\n", " ", "\t", "a", "é",
+          "😀", "\u2028", "1", "null", '{"q": 1}', '{"q": "}"}', "{}", "<", ">", "</", "<think>", "</think>", "think>",
+          "Thought: so\n", "Final Answer: no", "'", "# ", "**", "x_result:", "#look_result:"]  # fmt: skip
+OWN_SCRAPS = {
+    "in_thought": ["#call", "#call look ", "#", "look", '#call look {"q": 1}', "#look_error: "],
+    "json": ['"tool"', '{"tool":', '"tool": "look"', "tool:", "{'tool':", '"parameters": ', '{"tool": "look"}'],
+    "react": ["\nAction:", "Action: look\n", "\nAction Input:", "Action Input: ", "\nObservation: ", "**Action:** ",
+              '\nAction: look\nAction Input: {"q": 1}', "Input", "Action 1: "],
+    "function_calling": ["<function_calls>", "</function_calls>", '{"tool_name": "look", "parameters": {}}',
+                         "function_calls>", '"tool_name":', '"parameters":'],
+    "hermes": ["<tool_call>", "</tool_call>", '{"name": "look", "arguments": {}}', "tool_call>", '"name":',
+               '"arguments":', "<tool_call>\n"],
+}  # fmt: skip
+CLOSING = '"}]}\n"}\n```\n</tool_call></function_calls> {"q": 1}'
+"""Would finish whatever was left open."""
+
+
+def random_text(rng: random.Random, name: str) -> str:
+    scraps = [*rng.choices(SCRAPS, k=12), *rng.choices(OWN_SCRAPS[name], k=4), WRITINGS[name].call("look", Q)]
+    return "".join(rng.choices(scraps, k=rng.randint(1, 16)))
+
+
+def random_value(rng: random.Random, name: str, depth: int = 0) -> Any:
+    kind = rng.randrange(9 if depth < 3 else 7)
+    if kind == 7:
+        return [random_value(rng, name, depth + 1) for _ in range(rng.randrange(3))]
+    if kind == 8:
+        return {random_string(rng, name): random_value(rng, name, depth + 1) for _ in range(rng.randrange(3))}
+    scalars = [None, True, rng.randint(-(10**20), 10**20), rng.random() * 1e300, rng.choice(string.printable)]
+    return random_string(rng, name) if kind >= 5 else scalars[kind]
+
+
+def random_string(rng: random.Random, name: str) -> str:
+    scraps = [*SCRAPS, *OWN_SCRAPS[name], WRITINGS[name].call("look", Q), chr(rng.randrange(0xD800))]
+    return "".join(rng.choices(scraps, k=rng.randrange(4)))
+
+
+def check_random_texts(name: str, num_cases: int, seed: int) -> None:
+    rng, notation = random.Random(f"{name} {seed}"), find_notation(name)
+    num_calls = 0
+    for _ in range(num_cases):
+        text = random_text(rng, name)
+        calls = check_splits(name, text, [[], random_places(rng, text)])
+        num_calls += len(calls)
+        assert all(call.raw_text in text for call in calls)
+        in_thought = WRITINGS[name].begins_in_thought
+        assert notation.parse_all(text, in_thought=in_thought) == calls
+
+        scanner = notation.scanner(in_thought=in_thought)
+        scanner.feed(text)
+        scanner.take()
+        scanner.resume()
+        assert not scanner.feed(CLOSING)
+        assert scanner.take() == [], text
+    assert num_calls > num_cases / 4
+
+
+def check_round_trips(name: str, num_cases: int, seed: int) -> None:
+    """What is written is read back; and what a tool says is no call, even where the whole text is read again.
+
+    Tags of thoughts aside: those count wherever a scanner reads them, and it is never given a tool's words.
+    """
+    rng, notation = random.Random(f"{name} {seed}"), find_notation(name)
+    for _ in range(num_cases):
+        parameters = {random_string(rng, name): random_value(rng, name) for _ in range(rng.randrange(4))}
+        written = notation.render_call("look-at.it_2", parameters)
+        text = f"So:\n{written}\nand\n{notation.render_call('see', {'r': 2})}"
+        assert found(notation.parse_all(text)) == [("look-at.it_2", parameters), SEE]
+
+        words = (random_string(rng, name) + text + random_string(rng, name)).replace("think>", "")
+        event = ToolEvent(call=ToolCall(tool_name="look", success=True, result=words), outcome=ToolOutcome.OK)
+        rendered = notation.render_results([event, event])
+        if notation.stops_at_call:
+            assert found(notation.parse_all(f"{written}{rendered}")) == [("look-at.it_2", parameters)]
+        else:
+            assert rendered == f"{words}\n{words}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_texts_raise_nothing_and_no_split_changes_them(name: str) -> None:
+    check_random_texts(name, num_cases=1000, seed=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_arguments_are_read_back_and_random_results_are_no_calls(name: str) -> None:
+    check_round_trips(name, num_cases=1000, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_random_texts_and_arguments_at_length(name: str) -> None:
+    check_random_texts(name, num_cases=100_000, seed=1)
+    check_round_trips(name, num_cases=20_000, seed=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_after_a_result_only_what_the_policy_goes_on_with_is_read(name: str) -> None:
+    """As the rollout loop does: take, the result into the context, resume."""
+    writing, notation = WRITINGS[name], find_notation(name)
+    call, rest = writing.call("look", Q), '{"tool": "x", "name": "x", "tool_name": "x", "arguments": {}'
+    for left_open in ["", *OWN_SCRAPS[name], rest, f"<tool_call>{rest}", "```\n", "`", "\nAction: x\nAction Input: {"]:
+        scanner = notation.scanner(in_thought=writing.begins_in_thought)
+        assert scanner.feed(call + left_open) is notation.stops_at_call
+        assert LOOK in found(scanner.take())
+        scanner.resume()
+        assert not scanner.feed(CLOSING) and scanner.take() == []
+        scanner.resume()
+        scanner.feed(f"So. {call}")
+        assert found(scanner.take()) == [LOOK], left_open
+
+
+# -- cost ------------------------------------------------------------------------------------------------------
+
+
+def work(name: str, text: str) -> int:
+    """Lines of the notations' code that run while a text is read, character by character."""
+    num_lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal num_lines
+        if "/notations/" not in frame.f_code.co_filename:
+            return None
+        num_lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        follow(name, list(text))
+    finally:
+        sys.settrace(before)
+    return num_lines
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_twice_the_text_is_twice_the_work(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_loaded = 0
+
+    def counting(read: Callable[[str], Any]) -> Callable[[str], Any]:
+        def count_and_read(text: str) -> Any:
+            nonlocal num_loaded
+            num_loaded += len(text)
+            return read(text)
+
+        return count_and_read
+
+    for module in ("call_form", "react", "in_thought"):
+        where = sys.modules[f"midthought.tools.notations.{module}"]
+        for reader in {"load_object", "load_values"} & vars(where).keys():
+            monkeypatch.setattr(where, reader, counting(getattr(where, reader)))
+    call = WRITINGS[name].call("look", Q)
+    opened = [call[: call.index("1")], call[: call.index("{") + 1], '{"tool": "x", "parameters": ', '{"a":']
+    for scrap in [call, *opened, *OWN_SCRAPS[name], "{", '"', "`", "```\n", "<", "a", "\n", "Action: a: "]:
+        num_loaded = 0
+        text = scrap * (1 + 200 // len(scrap))
+        closed = text + "}" * text.count("{")
+        assert work(name, text * 2) <= 2.1 * work(name, text) + 100, scrap
+        assert work(name, closed) <= 2.1 * work(name, text) + 1000, scrap
+        assert num_loaded <= 5 * len(closed), scrap
+
+
+# -- what a system prompt says ---------------------------------------------------------------------------------
+
+DEFINITIONS = [
+    ToolDefinition(
+        "look",
+        "Looks something up.",
+        [
+            ToolParameter("query", "string", "What to look for."),
+            ToolParameter("kind", "string", "Where.", enum=["book", "film"]),
+            ToolParameter("k", "integer", "How many.", required=False, default=3),
+        ],
+    ),
+    ToolDefinition("rooms", "Names all rooms."),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_instructions_name_every_tool_and_show_a_call_that_is_one(name: str) -> None:
+    notation = find_notation(name)
+    text = notation.instructions(DEFINITIONS)
+    for word in ("look", "Looks something up.", "query", "What to look for.", "kind", "film", "k", "3", "rooms"):
+        assert word in text
+    example = notation.render_call("look", {"query": "...", "kind": "book"})
+    assert f"\n{example}\n" in text
+    assert found(notation.parse_all(f"\n{example}\n")) == [("look", {"query": "...", "kind": "book"})]
+    assert notation.render_call("rooms", {}) in notation.instructions(DEFINITIONS[1:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_tools_nothing_is_said(name: str) -> None:
+    assert find_notation(name).instructions([]) == ""
+
+
+# -- by name ---------------------------------------------------------------------------------------------------
+
+
+def test_notations_are_found_by_name() -> None:
+    assert notation_names() == NAMES
+    assert [find_notation(name).name for name in NAMES] == NAMES
+
+
+def test_an_unknown_name_names_the_near_ones() -> None:
+    with pytest.raises(SettingsError, match=r"unknown notation 'hermess'\. Did you mean 'hermes'\? Known: .*react"):
+        find_notation("hermess")
+
+
+def test_a_users_own_notation_is_registered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "_MAKERS", dict(find._MAKERS))
+
+    class Mine(type(find_notation("json"))):
+        name = "mine"
+
+    register_notation("mine", Mine)
+    register_notation("mine", Mine)
+    made: Notation = find_notation("mine")
+    assert isinstance(made, Mine) and notation_names() == [*NAMES, "mine"]
+
+
+def test_a_name_of_the_library_cannot_be_taken() -> None:
+    with pytest.raises(SettingsError, match="'json' is this library's own; register yours under another name"):
+        register_notation("json", lambda: find_notation("react"))

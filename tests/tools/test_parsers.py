@@ -1,0 +1,153 @@
+"""Parsers: the notations' own, and one that a user writes with a single method."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from midthought.tools.definition import ToolDefinition
+from midthought.tools.notations import Notation
+from midthought.tools.parsers import (
+    ActionParser,
+    FunctionCallingParser,
+    HermesParser,
+    InThoughtParser,
+    JSONActionParser,
+    ParsedTurnNotation,
+    ReActActionParser,
+)
+from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+
+EXAMPLES = {
+    JSONActionParser: '{"tool": "look", "parameters": {"q": 1}}',
+    ReActActionParser: 'Thought: hm\nAction: look\nAction Input: {"q": 1}',
+    FunctionCallingParser: '<function_calls>{"tool_name": "look", "parameters": {"q": 1}}</function_calls>',
+    HermesParser: '<tool_call>\n{"name": "look", "arguments": {"q": 1}}\n</tool_call>',
+    InThoughtParser: 'Hm. #call look {"q": 1}',
+}
+each = pytest.mark.parametrize("parser_class", EXAMPLES, ids=lambda parser_class: parser_class.__name__)
+
+
+class Angles(ActionParser):
+    """What a user writes: one method."""
+
+    def parse_all(self, text: str) -> list[ParsedAction]:
+        return [
+            ParsedAction(tool_name=name[1], parameters={}, raw_text=name[0], success=True)
+            for name in re.finditer(r"<<(\w+)>>", text)
+        ]
+
+
+class FirstLine(ActionParser):
+    """The other method alone."""
+
+    def parse(self, text: str) -> ParsedAction:
+        line = text.partition("\n")[0]
+        name = line.removeprefix("run ") if line.startswith("run ") else None
+        return ParsedAction(
+            tool_name=name,
+            parameters={},
+            raw_text=line,
+            success=name in ("look", "see"),
+            error=None if name in ("look", "see") else "nothing to run",
+        )
+
+
+@each
+def test_the_first_call_and_all_calls(parser_class: type[ActionParser]) -> None:
+    parser, text = parser_class(), EXAMPLES[parser_class]
+    first = parser.parse(f"So:\n{text}\n")
+    assert (first.tool_name, first.parameters, first.success, first.error) == ("look", {"q": 1}, True, None)
+    assert parser.parse_all(f"So:\n{text}\n\n{text}") == [first, first]
+
+
+@each
+def test_a_text_without_a_call_is_a_failure_without_a_name(parser_class: type[ActionParser]) -> None:
+    parser = parser_class()
+    assert parser.parse("It was Ada.") == ParsedAction(
+        tool_name=None, parameters={}, raw_text="It was Ada.", success=False, error="no call found"
+    )
+    assert parser.parse_all("It was Ada.") == []
+    assert parser.parse("").error == "no call found"
+
+
+@each
+def test_a_malformed_call_fails_with_words_for_the_model(parser_class: type[ActionParser]) -> None:
+    call = parser_class().parse(EXAMPLES[parser_class].replace("1", "}"))
+    assert not call.success and call.error is not None and call.error.startswith("bad JSON")
+
+
+@each
+def test_its_notation_streams_writes_and_explains(parser_class: type[ActionParser]) -> None:
+    parser = parser_class()
+    notation: Notation = parser.notation
+    scanner = notation.scanner(in_thought=parser_class is InThoughtParser)
+    stops = [scanner.feed(character) for character in EXAMPLES[parser_class]]
+    assert any(stops) is notation.stops_at_call
+    assert [call.tool_name for call in scanner.take()] == ["look"]
+    assert notation.parse_all(parser.render_call("look", {"q": 1}))[0].parameters == {"q": 1}
+    definitions = [ToolDefinition("look", "Looks.")]
+    assert parser.instructions(definitions) == notation.instructions(definitions)
+
+
+def test_one_method_is_enough_and_the_other_follows() -> None:
+    assert [action.tool_name for action in Angles().parse_all("<<look>> <<see>>")] == ["look", "see"]
+    assert Angles().parse("a <<see>>").tool_name == "see"
+    assert Angles().parse("nothing").error == "no call found"
+    assert [action.tool_name for action in FirstLine().parse_all("run look\nrun see")] == ["look"]
+    assert FirstLine().parse_all("hello") == []
+
+
+def test_a_failed_parse_that_names_a_tool_is_a_malformed_call() -> None:
+    (action,) = FirstLine().parse_all("run away")
+    assert (action.tool_name, action.success) == ("away", False)
+
+
+def test_a_parser_without_either_method_cannot_be_made() -> None:
+    class Neither(ActionParser):
+        pass
+
+    with pytest.raises(TypeError, match="Neither has neither parse nor parse_all of its own"):
+        Neither()
+    with pytest.raises(TypeError, match="ActionParser has neither"):
+        ActionParser()
+
+
+def test_a_parser_may_take_arguments() -> None:
+    class Named(Angles):
+        def __init__(self, name: str, *, prefix: str = "") -> None:
+            self.name = prefix + name
+
+    assert Named("b", prefix="a").name == "ab"
+
+
+def test_a_users_parser_is_asked_when_the_turn_has_ended() -> None:
+    notation = Angles().notation
+    assert isinstance(notation, ParsedTurnNotation) and not notation.stops_at_call
+    scanner = notation.scanner(in_thought=True)
+    assert [scanner.feed(piece) for piece in ("<", "<lo", "ok>> and <", "<see>>")] == [False] * 4
+    assert [action.tool_name for action in scanner.take()] == ["look", "see"]
+    assert scanner.take() == []
+    scanner.feed("<<lo")
+    scanner.resume()
+    scanner.feed("ok>> <<see>>")
+    assert [action.tool_name for action in scanner.take()] == ["see"]
+    assert [action.tool_name for action in notation.parse_all("<<see>>", in_thought=False)] == ["see"]
+
+
+def test_a_users_parser_gets_the_results_as_plain_words() -> None:
+    call = ToolCall(tool_name="look", success=False, result="no luck")
+    event = ToolEvent(call=call, outcome=ToolOutcome.RAISED)
+    assert Angles().notation.render_results([event]) == "no luck"
+
+
+def test_a_users_parser_lists_the_tools_unless_it_says_more() -> None:
+    definitions = [ToolDefinition("look", "Looks.")]
+    assert Angles().notation.instructions(definitions) == "Tools:\n- look: Looks."
+    assert Angles().notation.instructions([]) == ""
+
+
+def test_a_parser_that_only_reads_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="Angles only reads calls; write its render_call"):
+        Angles().notation.render_call("look", {})

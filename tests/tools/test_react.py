@@ -1,0 +1,130 @@
+"""ReAct: which lines are a call, where it stops, what its own observations quote, how results are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from midthought.tools.notations.react import ReActNotation
+from midthought.types import ToolCall, ToolEvent, ToolOutcome
+
+NOTATION = ReActNotation()
+A = 'Action: look\nAction Input: {"q": 1}'
+B = "Action: see\nAction Input: {}"
+LOOK, SEE = ("look", {"q": 1}), ("see", {})
+NO_NAME = 'no tool is named; write "Action: NAME" on the line before "Action Input:"'
+NO_OBJECT = 'after "Action Input:" should stand a JSON object in braces, for example {"name": "value"}'
+
+
+def found(text: str) -> list:
+    calls = NOTATION.parse_all(text)
+    return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (f"Thought: I look.\n{A}", [LOOK]),
+        (f"Thought: I look.\n{A}\nThought: and\n{B}\nFinal Answer: Ada", [LOOK, SEE]),
+        (f"{A}\nObservation: nothing\n\nThought: hm\n{B}", [LOOK, SEE]),
+        ('**Action:** look\n**Action Input:** {"q": 1}', [LOOK]),
+        ('**Action**: `look`\n**Action Input**: `{"q": 1}`', [LOOK]),
+        ('### Action: look\n### Action Input:\n{"q": 1}', [LOOK]),
+        ('Action 1: look\nAction Input 1: {"q": 1}', [LOOK]),
+        ('Action 1: look\nAction 1 Input: {"q": 1}', [LOOK]),
+        ('action: [look]\naction input: {"q": 1}', [LOOK]),
+        ('ACTION: "look"\nACTION_INPUT: {"q": 1}', [LOOK]),
+        ('Action: look\n\n  Action Input:\n\n  {"q": 1}', [LOOK]),
+        ('Action:\nlook\nAction Input: {"q": 1}', [LOOK]),
+        ('Action: look Action Input: {"q": 1}', [LOOK]),
+        ('Action: look\nI need it.\nAction Input: {"q": 1}', [LOOK]),
+        ('Action: see\nAction: look\nAction Input: {"q": 1}', [LOOK]),
+        ('Action:look\nAction Input:{"q": 1}', [LOOK]),
+        ('Action: look\nAction Input: ```json\n{"q": 1}\n```\n' + B, [LOOK, SEE]),
+        ('Action: look\nAction Input:\n```\n{"q": 1}\n```\n\n' + B, [LOOK, SEE]),
+        ('Action: look\nAction Input: `{"q": 1}`\n```\n' + B + "\n```", [LOOK]),
+        (f"</think>\n{A}", [LOOK]),
+        (f"</think>{A}", [LOOK]),
+        (f"<think>{B}</think>{A}", [LOOK]),
+        (f"```\nObservation: x\n```\n{A}", [LOOK]),
+        (f"Observation: x\n```\ny\n\n{A}", [LOOK]),
+        (f"As an observation: it is so.\n{A}", [LOOK]),
+        ('Action: look the thing up\nAction Input: {"q": 1}', [("look the thing up", {"q": 1})]),
+        ("Final Answer: Action Input is a label.", []),
+        ("Action: look\nFinal Answer: Ada", []),
+        ("My action: look\nThe action input: {}", []),
+        (f"Observation: {A}", []),
+        (f"Observation:\n{A}\n{B}", []),
+        (f"  **Observation 2:** x\r\n{A}\r\n", []),
+        (f"Action: look\nObservation: x\n{A.partition(chr(10))[2]}", []),
+        (f"```\n{A}\n```", []),
+        (f"~~~text\n{A}\n", []),
+        ("Action: look\n```\nAction Input: {}\n```\n", []),
+        (f"<think>{A}", []),
+        ('Action: look\nAction Input: {"q": "<think>"}', []),
+        ("Action: " + "so it goes on and on " * 10 + "\nAction Input: x", []),
+    ],
+)
+def test_lines_that_are_calls_and_lines_that_are_not(text: str, calls: list) -> None:
+    assert found(text) == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "raw_text"),
+    [
+        ("Action: look\nAction Input: tide tables\n", NO_OBJECT, "Action: look\nAction Input: t"),
+        ('Action: look\nAction Input: "tide"', NO_OBJECT, 'Action: look\nAction Input: "'),
+        ("Action: look\nAction Input: [1]", NO_OBJECT, "Action: look\nAction Input: ["),
+        ("Action: look\nAction Input:\nObservation: x", NO_OBJECT, "Action: look\nAction Input:\nO"),
+        ("Action: look\nAction Input: ```json\nno", NO_OBJECT, "Action: look\nAction Input: ```json\nn"),
+        ("Action:\nAction Input: {}", NO_NAME, "Action:\nAction Input: {}"),
+        ("Action: ``\nAction Input: {}", NO_NAME, "Action: ``\nAction Input: {}"),
+        ("Thought: Action: look\nAction Input: {}", NO_NAME, "Action Input: {}"),
+        ("Action: look\nAction Input: {q: 1}", "bad JSON: Expecting property name", None),
+    ],
+)
+def test_a_call_that_cannot_be_run_says_why_and_stops_at_once(text: str, words: str, raw_text: str | None) -> None:
+    (call,) = NOTATION.parse_all(text)
+    assert not call.success and call.error is not None and call.error.startswith(words)
+    assert call.tool_name == (None if words == NO_NAME else "look") and call.parameters == {}
+    assert call.raw_text == (raw_text or text)
+    scanner = NOTATION.scanner(in_thought=False)
+    stops = [scanner.feed(character) for character in text]
+    assert stops.count(True) == 1 and text[: stops.index(True) + 1].endswith(call.raw_text)
+
+
+def test_a_sole_input_that_is_no_object_is_prose() -> None:
+    assert found("Action Input: none is needed.\n" + A) == [LOOK]
+
+
+def test_it_stops_at_the_closing_brace_and_nowhere_else() -> None:
+    text = 'Thought: x\nAction: look\nAction Input: {"q": {"r": "}"}}\nObservation: y'
+    scanner = NOTATION.scanner(in_thought=False)
+    stops = [scanner.feed(character) for character in text]
+    assert [position for position, stop in enumerate(stops) if stop] == [text.rindex("}")]
+
+
+def event(outcome: ToolOutcome, words: str) -> ToolEvent:
+    return ToolEvent(call=ToolCall(tool_name="look", success=outcome is ToolOutcome.OK, result=words), outcome=outcome)
+
+
+def test_a_result_is_an_observation_without_empty_lines() -> None:
+    text = NOTATION.render_results([event(ToolOutcome.OK, "[1] Ada: noon.\r\n \n\n[2] Bo: no.  \n")])
+    assert text == "\nObservation: [1] Ada: noon.\n[2] Bo: no.\n"
+
+
+def test_several_results_and_errors_stand_on_lines_of_their_own() -> None:
+    events = [event(ToolOutcome.OK, "a"), event(ToolOutcome.RAISED, "no luck"), event(ToolOutcome.OK, "")]
+    assert NOTATION.render_results(events) == "\nObservation: a\nObservation: error: no luck\nObservation: \n"
+
+
+def test_after_the_result_the_policys_lines_are_read_again() -> None:
+    scanner = NOTATION.scanner(in_thought=False)
+    assert scanner.feed(A + "\nObservation: I know alrea")
+    assert len(scanner.take()) == 1
+    scanner.resume()
+    assert scanner.feed("Thought: so\n" + B)
+    assert [call.tool_name for call in scanner.take()] == ["see"]
+
+
+def test_a_call_is_written_on_two_lines() -> None:
+    assert NOTATION.render_call("look", {"q": "a\nAction: b"}) == 'Action: look\nAction Input: {"q": "a\\nAction: b"}'

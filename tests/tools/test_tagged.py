@@ -1,0 +1,145 @@
+"""Calls between tags: the two notations that write them so, where a block begins and ends, what it may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from midthought.tools.definition import ToolDefinition, ToolParameter
+from midthought.tools.notations.function_calling import FunctionCallingNotation
+from midthought.tools.notations.hermes import HermesNotation
+from midthought.types import ToolCall, ToolEvent, ToolOutcome
+
+HERMES, FUNCTION_CALLING = HermesNotation(), FunctionCallingNotation()
+LOOK, SEE = ("look", {"q": 1}), ("see", {})
+
+# O and C stand for the tags, N and P for the keys, A and B for whole objects
+OBJECTS = {"A": '{"N": "look", "P": {"q": 1}}', "B": '{"N": "see", "P": {}}'}
+SIGNS = {
+    HERMES: {"O": "<tool_call>", "C": "</tool_call>", "N": "name", "P": "arguments"},
+    FUNCTION_CALLING: {"O": "<function_calls>", "C": "</function_calls>", "N": "tool_name", "P": "parameters"},
+}
+both = pytest.mark.parametrize("notation", SIGNS, ids=lambda notation: notation.name)
+Tagged = HermesNotation | FunctionCallingNotation
+
+
+def spelled(notation: Tagged, text: str) -> str:
+    """`text` as the notation writes it."""
+    text = "".join(OBJECTS.get(character, character) for character in text)
+    return "".join(SIGNS[notation].get(character, character) for character in text)
+
+
+def found(notation: Tagged, text: str) -> list:
+    calls = notation.parse_all(spelled(notation, text))
+    return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
+
+
+@both
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("OAC", [LOOK]),
+        ("so: O\n\r\n A\t\nC.", [LOOK]),
+        ("OAC and OBC", [LOOK, SEE]),
+        ("OA\nBC", [LOOK, SEE]),
+        ("OA,BC", [LOOK, SEE]),
+        ("O[A, B]C", [LOOK, SEE]),
+        ("O[A]\n[B]C", [LOOK, SEE]),
+        ("O```json\nA\n```C", [LOOK]),
+        ("O\n```\n[A, B]\n```\nC", [LOOK, SEE]),
+        ("O```A```C", [LOOK]),
+        ("```xml\nOAC\n```", [LOOK]),
+        ("`OAC`", [LOOK]),
+        ('O{"P": {"q": 1}, "id": "x", "N": "look"}C', [LOOK]),
+        ('O{"N": "see"}C', [SEE]),
+        ('O{"N": "see", "P": null}C', [SEE]),
+        ('O{"N": "look", "P": "{\\"q\\": 1}"}C', [LOOK]),
+        ("OA\nOBC", [LOOK, SEE]),
+        ("OOAC", [LOOK]),
+        ("I write O before it: OAC", [LOOK]),
+        ('O{"N": "see", OAC', [LOOK]),
+        ("C OAC C", [LOOK]),
+        ("OA", []),
+        ("AC", []),
+        ("<think>OAC</think> so", []),
+        ("I might: OAC</think> so", []),
+        ("O<think></think>AC", []),
+        ('O{"N": "see", "P": {"q": "</think>"}}C', []),
+        ('O{"N": "see", "P": {"q": "C', ["bad JSON: Unterminated string starting at character"]),
+    ],
+)
+def test_blocks_and_what_is_in_them(notation: Tagged, text: str, calls: list) -> None:
+    for call, expected in zip(found(notation, text), calls, strict=True):
+        assert call == expected or (isinstance(call, str) and call.startswith(expected))
+
+
+@both
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("OC", "no call in it; write "),
+        ("O \n C", "no call in it; write "),
+        ("O[]C", "no call in it; write "),
+        ("Osee itC", "bad JSON: Expecting value at character 1"),
+        ("O{{'q': 1}}C", "bad JSON: Expecting property name enclosed in double quotes at character 2"),
+        ("OA}C", "bad JSON: Expecting value at character "),
+        ('O"see"C', "a call should be an object, got text; write "),
+        ("O[[A]]C", "a call should be an object, got a list; write "),
+        ('O{"P": {}}C', 'missing "'),
+        ('O{"N": "see", "args": {}}C', 'missing "'),
+        ('O{"N": "see", "P": [1]}C', '"'),
+        ("O<function=see></function>C", "bad JSON: Expecting value at character 1"),
+    ],
+)
+def test_a_closed_block_that_holds_no_call_says_why(notation: Tagged, text: str, words: str) -> None:
+    text = spelled(notation, text)
+    (call,) = notation.parse_all(f"So {text} it is")
+    assert not call.success and call.error is not None and call.error.startswith(words)
+    assert call.raw_text == text
+
+
+@both
+def test_one_bad_call_of_a_list_leaves_the_others_alone(notation: Tagged) -> None:
+    first, second, third = found(notation, 'O[A, {"N": 3}, B]C')
+    assert (first, third) == (LOOK, SEE)
+    name = SIGNS[notation]["N"]
+    assert second.startswith(f'"{name}" should be the name of a tool, got a number; write {{"{name}": "NAME", ')
+
+
+@both
+def test_calls_are_written_and_tags_in_arguments_escaped(notation: Tagged) -> None:
+    parameters = {"q": "".join(spelled(notation, "O C")) + " </think>", "é": "é"}
+    written = notation.render_call("look", parameters)
+    signs = SIGNS[notation]
+    assert [written.count(tag) for tag in (signs["O"], signs["C"], "</think>")] == [1, 1, 0]
+    assert "é" in written
+    (call,) = notation.parse_all(written)
+    assert call.parameters == parameters
+
+
+def test_each_is_written_in_its_own_form() -> None:
+    assert HERMES.render_call("see", {}) == '<tool_call>\n{"name": "see", "arguments": {}}\n</tool_call>'
+    function_call = '<function_calls>{"tool_name": "see", "parameters": {}}</function_calls>'
+    assert FUNCTION_CALLING.render_call("see", {}) == function_call
+
+
+def test_the_hermes_instructions_hold_the_schemas_as_these_models_know_them() -> None:
+    definition = ToolDefinition("look", "Looks.", [ToolParameter("q", "string", "Was für ein Wort.")])
+    text = HERMES.instructions([definition, ToolDefinition("see", "Sees.")])
+    block = text[text.index("<tools>\n") : text.index("\n</tools>")].splitlines()
+    assert len(block) == 3
+    assert block[1].startswith(
+        '{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters"'
+    )
+    assert "Was für ein Wort." in block[1]
+
+
+@both
+def test_a_result_is_the_tools_words_and_an_error_says_so(notation: Tagged) -> None:
+    def event(outcome: ToolOutcome, words: str) -> ToolEvent:
+        return ToolEvent(call=ToolCall(tool_name="look", result=words), outcome=outcome)
+
+    render: Callable[[list[ToolEvent]], str] = notation.render_results
+    assert render([event(ToolOutcome.OK, "[1] noon\n\n[2] no")]) == "[1] noon\n\n[2] no"
+    assert render([event(ToolOutcome.UNKNOWN_TOOL, "unknown tool 'x'")]) == "error: unknown tool 'x'"

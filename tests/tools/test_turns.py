@@ -1,0 +1,225 @@
+"""A conversation with tools for whoever samples the text: calls found and run, turns kept, figures counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from midthought.env.environment import BaseEnvironment
+from midthought.errors import SettingsError
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.parsers import (
+    ActionParser,
+    FunctionCallingParser,
+    HermesParser,
+    InThoughtParser,
+    JSONActionParser,
+    ReActActionParser,
+)
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.tools.turns import MultiTurnManager, tool_figures
+from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+
+
+class Add(Tool):
+    definition = ToolDefinition(
+        "add", "Adds two numbers.", [ToolParameter("a", "integer", "one"), ToolParameter("b", "integer", "other")]
+    )
+
+    def execute(self, a: int, b: int) -> str:
+        return str(a + b)
+
+
+class Wait(Tool):
+    definition = ToolDefinition("wait", "Waits.", [ToolParameter("seconds", "number", "how long")])
+
+    async def execute(self, seconds: float) -> ToolOutput:
+        await asyncio.sleep(seconds)
+        return ToolOutput("waited", {"seconds": seconds})
+
+
+class Guess(BaseEnvironment):
+    def reset(self) -> str:
+        return "Guess a digit."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        return "Right." if action == "7" else "Wrong.", float(action == "7"), action == "7", {}
+
+
+def manager(parser: ActionParser | None = None, **options: object) -> MultiTurnManager:
+    return MultiTurnManager(ToolRegistry([Add(), Wait()]), parser or HermesParser(), **options)
+
+
+def call(a: int, b: int) -> str:
+    return HermesNotation().render_call("add", {"a": a, "b": b})
+
+
+PARSERS = [JSONActionParser, ReActActionParser, FunctionCallingParser, HermesParser, InThoughtParser]
+
+
+@pytest.mark.parametrize("make_parser", PARSERS)
+def test_a_turn_of_any_notation_is_parsed_and_its_call_is_run(make_parser):
+    parser = make_parser()
+    text = parser.render_call("add", {"a": 2, "b": 3})
+    turn = manager(parser).step(text, "What is 2 + 3?")
+    assert (turn.turn_number, turn.model_output, turn.observation) == (0, text, "What is 2 + 3?")
+    assert turn.parsed_action is not None and turn.parsed_action.tool_name == "add"
+    assert turn.tool_call == ToolCall(tool_name="add", parameters={"a": 2, "b": 3}, success=True, result="5")
+
+
+@pytest.mark.parametrize("make_parser", PARSERS)
+def test_the_system_prompt_describes_the_tools_and_shows_what_a_call_looks_like(make_parser):
+    parser = make_parser()
+    prompt = manager(parser).get_system_prompt()
+    assert "Adds two numbers." in prompt and "Waits." in prompt
+    assert parser.render_call("add", {"a": 1, "b": 1}) in prompt
+    assert MultiTurnManager(ToolRegistry(), parser).get_system_prompt() == ""
+
+
+def test_a_turn_without_a_call_has_an_empty_falsy_one_without_a_result():
+    env = Guess()
+    turn = manager(environment=env).step("model output", env.reset())
+    assert turn.tool_call.result is None and not turn.tool_call and turn.parsed_action is None
+    assert turn.observation == "Guess a digit."
+
+
+def test_all_calls_of_one_output_are_run_and_the_first_is_the_turns():
+    keeper = manager()
+    turn = keeper.step(f"{call(1, 2)} and {call(10, 20)}")
+    assert turn.tool_call.result == "3"
+    assert [event.call.result for event in keeper.tool_events] == ["3", "30"]
+    assert keeper.get_tool_results() == "3\n30"
+    keeper.step("No call.")
+    assert keeper.get_tool_results() == "" and len(keeper.tool_events) == 2
+
+
+def test_results_are_written_as_the_notation_writes_them():
+    keeper = manager(InThoughtParser())
+    keeper.step('#call add {"a": 1, "b": 2}')
+    assert keeper.get_tool_results() == "\n#add_result:\n3\n\n"
+
+
+def test_what_goes_wrong_is_the_calls_result_in_words_for_the_model():
+    keeper = manager()
+    unknown = keeper.step(HermesNotation().render_call("multiply", {"a": 1}))
+    assert unknown.tool_call.success is False and "unknown tool 'multiply'" in (unknown.tool_call.result or "")
+    bad = keeper.step(HermesNotation().render_call("add", {"a": "x", "b": 1}))
+    assert bad.tool_call and bad.tool_call.success is False and "'a'" in (bad.tool_call.result or "")
+    broken = keeper.step('<tool_call>{"name": </tool_call>')
+    assert broken.parsed_action is not None and not broken.parsed_action.success
+    assert not broken.tool_call and "bad JSON" in (broken.tool_call.result or "")
+
+
+def test_a_call_that_takes_too_long_is_given_up_at_the_toolboxs_deadline():
+    toolbox = Toolbox(ToolRegistry([Wait()]), timeout_seconds=0.05)
+    keeper = MultiTurnManager(toolbox, HermesParser())
+    begun = time.perf_counter()
+    turn = keeper.step(HermesNotation().render_call("wait", {"seconds": 60}))
+    assert time.perf_counter() - begun < 30
+    assert keeper.tool_events[0].outcome is ToolOutcome.TIMED_OUT and turn.tool_call.success is False
+
+
+def test_calls_of_one_turn_run_at_once():
+    keeper = manager()
+    begun = time.perf_counter()
+    keeper.step(HermesNotation().render_call("wait", {"seconds": 0.5}) * 16)
+    assert time.perf_counter() - begun < 6
+    assert [event.outcome for event in keeper.tool_events] == [ToolOutcome.OK] * 16
+
+
+def test_it_works_inside_a_running_event_loop():
+    async def inside() -> str | None:
+        return manager().step(call(2, 2)).tool_call.result
+
+    assert asyncio.run(inside()) == "4"
+
+
+def test_the_summary_counts_turns_calls_successes_and_the_tools_that_there_are():
+    keeper = manager()
+    keeper.step(f"{call(1, 2)}{call(3, 4)}")
+    keeper.step(HermesNotation().render_call("multiply", {}))
+    keeper.step(HermesNotation().render_call("wait", {"seconds": "soon"}))
+    keeper.step("Done.")
+    summary = keeper.get_episode_summary()
+    assert summary.pop("turns") == keeper.turns
+    assert summary == {"num_turns": 4, "num_tool_calls": 4, "successful_tool_calls": 2, "tools_used": ["add", "wait"]}
+
+
+def test_an_empty_conversation_has_an_empty_summary_before_the_first_turn_and_after_a_reset():
+    keeper = manager()
+    empty = {"num_turns": 0, "num_tool_calls": 0, "successful_tool_calls": 0, "tools_used": [], "turns": []}
+    assert keeper.get_episode_summary() == empty
+    keeper.step(call(1, 2))
+    keeper.reset()
+    assert keeper.get_episode_summary() == empty and keeper.get_tool_results() == ""
+    assert keeper.step("again").turn_number == 0
+
+
+def test_a_conversation_continues_until_max_turns_or_until_the_environment_is_done():
+    keeper = manager(max_turns=2)
+    assert keeper.should_continue()
+    keeper.step("one")
+    assert keeper.should_continue()
+    keeper.step("two")
+    assert not keeper.should_continue()
+
+    env = Guess()
+    env.reset()
+    keeper = manager(environment=env)
+    assert keeper.should_continue()
+    env.step("7")
+    assert not keeper.should_continue()
+    assert manager(environment=object()).should_continue()
+
+
+def test_it_can_stand_where_a_conversation_of_somebody_else_stands():
+    first, second = manager(), manager()
+    first.step(call(1, 2))
+    second.step("something else")
+    second.follow(first.turns, first.tool_events)
+    assert second.get_episode_summary() == first.get_episode_summary()
+    second.step("more")
+    assert len(first.turns) == 1 and second.turns[1].turn_number == 1
+
+
+def test_a_parser_of_ones_own_is_enough():
+    class ShoutParser(ActionParser):
+        def parse(self, text: str) -> ParsedAction:
+            found = text.startswith("!add")
+            return ParsedAction(
+                tool_name="add" if found else None, parameters={"a": 1, "b": 1}, raw_text=text, success=found
+            )
+
+    keeper = manager(ShoutParser())
+    assert keeper.step("!add").tool_call.result == "2"
+    assert keeper.step("add").tool_call.result is None
+
+
+def test_hostile_output_is_a_turn_like_any_other():
+    keeper = manager(max_turns=100)
+    for text in ("", "\x00", "\ud800 lone", "{" * 10_000, "<tool_call>" * 500, "🦉" * 1000):
+        assert keeper.step(text).model_output == text
+    assert keeper.get_episode_summary()["successful_tool_calls"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([Add()], HermesParser()), "tool_registry"),
+        ((ToolRegistry(), HermesNotation()), "action_parser"),
+        ((ToolRegistry(), HermesParser(), None, 0), "max_turns=0"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, message):
+    with pytest.raises(SettingsError, match=message):
+        MultiTurnManager(*arguments)
+
+
+def test_figures_name_a_tool_once_whatever_became_of_its_calls():
+    outcomes = [ToolOutcome.OK, ToolOutcome.TIMED_OUT, ToolOutcome.NO_CALLS_LEFT, ToolOutcome.MALFORMED]
+    events = [ToolEvent(call=ToolCall(tool_name="add"), outcome=outcome) for outcome in outcomes]
+    assert tool_figures(events) == {"num_tool_calls": 4, "successful_tool_calls": 1, "tools_used": ["add"]}
