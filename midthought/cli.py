@@ -62,6 +62,42 @@ def train(
 
 
 @app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or any Hugging Face folder.")],
+    settings: Assignments = None,
+    recipe: Annotated[str, typer.Option(help="Whose evaluation: podcast.")] = "podcast",
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; those of the model's run.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of the result; runs/evaluate-TIME by default.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the last table only.")] = False,
+) -> None:
+    """Run a model through a recipe's evaluation: figures, trajectories, report."""
+    from midthought.recipes import find_recipe
+    from midthought.report.console import Console
+
+    found = find_recipe(recipe)
+    path = run or Path("runs") / f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}"
+    console = Console(quiet=quiet)
+    try:
+        found.run(path, console, words=settings or [], config=config, stage="evaluate", from_path=model, resume=False)
+    except KeyboardInterrupt:
+        console.error("Stopped; nothing was trained, so evaluate again from the beginning.")
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def settings(
+    recipe: Annotated[str, typer.Argument(help="Whose settings: podcast, or library (RayPPOTrainer).")] = "library",
+) -> None:
+    """Print every setting with its default and what it means."""
+    from midthought.config import ConfigStore
+    from midthought.config.page import settings_page
+    from midthought.recipes import find_recipe
+
+    store = ConfigStore if recipe == "library" else find_recipe(recipe).config_class()
+    typer.echo(settings_page(store, recipe))
+
+
+@app.command()
 def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Write RUN/report.html anew from the run's files."""
     from midthought.report.html import write_report

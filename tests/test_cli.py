@@ -74,7 +74,7 @@ TRAIN = ("train", "podcast", "--run", "run")
         ((*TRAIN, "model.local_path=no_model"), "no_model", "save_pretrained"),
         ((*TRAIN, "--from", "no_model"), "no_model", "give a run folder, a checkpoint, or a folder"),
         ((*TRAIN, "--stage", "rl"), "--stage rl", "give --from"),
-        ((*TRAIN, "--stage", "lr"), "'lr'", "Known: all, rl, sft."),
+        ((*TRAIN, "--stage", "lr"), "'lr'", "Known: all, evaluate, rl, sft."),
         ((*TRAIN, "--resume"), "run holds no run", "--run"),
         ((*TRAIN, "--config", "mine.yaml"), "mine.yaml", "--config"),
         (("report", "nowhere"), "nowhere", "give the folder that `midthought train` wrote"),

@@ -1,7 +1,8 @@
-"""How much better each policy token was than expected: GAE with a critic, GRPO with a group's mean as the baseline.
+"""How much better each policy token was than expected: GAE with a critic, and baselines that need none.
 
-Pure functions on tensors. A mask [B, T] says which tokens the policy wrote; all others (prompt, tool results, padding)
-are as if they were not there. Values follow the learner's alignment: `values[b, t]` judges the state *before* token t.
+Pure functions on tensors. A mask [E, T] says which tokens the policy wrote; all others (prompt, tool results, padding)
+are as if they were not there. Values follow the learner's alignment: `values[e, t]` judges the state *before* token t.
+A user's own estimator is registered with `advantage_estimator` (midthought.algo.credit).
 """
 
 from __future__ import annotations
@@ -11,14 +12,61 @@ import enum
 import torch
 from torch import Tensor
 
+from midthought.algo.credit import CreditInputs, advantage_estimator, estimate
+
 GRPO_EPSILON = 1e-6
 
 
 class AdvantageEstimator(enum.StrEnum):
-    """Which baseline the advantages are taken against."""
+    """The estimators that ship; those that users register are known by their names alone."""
 
     GAE = "gae"
     GRPO = "grpo"
+    DR_GRPO = "dr_grpo"
+    RLOO = "rloo"
+    REINFORCE_PLUS_PLUS = "reinforce_plus_plus"
+    REINFORCE_PLUS_PLUS_BASELINE = "reinforce_plus_plus_baseline"
+    REMAX = "remax"
+    GRPO_TURNS = "grpo_turns"
+
+
+def compute_advantage(
+    estimator: AdvantageEstimator | str,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    *,
+    values: Tensor | None = None,
+    groups: Tensor | None = None,
+    turns: Tensor | None = None,
+    baselines: Tensor | None = None,
+    gamma: float = 1.0,
+    lam: float = 1.0,
+    whiten: bool = True,
+    norm_by_std: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """(advantages, returns), both [E, T] and 0 outside the mask, by the estimator's name.
+
+    `values` and `turns` are [E, T], `groups` and `baselines` [E]; `CreditInputs` says what each is. `gamma` belongs to
+    `gae` and `reinforce_plus_plus`, `lam` to `gae`, `whiten` to these and `reinforce_plus_plus_baseline`, `norm_by_std`
+    to `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that
+    is not finite.
+    """
+    inputs = CreditInputs(
+        rewards=token_level_rewards,
+        mask=response_mask.bool(),
+        values=values,
+        groups=groups,
+        turns=turns,
+        baselines=baselines,
+        gamma=gamma,
+        lam=lam,
+        whiten=whiten,
+        norm_by_std=norm_by_std,
+    )
+    return estimate(estimator, inputs)
+
+
+# -- with a critic -----------------------------------------------------------------------------------------------
 
 
 def compute_gae_advantage_return(
@@ -30,7 +78,7 @@ def compute_gae_advantage_return(
     *,
     whiten: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation over policy tokens only -> (advantages, returns), [B, T], 0 outside the mask.
+    """Generalized advantage estimation over policy tokens only -> (advantages, returns), [E, T], 0 outside the mask.
 
     `δ_t = r_t + γ V_next - V_t`, `A_t = δ_t + γ λ A_next`, `R_t = A_t + V_t`, where *next* is the next token of the
     mask in the row (after the last one: 0), so a tool's tokens cost neither discount nor value. Source: Schulman et
@@ -54,6 +102,14 @@ def compute_gae_advantage_return(
     return (whiten_advantages(advantages, mask) if whiten else advantages), returns
 
 
+@advantage_estimator("gae", needs={"values"})
+def _gae(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    assert inputs.values is not None
+    return compute_gae_advantage_return(
+        inputs.rewards, inputs.values, inputs.mask, inputs.gamma, inputs.lam, whiten=inputs.whiten
+    )
+
+
 def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
     """`(A - mean) / sqrt(var + ε)` over the masked entries, 0 elsewhere; `var` is the unbiased one.
 
@@ -67,54 +123,148 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
     return centred * torch.rsqrt((centred**2).sum() / (count - 1) + epsilon)
 
 
+# -- within a group ----------------------------------------------------------------------------------------------
+
+
 def compute_grpo_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, groups: Tensor, *, norm_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Every policy token of a row gets the row's standardised score -> (advantages, returns), both [B, T] and equal.
+    """Every policy token of a row gets the row's standardised score -> (advantages, returns), both [E, T] and equal.
 
     `A = (s - mean of the group) / (std of the group + 1e-6)`, where s is the sum of the row's rewards at policy
     tokens and std the unbiased one. Source: DeepSeekMath (arXiv 2402.03300), section 4.1.2; without the division
-    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783). `groups` [B] holds the group's id of every row. A group of one
+    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783). `groups` [E] holds the group's id of every row. A group of one
     has no baseline: mean 0 and std 1 are taken, as verl does, so its advantage is its score. A group without spread
-    gives zeros.
+    gives zeros. A row without a policy token is no member of its group.
     """
-    mask = response_mask.bool()
-    scores = torch.where(mask, token_level_rewards, 0.0).sum(dim=1)
-    _, member = torch.unique(groups, return_inverse=True)
-    num_groups = int(member.max()) + 1 if len(member) else 0
-    counts = scores.new_zeros(num_groups).index_add(0, member, torch.ones_like(scores))
-    means = scores.new_zeros(num_groups).index_add(0, member, scores) / counts
-    alone = counts == 1
-    centred = scores - torch.where(alone, 0.0, means)[member]
-    variances = scores.new_zeros(num_groups).index_add(0, member, centred**2) / (counts - 1).clamp(min=1)
-    deviations = torch.where(alone, 1.0, variances.sqrt())
+    inputs = CreditInputs(rewards=token_level_rewards, mask=response_mask.bool(), groups=groups)
+    means, deviations, _ = _group_figures(inputs.scores, groups, inputs.present)
+    centred = torch.where(inputs.present, inputs.scores - means, 0.0)
     if norm_by_std:
-        centred = centred / (deviations[member] + GRPO_EPSILON)
-    advantages = torch.where(mask, centred[:, None], 0.0)
+        centred = centred / (deviations + GRPO_EPSILON)
+    advantages = inputs.over_tokens(centred)
     return advantages, advantages
 
 
-def compute_advantage(
-    estimator: AdvantageEstimator | str,
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    *,
-    values: Tensor | None = None,
-    groups: Tensor | None = None,
-    gamma: float = 1.0,
-    lam: float = 1.0,
-    whiten: bool = True,
-    norm_by_std: bool = True,
-) -> tuple[Tensor, Tensor]:
-    """(advantages, returns) by the estimator's name; GAE needs `values` [B, T], GRPO needs `groups` [B].
+@advantage_estimator("grpo", needs={"groups"})
+def _grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    assert inputs.groups is not None
+    return compute_grpo_advantage(inputs.rewards, inputs.mask, inputs.groups, norm_by_std=inputs.norm_by_std)
 
-    `gamma`, `lam` and `whiten` belong to GAE, `norm_by_std` to GRPO. Raises ValueError where what is needed is missing.
+
+@advantage_estimator("dr_grpo", needs={"groups"})
+def _dr_grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = s - mean of the group`: Liu et al. 2025 (arXiv 2503.20783), section 3.2. Its other half, a constant in place
+    of the answer's length, is the aggregation `seq-mean-token-sum-norm`."""
+    assert inputs.groups is not None
+    return compute_grpo_advantage(inputs.rewards, inputs.mask, inputs.groups, norm_by_std=False)
+
+
+@advantage_estimator("rloo", needs={"groups"})
+def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = s - mean of the group's others` = `n / (n - 1) (s - mean of the group)`, at every policy token.
+
+    Source: REINFORCE leave-one-out, Ahmadian et al. 2024 (arXiv 2402.14740). A group of one keeps its score.
     """
-    estimator = AdvantageEstimator(estimator)
-    if estimator is AdvantageEstimator.GAE:
-        if values is None:
-            raise ValueError("advantage estimator 'gae' needs values: score the batch with a critic, or use 'grpo'")
-        return compute_gae_advantage_return(token_level_rewards, values, response_mask, gamma, lam, whiten=whiten)
-    if groups is None:
-        raise ValueError("advantage estimator 'grpo' needs groups: the group's id of every row")
-    return compute_grpo_advantage(token_level_rewards, response_mask, groups, norm_by_std=norm_by_std)
+    assert inputs.groups is not None
+    means, _, counts = _group_figures(inputs.scores, inputs.groups, inputs.present)
+    centred = (inputs.scores - means) * counts / (counts - 1).clamp(min=1)
+    advantages = inputs.over_tokens(centred)
+    return advantages, advantages
+
+
+@advantage_estimator("reinforce_plus_plus_baseline", needs={"groups"})
+def reinforce_plus_plus_baseline(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`s - mean of the group` at every policy token, then whitened over all policy tokens of the batch.
+
+    Source: REINFORCE++ with baseline, Hu et al. 2025 (arXiv 2501.03262). Without `whiten` it is `dr_grpo`.
+    """
+    assert inputs.groups is not None
+    centred, _ = compute_grpo_advantage(inputs.rewards, inputs.mask, inputs.groups, norm_by_std=False)
+    advantages = whiten_advantages(centred, inputs.mask) if inputs.whiten else centred
+    return advantages, advantages
+
+
+@advantage_estimator("grpo_turns", needs={"groups", "turns"})
+def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """GRPO turn by turn: a turn's reward-to-go, standardised among the group's episodes that have a turn of that number.
+
+    `G_k = Σ_{j ≥ k} r_j`, r_j the sum of the rewards at turn j's policy tokens;
+    `A_k = (G_k - mean_k) / (std_k + 1e-6)` at every policy token of turn k, mean and unbiased std over the episodes of the
+    group that have a turn k. A turn that no other episode of the group has gets 0: there is nothing to compare it with.
+    This definition is ours. Nearest to it: MT-GRPO (Zeng et al. 2025, arXiv 2505.11821), which standardises each turn's
+    own reward and adds the outcome's advantage, and DeepSeekMath's process supervision (arXiv 2402.03300, section
+    4.1.3), which standardises step rewards over all steps of the group before it sums them. With one turn in every
+    episode it is `grpo`. Returns: the reward-to-go. Raises ValueError where a policy token has no turn.
+    """
+    assert inputs.groups is not None and inputs.turns is not None
+    mask = inputs.mask
+    turns = torch.where(mask, inputs.turns, 0)
+    if (turns < 0).any():
+        row, token = (turns < 0).nonzero()[0].tolist()
+        raise ValueError(
+            f"policy token {token} of episode {row} has the turn {int(turns[row, token])}; turns begin at 0"
+        )
+    num_turns = int(turns.max()) + 1 if turns.numel() else 1
+    rewards = torch.where(mask, inputs.rewards, 0.0)
+    by_turn = rewards.new_zeros(len(rewards), num_turns).scatter_add(1, turns, rewards)  # [E, K]
+    to_go = by_turn.flip(1).cumsum(1).flip(1)
+    present = torch.zeros_like(to_go).scatter_add(1, turns, mask.to(to_go.dtype)) > 0
+    _, member = torch.unique(inputs.groups, return_inverse=True)
+    places = member[:, None] * num_turns + torch.arange(num_turns, device=member.device)
+    means, deviations, counts = _group_figures(to_go.flatten(), places.flatten(), present.flatten())
+    centred = torch.where(counts > 1, to_go.flatten() - means, 0.0)
+    if inputs.norm_by_std:
+        centred = centred / (deviations + GRPO_EPSILON)
+    advantages = torch.where(mask, centred.unflatten(0, to_go.shape).gather(1, turns), 0.0)
+    return advantages, torch.where(mask, to_go.gather(1, turns), 0.0)
+
+
+def _group_figures(scores: Tensor, groups: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, unbiased deviation and number of members of every row's group, each [E]; rows not `present` are no members.
+
+    A group of one has mean 0 and deviation 1.
+    """
+    scores = torch.where(present, scores, 0.0)
+    _, member = torch.unique(groups, return_inverse=True)
+    num_groups = int(member.max()) + 1 if len(member) else 0
+    counts = scores.new_zeros(num_groups).index_add(0, member, present.to(scores.dtype))
+    means = scores.new_zeros(num_groups).index_add(0, member, scores) / counts.clamp(min=1)
+    alone = counts <= 1
+    means = torch.where(alone, 0.0, means)
+    centred = torch.where(present, scores - means[member], 0.0)
+    variances = scores.new_zeros(num_groups).index_add(0, member, centred**2) / (counts - 1).clamp(min=1)
+    deviations = torch.where(alone, 1.0, variances.sqrt())
+    return means[member], deviations[member], counts[member]
+
+
+# -- without a group ---------------------------------------------------------------------------------------------
+
+
+@advantage_estimator("reinforce_plus_plus")
+def reinforce_plus_plus(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`R_t = r_t + γ R_next` over policy tokens, whitened over all policy tokens of the batch. Returns: R.
+
+    Source: REINFORCE++, Hu et al. 2025 (arXiv 2501.03262). Its KL penalty is `kl_coef`, in the rewards already. *Next* is
+    the next policy token, so a tool's tokens neither discount the return nor cut it off.
+    """
+    returns = _discounted(inputs, inputs.gamma)
+    return (whiten_advantages(returns, inputs.mask) if inputs.whiten else returns), returns
+
+
+@advantage_estimator("remax", needs={"baselines"})
+def remax(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A_t = R_t - b`: undiscounted reward-to-go minus the reward of the greedy episode of the same task. Returns: R.
+
+    Source: ReMax, Li et al. 2023 (arXiv 2310.10505), algorithm 1; with the reward at the end, R_t is the episode's.
+    """
+    assert inputs.baselines is not None
+    returns = _discounted(inputs, 1.0)
+    return torch.where(inputs.mask, returns - inputs.baselines[:, None], 0.0), returns
+
+
+def _discounted(inputs: CreditInputs, gamma: float) -> Tensor:
+    """Reward-to-go at policy tokens [E, T]: GAE with λ = 1 and values of 0, so that one loop knows how to skip tools."""
+    nothing = torch.zeros_like(inputs.rewards)
+    _, returns = compute_gae_advantage_return(inputs.rewards, nothing, inputs.mask, gamma, 1.0, whiten=False)
+    return returns

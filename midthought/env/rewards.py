@@ -1,47 +1,249 @@
-"""Rewards as named, weighted functions of the record: what happened and the ground truth, never a label, never a claim."""
+"""Rewards as named, weighted functions of the record: what happened and the ground truth, never a label, never a claim.
+
+`combine_rewards` makes one reward of many functions; below it stand functions that are ready to use. Those that were
+written before turns were recorded read tokens (`decode`); the others read the turns' texts and events and need none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from midthought.env.thought import Decode, final_answer, is_well_formed, matches
-from midthought.types import Reward, Trajectory
+from midthought.env.matching import mathematical_match
+from midthought.env.math_process import require_math_verify
+from midthought.env.thought import Decode, final_answer, is_well_formed, last_answer, matches
+from midthought.env.weighting import (
+    AnyRewardFunction,
+    AsyncReward,
+    RewardError,
+    WeightedReward,
+    bare_name,
+    check_weight,
+    is_async,
+    name_of,
+    short,
+    without_partial,
+)
+from midthought.tools.threads import DaemonThreads
+from midthought.types import ToolOutcome, Trajectory
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RewardFunction = Callable[[Trajectory], float]
+Match = Callable[..., float | Awaitable[float]]
+"""`match(answer, truth)`, from 0 to 1, plain or `async`."""
+
+_threads = DaemonThreads("midthought-reward")
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedReward:
-    """The weighted sum of named parts, each recorded. `score` is given to the rollout loop.
+class RewardPart(NamedTuple):
+    """One function with its name and weight; a plain tuple of the three will do as well."""
 
-    >>> from midthought.types import Task
-    >>> reward = WeightedReward({"calls": (-0.5, lambda trajectory: trajectory.num_calls)})
-    >>> reward(Trajectory(Task(task_id="t", prompt="?", answer="!"), [1])).total
-    -0.0
+    name: str
+    weight: float
+    function: AnyRewardFunction
+
+
+def weighted(function: AnyRewardFunction, weight: float, *, name: str | None = None) -> RewardPart:
+    """A function with its weight, for `combine_rewards`; its name is the function's own where none is given."""
+    return RewardPart(name_of(function) if name is None else name, weight, function)
+
+
+def combine_rewards(
+    functions: Iterable[AnyRewardFunction | tuple[str, float, AnyRewardFunction] | WeightedReward | AsyncReward],
+) -> WeightedReward | AsyncReward:
+    """One reward of many functions: plain ones (weight 1, named as they are), `weighted(...)`, `(name, weight, function)`.
+
+    Called with `(trajectory)` or `(trajectory, environment)` it gives a Reward, or an awaitable of one where a function is
+    `async`; `await reward.score(...)` does in both cases. A combined reward may stand among the functions: its parts join
+    under their own names, each times its weight. Raises RewardError for no function at all, for two of one name, for one
+    without a name, and as WeightedReward does.
+
+    >>> def is_short(trajectory): return float(trajectory.num_sampled < 100)
+    >>> reward = combine_rewards([is_short, weighted(num_calls, -0.1), ("asked", 0.5, used_tool)])
+    >>> {name: weight for name, (weight, _) in reward.parts.items()}
+    {'is_short': 1.0, 'num_calls': -0.1, 'asked': 0.5}
+    """
+    if callable(functions):
+        raise RewardError(f"{short(functions)} is one function; give a list of them: [function]")
+    parts: dict[str, tuple[float, AnyRewardFunction]] = {}
+    for part in _each_part(functions):
+        if part.name in parts:
+            raise RewardError(
+                f"two reward functions are named {part.name!r}; name one: weighted(function, weight, name='…')"
+            )
+        parts[part.name] = (part.weight, part.function)
+    if not parts:
+        raise RewardError("no reward function is given; give at least one")
+    reward = WeightedReward(parts)
+    return AsyncReward(reward) if any(is_async(function) for _, function in parts.values()) else reward
+
+
+def _each_part(functions: Iterable[Any]) -> Iterator[RewardPart]:
+    for item in functions:
+        part = item if isinstance(item, tuple) else weighted(item, 1.0)
+        if len(part) != 3 or not isinstance(part[0], str) or not part[0]:
+            raise RewardError(f"{short(part)} is no reward function; a tuple must be (name, weight, function)")
+        name, weight, function = part
+        check_weight(name, weight)
+        if isinstance(function, WeightedReward | AsyncReward):
+            yield from (RewardPart(inner, weight * each, f) for inner, (each, f) in function.parts.items())
+        else:
+            yield RewardPart(name, weight, function)
+
+
+def in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """An asynchronous form of a function that blocks (a file, a network, heavy arithmetic), run in a thread of its own.
+
+    While it runs, other episodes go on. For reward functions and matches alike.
     """
 
-    parts: Mapping[str, tuple[float, RewardFunction]]
+    @functools.wraps(function)
+    async def run(*args: P.args, **keywords: P.kwargs) -> T:
+        return await _threads.run(functools.partial(function, *args, **keywords))
 
-    def __call__(self, trajectory: Trajectory) -> Reward:
-        return Reward(parts={name: weight * function(trajectory) for name, (weight, function) in self.parts.items()})
+    run.__name__ = bare_name(function)
+    return run
+
+
+# -- the answer ------------------------------------------------------------------------------------------------
+
+
+def matched(
+    match: Match,
+    *,
+    extract: Callable[[str], str | None] | None = None,
+    read: Callable[[Trajectory], str | None] = last_answer,
+) -> AnyRewardFunction:
+    """How well the answer matches the ground truth: the best of `match(answer, truth)` over the truth and its aliases.
+
+    `match` is one of `env.matching` or your own, `async` too; the reward bears its name. `read` finds the answer in the
+    record: `thought.last_answer`, `thought.answer_after_thought`, or from tokens `partial(final_answer, decode=…)`.
+    `extract` takes from it the part that counts, such as `last_boxed`. Where either finds none the reward is 0.
+    `mathematical_match` is run in a thread; raises MissingExtraError at once where it lacks math-verify.
+    """
+    compare: Callable[..., Any] = match
+    if without_partial(match) is mathematical_match:
+        require_math_verify()
+        compare = in_thread(match)
+
+    def answer_of(trajectory: Trajectory) -> str | None:
+        answer = read(trajectory)
+        return extract(answer) if extract is not None and answer is not None else answer
+
+    def reward(trajectory: Trajectory) -> float:
+        answer = answer_of(trajectory)
+        return 0.0 if answer is None else max(float(compare(answer, truth)) for truth in _truths(trajectory))
+
+    async def reward_later(trajectory: Trajectory) -> float:
+        answer = answer_of(trajectory)
+        if answer is None:
+            return 0.0
+        return max([float(await compare(answer, truth)) for truth in _truths(trajectory)])
+
+    chosen: AnyRewardFunction = reward_later if is_async(compare) else reward
+    chosen.__name__ = bare_name(match)
+    return chosen
+
+
+def _truths(trajectory: Trajectory) -> tuple[str, ...]:
+    return (trajectory.task.answer, *trajectory.task.aliases)
 
 
 def correct(decode: Decode, end_tokens: Sequence[str] = ()) -> RewardFunction:
     """1 where the answer after the last thought is the ground truth or one of its aliases, else 0."""
 
-    def judge(trajectory: Trajectory) -> float:
-        task = trajectory.task
-        return float(matches(final_answer(trajectory, decode, end_tokens), (task.answer, *task.aliases)))
+    def correct(trajectory: Trajectory) -> float:
+        return float(matches(final_answer(trajectory, decode, end_tokens), _truths(trajectory)))
 
-    return judge
+    return correct
+
+
+# -- the form --------------------------------------------------------------------------------------------------
 
 
 def well_formed_thought(decode: Decode, end_tokens: Sequence[str] = ()) -> RewardFunction:
     """1 for one thought, closed once, with an answer after it, else 0."""
-    return lambda trajectory: float(is_well_formed(trajectory, decode, end_tokens))
+
+    def well_formed_thought(trajectory: Trajectory) -> float:
+        return float(is_well_formed(trajectory, decode, end_tokens))
+
+    return well_formed_thought
+
+
+def follows_format(pattern: str | re.Pattern[str]) -> RewardFunction:
+    """1 where all that the policy wrote in its last turn matches the regular expression (`fullmatch`), else 0.
+
+    In a pattern given as a text, `.` matches line ends too. The pattern meets hostile text: no nested repetition in it.
+    Raises RewardError for an invalid one.
+    """
+    try:
+        compiled = re.compile(pattern, re.DOTALL) if isinstance(pattern, str) else pattern
+    except re.error as error:
+        raise RewardError(f"the format {pattern!r} is no regular expression: {error}") from None
+
+    def follows_format(trajectory: Trajectory) -> float:
+        return float(bool(trajectory.turns) and compiled.fullmatch(trajectory.turns[-1].model_output) is not None)
+
+    return follows_format
+
+
+# -- the tools: counted from the events, positive; a cost has a negative weight --------------------------------
 
 
 def num_calls(trajectory: Trajectory) -> float:
     """Calls that were asked for, counted from the events."""
     return float(trajectory.num_calls)
+
+
+def num_failed_calls(trajectory: Trajectory) -> float:
+    """Calls that came to anything but a result: malformed, refused, raised, too slow, beyond the allowance."""
+    return float(sum(event.outcome is not ToolOutcome.OK for event in trajectory.tool_events))
+
+
+def used_tool(trajectory: Trajectory) -> float:
+    """1 where at least one call gave a result, else 0."""
+    return float(any(event.outcome is ToolOutcome.OK for event in trajectory.tool_events))
+
+
+def calls_beyond(max_calls: int) -> RewardFunction:
+    """The number of calls beyond `max_calls`."""
+    if max_calls < 0:
+        raise RewardError(f"max_calls is {max_calls}; it must not be negative")
+
+    def calls_beyond(trajectory: Trajectory) -> float:
+        return float(max(0, trajectory.num_calls - max_calls))
+
+    return calls_beyond
+
+
+# -- the length, in tokens that the policy wrote ---------------------------------------------------------------
+
+
+def tokens_beyond(max_tokens: int) -> RewardFunction:
+    """`max(0, n - max_tokens) / max_tokens`: the excess as a share of the limit, without an upper bound."""
+    if max_tokens < 1:
+        raise RewardError(f"max_tokens is {max_tokens}; it must be at least 1")
+
+    def tokens_beyond(trajectory: Trajectory) -> float:
+        return max(0, trajectory.num_sampled - max_tokens) / max_tokens
+
+    return tokens_beyond
+
+
+def length_within(min_tokens: int, max_tokens: int, *, margin_tokens: int) -> RewardFunction:
+    """1 from `min_tokens` to `max_tokens`; outside it falls in a straight line to 0 over `margin_tokens`."""
+    if not 0 <= min_tokens <= max_tokens or margin_tokens < 1:
+        raise RewardError(
+            f"the band {min_tokens} to {max_tokens} with a margin of {margin_tokens} tokens is empty; "
+            "it needs 0 <= min_tokens <= max_tokens and margin_tokens >= 1"
+        )
+
+    def length_within(trajectory: Trajectory) -> float:
+        num_outside = max(min_tokens - trajectory.num_sampled, trajectory.num_sampled - max_tokens, 0)
+        return max(0.0, 1.0 - num_outside / margin_tokens)
+
+    return length_within

@@ -28,6 +28,25 @@ def final_answer(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[st
     return answer.strip()
 
 
+def last_answer(trajectory: Trajectory) -> str | None:
+    """The last turn's words after its last closed thought, or all of them where it holds no thought; needs no `decode`.
+
+    None without a turn, and where a thought is opened and left open. A thought that the *prompt* opens and the policy
+    never closes cannot be seen from here: `answer_after_thought` is for such templates.
+    """
+    if not trajectory.turns:
+        return None
+    answer = trajectory.turns[-1].model_output.rpartition(THINK_CLOSE)[2]
+    return None if THINK_OPEN in answer else answer.strip()
+
+
+def answer_after_thought(trajectory: Trajectory) -> str | None:
+    """As `last_answer`, but None where the last turn closes no thought."""
+    if not trajectory.turns or THINK_CLOSE not in trajectory.turns[-1].model_output:
+        return None
+    return last_answer(trajectory)
+
+
 def is_well_formed(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[str] = ()) -> bool:
     """One thought, opened by the prompt or the policy, closed once by the policy; an answer after it; ended by itself."""
     text = own_text(trajectory, decode)

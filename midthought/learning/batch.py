@@ -6,7 +6,10 @@ in the mask. Knows no model: whoever scores the batch fills the later fields wit
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -30,42 +33,56 @@ class PPOBatch:
     sampled_logprobs: Tensor  # [B, T] float32
     """As the engine recorded them; 0 outside the mask and for demonstrations."""
     rewards: Tensor  # [B, T] float32
-    """The episode's reward on its last policy token (of its last segment that has one), 0 elsewhere."""
+    """Rewards where they are credited: a turn's on its last policy token, the episode's on its very last; 0 elsewhere."""
+    turns: Tensor  # [B, T] int64
+    """Number of the turn that a policy token belongs to: 0, 1, …; -1 elsewhere."""
     episodes: Tensor  # [B] int64
     """Which trajectory of the list that the batch was built from the row belongs to."""
     segments: Tensor  # [B] int64
     """The row's place among its episode's rows: 0, 1, …"""
     groups: Tensor  # [B] int64
     """The episode's group (GRPO)."""
+    baselines: Tensor | None = None  # [B] float32
+    """The reward of the greedy episode of the same task (ReMax)."""
     num_unscored: int = 0
     """Policy tokens that left the mask because their sampled log-probability was not finite."""
     old_logprobs: Tensor | None = None  # [B, T] of the policy before the update, recomputed
     reference_logprobs: Tensor | None = None  # [B, T]
+    rollout_weights: Tensor | None = None  # [B, T] that the policy loss is multiplied by
     values: Tensor | None = None  # [B, T] of the critic before the update
     advantages: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T]
+    loss_weights: Tensor | None = None  # [B, T] of an optimizer step's average; None: all alike
 
     @classmethod
     def from_trajectories(
-        cls, trajectories: Sequence[Trajectory], *, pad_token_id: int = 0, demonstrations: bool = False
+        cls,
+        trajectories: Sequence[Trajectory],
+        *,
+        pad_token_id: int = 0,
+        demonstrations: bool = False,
+        baselines: Sequence[float] | None = None,
     ) -> PPOBatch:
         """One row per segment that holds a policy token; segments without any are left out.
 
         `demonstrations=True` (SFT) keeps every mask-True token though no log-probability was sampled. Otherwise tokens
         with a sampled log-probability that is not finite leave the mask and are counted in `num_unscored`. An episode
-        without a reward counts as 0. Raises RecordError where no row is left.
+        without a reward counts as 0. `baselines` holds one figure per trajectory. A reward whose own token left the mask
+        is credited to the last policy token before it, or else to the first. Raises RecordError where no row is left, or
+        a reward is not finite or pays more turns than there were.
         """
         rows: list[_Row] = []
         num_unscored = 0
         for number, trajectory in enumerate(trajectories):
             learned = [(segment, _learned(segment, demonstrations)) for segment in trajectory.segments]
             num_unscored += sum(sum(segment.loss_mask) - sum(mask) for segment, mask in learned)
-            kept = [(segment, mask) for segment, mask in learned if any(mask)]
-            rows += [_Row(number, trajectory.group, place, segment, mask) for place, (segment, mask) in enumerate(kept)]
+            kept = [place for place, (_, mask) in enumerate(learned) if any(mask)]
+            rows += [_Row(number, trajectory.group, row, place, *learned[place]) for row, place in enumerate(kept)]
         if not rows:
             raise RecordError(f"no policy token in {len(trajectories)} trajectories: there is nothing to learn from")
         batch = cls._empty(rows, pad_token_id, num_unscored)
-        last_rows = {row.episode: index for index, row in enumerate(rows)}
+        if baselines is not None:
+            batch = replace(batch, baselines=torch.tensor([baselines[row.episode] for row in rows]))
         for index, row in enumerate(rows):
             length = len(row.segment.token_ids)
             mask = torch.tensor(row.mask)
@@ -74,10 +91,29 @@ class PPOBatch:
             if not demonstrations:
                 logprobs = torch.tensor(row.segment.sampled_logprobs, dtype=torch.float32)
                 batch.sampled_logprobs[index, :length] = logprobs.where(mask, 0.0)
-            reward = trajectories[row.episode].reward
-            if reward is not None and last_rows[row.episode] == index:
-                batch.rewards[index, int(mask.nonzero()[-1])] = reward.total
+            batch.turns[index, :length] = _turns(trajectories[row.episode].turn_ends, row.number, mask)
+        for episode, its_rows in itertools.groupby(range(len(rows)), key=lambda index: rows[index].episode):
+            batch._credit(trajectories[episode], {rows[index].number: index for index in its_rows})
         return batch
+
+    def _credit(self, trajectory: Trajectory, rows: dict[int, int]) -> None:
+        """Write the rewards of one episode where they belong; `rows`: its segments' numbers -> their rows, in order."""
+        amounts: dict[tuple[int, int], list[float]] = defaultdict(list)
+        for end, paid in _payments(trajectory).items():
+            amounts[self._last_policy_token(rows, end)] += paid
+        for (row, index), paid in amounts.items():
+            self.rewards[row, index] = math.fsum(paid)
+
+    def _last_policy_token(self, rows: dict[int, int], end: tuple[int, int]) -> tuple[int, int]:
+        """(row, index) of an episode's last policy token up to (segment, index) `end`; of its first where there is none."""
+        for number, row in reversed(rows.items()):
+            columns = self.loss_mask[row].nonzero()[:, 0]
+            if number == end[0]:
+                columns = columns[columns <= end[1]]
+            if number <= end[0] and len(columns):
+                return row, int(columns[-1])
+        first = next(iter(rows.values()))
+        return first, int(self.loss_mask[first].nonzero()[0])
 
     @classmethod
     def _empty(cls, rows: Sequence[_Row], pad_token_id: int, num_unscored: int) -> PPOBatch:
@@ -89,6 +125,7 @@ class PPOBatch:
             loss_mask=torch.zeros(shape, dtype=torch.bool),
             sampled_logprobs=torch.zeros(shape),
             rewards=torch.zeros(shape),
+            turns=torch.full(shape, -1),
             episodes=torch.tensor([row.episode for row in rows]),
             segments=torch.tensor([row.place for row in rows]),
             groups=torch.tensor([row.group for row in rows]),
@@ -162,9 +199,17 @@ class PPOBatch:
             start += num_rows
         return cut
 
-    def micro_batches(self, max_tokens: int) -> Iterator[PPOBatch]:
-        """The batch cut as `micro_batch_rows` says."""
-        return (self.select(rows) for rows in self.micro_batch_rows(max_tokens))
+    def micro_batches(self, max_tokens: int, num_parts: int | None = None) -> Iterator[PPOBatch]:
+        """The batch cut as `micro_batch_rows` says, or into `num_parts` of as many rows each, longest first.
+
+        There are fewer parts where there are fewer rows.
+        """
+        if num_parts is None:
+            return (self.select(rows) for rows in self.micro_batch_rows(max_tokens))
+        if num_parts <= 0:
+            raise ValueError(f"num_parts must be above 0, got {num_parts}")
+        order = torch.argsort(self.lengths, descending=True, stable=True)
+        return (self.select(rows) for rows in order.tensor_split(min(num_parts, len(order))))
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[PPOBatch]:
         """Batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: as they stand).
@@ -178,11 +223,11 @@ class PPOBatch:
 
     # -- by episode --------------------------------------------------------------------------------------------
 
-    def by_episode(self, figure: Tensor) -> Tensor:
-        """[B, T] -> [E, S·T]: an episode's segments side by side in one row, in their order; missing ones are 0."""
+    def by_episode(self, figure: Tensor, missing: int = 0) -> Tensor:
+        """[B, T] -> [E, S·T]: an episode's segments side by side in one row, in their order; `missing` elsewhere."""
         _, episode = torch.unique(self.episodes, return_inverse=True)
         num_segments = int(self.segments.max()) + 1
-        wide = figure.new_zeros((int(episode.max()) + 1, num_segments, figure.shape[1]))
+        wide = figure.new_full((int(episode.max()) + 1, num_segments, figure.shape[1]), missing)
         wide[episode, self.segments] = figure
         return wide.flatten(1)
 
@@ -191,13 +236,29 @@ class PPOBatch:
         _, episode = torch.unique(self.episodes, return_inverse=True)
         return figure.unflatten(1, (-1, self.token_ids.shape[1]))[episode, self.segments]
 
+    def of_episodes(self, figure: Tensor) -> Tensor:
+        """[B] -> [E]: what all rows of an episode share, in the order of `by_episode`."""
+        _, episode = torch.unique(self.episodes, return_inverse=True)
+        shared = figure.new_zeros(int(episode.max()) + 1)
+        shared[episode] = figure
+        return shared
+
     @property
     def episode_groups(self) -> Tensor:
         """[E] int64: the group of every episode, in the order of `by_episode`."""
-        _, episode = torch.unique(self.episodes, return_inverse=True)
-        groups = self.groups.new_zeros(int(episode.max()) + 1)
-        groups[episode] = self.groups
-        return groups
+        return self.of_episodes(self.groups)
+
+    def turn_values(self) -> dict[int, dict[int, float]]:
+        """Of a scored batch: trajectory -> turn -> the critic's value before the turn's first policy token."""
+        if self.values is None:
+            raise ValueError("the batch has no values: score it with a critic")
+        turns = self.by_episode(self.turns, missing=-1)
+        seen = torch.nn.functional.pad(turns.cummax(dim=1).values[:, :-1], (1, 0), value=-1)
+        values, numbers = self.by_episode(self.values), torch.unique(self.episodes).tolist()
+        found: dict[int, dict[int, float]] = defaultdict(dict)
+        for row, column in (turns > seen).nonzero().tolist():
+            found[numbers[row]][int(turns[row, column])] = float(values[row, column])
+        return dict(found)
 
 
 class _Row(NamedTuple):
@@ -206,8 +267,40 @@ class _Row(NamedTuple):
     episode: int
     group: int
     place: int
+    """Among the rows of its episode."""
+    number: int
+    """Among the segments of its episode."""
     segment: Segment
     mask: list[bool]
+
+
+def _turns(turn_ends: Sequence[tuple[int, int]], segment: int, mask: Tensor) -> Tensor:
+    """The number of the turn of every policy token of a segment, -1 elsewhere: [T] int64.
+
+    What follows the last finished turn is one turn more.
+    """
+    finished = bisect.bisect_left(turn_ends, (segment, -1))
+    ends = torch.tensor([index for number, index in turn_ends if number == segment], dtype=torch.int64)
+    numbers = finished + torch.bucketize(torch.arange(len(mask)), ends)
+    return torch.where(mask, numbers, -1)
+
+
+def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
+    """(segment, index) -> what is paid there: each turn's reward at its end, the parts at the end of the episode."""
+    reward, ends = trajectory.reward, trajectory.turn_ends
+    if reward is None:
+        return {}
+    where = f"task {trajectory.task.task_id!r}"
+    for name, amount in [
+        *reward.parts.items(),
+        *((f"turn {turn}", amount) for turn, amount in enumerate(reward.turns)),
+    ]:
+        if not math.isfinite(amount):
+            raise RecordError(f"{where}: the reward for {name!r} is {amount}; mend the function that gave it")
+    if len(reward.turns) > len(ends):
+        raise RecordError(f"{where}: rewards for {len(reward.turns)} turns, but {len(ends)} were finished")
+    by_turn = {end: [amount] for end, amount in zip(ends, reward.turns, strict=False)}
+    return {**by_turn, (len(trajectory.segments), 0): list(reward.parts.values())}
 
 
 def _learned(segment: Segment, demonstration: bool) -> list[bool]:

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError
 from midthought.learning.learner import Learner
-from midthought.learning.model import load_policy, quiet_transformers
+from midthought.pretrained import load_model, quiet_transformers
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -53,7 +53,7 @@ class Checkpoint:
         """
         remedy = "resume with the settings that it was written with"
         try:
-            saved = load_policy(self.policy_path, next(learner.policy.parameters()).dtype)
+            saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype)
             learner.policy.load_state_dict(saved.state_dict())
             critic_file = self.path / "critic.safetensors"
             if critic_file.exists() != (learner.critic is not None):

@@ -1,14 +1,16 @@
 """One optimizer step after another on batches: scoring, credit, PPO updates and SFT steps.
 
 Knows neither where trajectories come from nor when to stop: loops stand in `sft` and `ppo`. Losses are averaged over
-the policy tokens of the whole optimizer step, so micro-batches change nothing.
+the policy tokens of the whole optimizer step, so micro-batches change nothing. Which estimator and which loss is a name.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from midthought.algo.advantages import AdvantageEstimator, compute_advantage
+from midthought.algo.aggregation import LossAggregation, loss_weights
+from midthought.algo.correction import CorrectionLevel, rollout_weights
 from midthought.algo.kl import KLController, KLKind, apply_kl_penalty, kl_divergence
-from midthought.algo.losses import compute_policy_loss, compute_value_loss, masked_average
+from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss, masked_average
 from midthought.errors import CheckpointError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.model import Critic, TokenFigures, spread, token_figures
@@ -43,13 +47,25 @@ class LearnerSettings:
     """Where a linear or cosine schedule reaches `min_learning_rate_ratio`."""
     min_learning_rate_ratio: float = 0.0
 
-    adv_estimator: AdvantageEstimator = AdvantageEstimator.GAE
+    adv_estimator: str = AdvantageEstimator.GAE
+    """A name of `midthought.algo.advantages`, or of the user's own."""
     gamma: float = 1.0
     lam: float = 1.0
     whiten_advantages: bool = True
     norm_adv_by_std: bool = True
     """GRPO: divide by the group's deviation."""
 
+    policy_loss: str = "ppo"
+    """A name of `midthought.algo.losses`, or of the user's own."""
+    loss_agg: str = LossAggregation.TOKEN_MEAN
+    """How the policy loss, the entropy and the KL term are averaged; the value loss is a mean over tokens."""
+    loss_norm_tokens: int | None = None
+    """The constant of `seq-mean-token-sum-norm`."""
+    rollout_correction: str | None = None
+    """What becomes of recomputed over sampled probability as a weight (`RolloutCorrection`); None: it is left out."""
+    rollout_correction_level: str = CorrectionLevel.TOKEN
+    rollout_correction_max: float = 2.0
+    rollout_correction_min: float = 0.0
     clip_ratio_low: float = 0.2
     clip_ratio_high: float = 0.2
     dual_clip: float | None = None
@@ -71,6 +87,8 @@ class LearnerSettings:
     """Episodes per optimizer step."""
     micro_batch_tokens: int = 4096
     """Tokens per forward and backward pass, padding counted: a matter of memory and speed only."""
+    accumulation_steps: int | None = None
+    """Forward and backward passes per optimizer step, whatever their tokens; None: by `micro_batch_tokens`."""
     seed: int = 0
     """The order of mini-batches is drawn from (seed, optimizer step)."""
 
@@ -96,10 +114,17 @@ class Learner:
     """A policy, perhaps a critic and a frozen reference, and the optimizer that changes the first two.
 
     An iteration of PPO: `batch, figures = score(batch)`, `batch, more = credit(batch)`, `metrics = update(batch)`.
-    Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating.
+    Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating. What does not
+    require a gradient does not learn: of a LoRA policy (`peft`) the adapters alone. Given as its own reference, a LoRA
+    policy is compared with itself without adapters. Raises ValueError where nothing of the policy learns, or where it is
+    its own reference and has no adapters.
     """
 
     def __init__(self, policy: Any, critic: Critic | None, reference: Any | None, settings: LearnerSettings) -> None:
+        if reference is policy and not hasattr(policy, "disable_adapter"):
+            raise ValueError("the reference is the policy itself, which learns; give `frozen_copy(policy)`")
+        if not any(parameter.requires_grad for parameter in policy.parameters()):
+            raise ValueError("no parameter of the policy requires a gradient: there is nothing to train")
         self.policy = policy.eval()
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
@@ -125,10 +150,10 @@ class Learner:
 
     @torch.no_grad()
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """Fill in `old_logprobs`, and `reference_logprobs` and `values` where there is a reference and a critic.
+        """Fill in `old_logprobs`, and `reference_logprobs`, `values` and `rollout_weights` where they are asked for.
 
         Figures: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens: the health of the
-        whole chain from engine to learner.
+        whole chain from engine to learner; those of `rollout_weights` where there is a correction.
         """
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
         for rows in batch.micro_batch_rows(self.settings.micro_batch_tokens):
@@ -138,16 +163,39 @@ class Learner:
             if self.critic is not None:
                 found["values"] = self._values(figures, micro)
             if self.reference is not None:
-                found["reference_logprobs"] = token_figures(self.reference, micro).logprobs
+                found["reference_logprobs"] = self._reference_logprobs(micro)
             width = micro.token_ids.shape[1]
             for name, values in found.items():
                 filled[name][rows, :width] = spread(values, micro.loss_mask).cpu()
         scored = batch.with_fields(**filled)
         difference = (filled["old_logprobs"] - batch.sampled_logprobs)[batch.loss_mask].abs()
-        return scored, {
+        health = {
             "logprob_difference_max": float(difference.max()),
             "logprob_difference_mean": float(difference.mean()),
         }
+        if self.settings.rollout_correction is None:
+            return scored, health
+        scored, shares = self._correct(scored)
+        return scored, {**health, **shares}
+
+    def _reference_logprobs(self, micro: PPOBatch) -> Tensor:
+        assert self.reference is not None
+        as_it_was = self.reference.disable_adapter() if self.reference is self.policy else nullcontext()
+        with as_it_was:
+            return token_figures(self.reference, micro).logprobs
+
+    def _correct(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+        assert batch.old_logprobs is not None and self.settings.rollout_correction is not None
+        weights, figures = rollout_weights(
+            batch.by_episode(batch.old_logprobs),
+            batch.by_episode(batch.sampled_logprobs),
+            batch.by_episode(batch.loss_mask),
+            self.settings.rollout_correction,
+            level=self.settings.rollout_correction_level,
+            max_weight=self.settings.rollout_correction_max,
+            min_weight=self.settings.rollout_correction_min,
+        )
+        return batch.with_fields(rollout_weights=batch.by_row(weights)), figures
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         """Fill in `advantages` and `returns` of a scored batch; the KL penalty goes into the rewards first.
@@ -174,6 +222,8 @@ class Learner:
             batch.by_episode(mask),
             values=None if batch.values is None else batch.by_episode(batch.values),
             groups=batch.episode_groups,
+            turns=batch.by_episode(batch.turns, missing=-1),
+            baselines=None if batch.baselines is None else batch.of_episodes(batch.baselines),
             gamma=settings.gamma,
             lam=settings.lam,
             whiten=settings.whiten_advantages,
@@ -201,12 +251,23 @@ class Learner:
         for _ in range(self.settings.ppo_epochs):
             generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.num_steps)
             for mini in batch.mini_batches(self.settings.mini_batch_size, generator):
-                for name, value in self._step(mini, self._ppo_losses, critic_only=critic_only).items():
+                for name, value in self._ppo_step(mini, critic_only=critic_only).items():
                     totals[name] += value
                 steps += 1
         skipped = totals.pop("num_skipped_steps")
         means = {name: total / steps for name, total in totals.items()}
         return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped}
+
+    def _ppo_step(self, batch: PPOBatch, *, critic_only: bool) -> dict[str, float]:
+        """One optimizer step; how its tokens are averaged is settled here, before it is cut into micro-batches."""
+        settings = self.settings
+        weights, denominator = loss_weights(
+            batch.loss_mask, batch.episodes, settings.loss_agg, settings.loss_norm_tokens
+        )
+        if weights is not None:
+            batch = batch.with_fields(loss_weights=weights)
+        losses = functools.partial(self._ppo_losses, denominator=denominator)
+        return self._step(batch, losses, critic_only=critic_only, num_parts=settings.accumulation_steps)
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
         """One optimizer step of cross-entropy, averaged over all masked tokens of the batch (nats per token).
@@ -224,11 +285,13 @@ class Learner:
             )
         return total
 
-    def _step(self, batch: PPOBatch, losses: Losses, *, critic_only: bool = False) -> dict[str, float]:
+    def _step(
+        self, batch: PPOBatch, losses: Losses, *, critic_only: bool = False, num_parts: int | None = None
+    ) -> dict[str, float]:
         """Gradients over all micro-batches, then one optimizer step, or none where a gradient is not finite."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad(set_to_none=True)
-        for micro in batch.micro_batches(self.settings.micro_batch_tokens):
+        for micro in batch.micro_batches(self.settings.micro_batch_tokens, num_parts):
             figures = losses(micro.to(self.device), batch.num_policy_tokens)
             figures["loss"].backward()
             for name, value in figures.items():
@@ -259,31 +322,27 @@ class Learner:
     def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
         return {"loss": -token_figures(self.policy, micro).logprobs.sum() / num_tokens}
 
-    def _ppo_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
+    def _ppo_losses(self, micro: PPOBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
+        """The terms of the loss, averaged as the settings say, and metrics, averaged over tokens."""
         settings, mask = self.settings, micro.loss_mask
-        assert micro.old_logprobs is not None and micro.advantages is not None
         learns_entropy = settings.entropy_coef != 0
         figures = token_figures(self.policy, micro, self.critic, entropy=True, entropy_gradient=learns_entropy)
         assert figures.entropy is not None
-        everywhere = torch.ones_like(figures.logprobs, dtype=torch.bool)
-        policy_loss, metrics = compute_policy_loss(
-            micro.old_logprobs[mask],
-            figures.logprobs,
-            micro.advantages[mask],
-            everywhere,
-            settings.clip_ratio_low,
-            settings.clip_ratio_high,
-            num_tokens,
-            dual_clip=settings.dual_clip,
-        )
-        entropy = figures.entropy.sum() / num_tokens
-        loss = policy_loss - settings.entropy_coef * entropy
-        metrics |= {"policy_loss": policy_loss, "entropy": entropy}
+        weights = None if micro.loss_weights is None else micro.loss_weights[mask]
+
+        def averaged(losses: Tensor) -> Tensor:
+            return (losses if weights is None else losses * weights).sum() / denominator
+
+        losses, metrics = self._policy_losses(figures, micro)
+        metrics = {name: figure.sum() / num_tokens for name, figure in metrics.items()}
+        metrics |= {"policy_loss": averaged(losses), "entropy": figures.entropy.sum() / num_tokens}
+        loss = metrics["policy_loss"] - settings.entropy_coef * averaged(figures.entropy)
         if micro.reference_logprobs is not None and settings.kl_loss_coef:
             kl = kl_divergence(figures.logprobs, micro.reference_logprobs[mask], settings.kl_loss_kind)
-            metrics["kl_loss"] = kl.sum() / num_tokens
+            metrics["kl_loss"] = averaged(kl)
             loss = loss + settings.kl_loss_coef * metrics["kl_loss"]
         if self.critic is not None:
+            everywhere = torch.ones_like(figures.logprobs, dtype=torch.bool)
             assert micro.values is not None and micro.returns is not None
             value_loss, value_metrics = compute_value_loss(
                 self._values(figures, micro),
@@ -296,6 +355,24 @@ class Learner:
             loss = loss + settings.value_loss_coef * value_loss
             metrics |= {"value_loss": value_loss, **value_metrics}
         return {**metrics, "loss": loss}
+
+    def _policy_losses(self, figures: TokenFigures, micro: PPOBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The policy loss of every policy token, and figures of it, each [N] in row order."""
+        settings, mask = self.settings, micro.loss_mask
+        assert micro.old_logprobs is not None and micro.advantages is not None
+        inputs = PolicyLossInputs(
+            old_logprobs=micro.old_logprobs,
+            logprobs=spread(figures.logprobs, mask),
+            advantages=micro.advantages,
+            mask=mask,
+            clip_low=settings.clip_ratio_low,
+            clip_high=settings.clip_ratio_high,
+            dual_clip=settings.dual_clip,
+        )
+        losses, named = POLICY_LOSSES.find(settings.policy_loss)(inputs)
+        if micro.rollout_weights is not None:
+            losses = losses * micro.rollout_weights
+        return losses[mask], {name: figure.detach()[mask] for name, figure in named.items()}
 
     def _values(self, figures: TokenFigures, micro: PPOBatch) -> Tensor:
         if figures.values is not None:

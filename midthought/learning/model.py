@@ -11,15 +11,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from midthought.algo.losses import entropy_from_logprobs
-from midthought.errors import ModelPathError
 from midthought.learning.batch import PPOBatch
+
+
+class PolicyHead(nn.Module):
+    """Hidden states to logits: the policy's own output layer, shared with it, not a copy."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.linear = policy.get_output_embeddings()
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[..., H] -> [..., V]. What an architecture does to its logits afterwards (soft-capping, scaling) is not in them."""
+        return self.linear(hidden)
 
 
 class ValueHead(nn.Module):
@@ -74,6 +84,16 @@ class PolicyValueModel(nn.Module):
         super().__init__()
         self.policy = policy
         self.critic = critic if critic is not None else Critic.shared(policy)
+
+    @property
+    def policy_head(self) -> PolicyHead:
+        """The policy's output layer."""
+        return PolicyHead(self.policy)
+
+    @property
+    def value_head(self) -> ValueHead:
+        """The critic's."""
+        return self.critic.head
 
     def forward(self, batch: PPOBatch, *, entropy: bool = False) -> TokenFigures:
         """Log-probabilities, values and (where asked) entropy at the policy tokens."""
@@ -164,62 +184,6 @@ def _gathered_output(policy: Any, mask: Tensor, seen: list[Tensor]) -> Iterator[
 def frozen_copy(policy: Any) -> Any:
     """A copy that never learns: the reference policy."""
     return copy.deepcopy(policy).requires_grad_(False).eval()
-
-
-def load_policy(path: str | Path, dtype: str | torch.dtype = torch.float32) -> Any:
-    """Load a causal LM from a folder (or a Hugging Face name): safetensors only, no code from the folder is run.
-
-    Raises ModelPathError, naming the path and the remedy, where there is no folder, no model, or not the whole of one.
-    """
-    from transformers import AutoModelForCausalLM
-
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelPathError(f"model path {str(path)!r} holds no config.json; give what `save_pretrained` wrote")
-        remedy = "save it anew with `save_pretrained`, or give another path"
-    elif _looks_like_hub_name(str(path)):
-        remedy = "give a folder on this machine, or a Hugging Face name that can be reached from it"
-    else:
-        raise ModelPathError(f"model path {str(path)!r} is not a folder; give the one that holds config.json")
-    name = str(folder) if folder.is_dir() else str(path)
-    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
-    try:
-        with quiet_transformers():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
-    except Exception as error:
-        reason = " ".join(str(error).split()).partition(". ")[0][:300]
-        raise ModelPathError(
-            f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
-        ) from error
-    policy, info = loaded
-    if missing := sorted(info["missing_keys"]):
-        raise ModelPathError(
-            f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
-        )
-    return policy.eval()
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Within it, transformers shows no progress bars and only errors: what is wrong becomes one message of ours."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _looks_like_hub_name(path: str) -> bool:
-    """`owner/name`, where `owner` is no folder here (then it is a mistyped path)."""
-    owner, _, name = path.partition("/")
-    return bool(owner and name) and "/" not in name and owner[0] not in ".~" and not Path(owner).is_dir()
 
 
 def _head_for(policy: Any) -> ValueHead:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from midthought.config import RecipeConfig
 from midthought.errors import SettingsError, near_names
 
 RECIPES = ("podcast",)
@@ -26,6 +27,10 @@ class Recipe(Protocol):
         resume: bool,
     ) -> dict[str, Any]:
         """Run the recipe in the folder `path`; the summary."""
+        ...
+
+    def config_class(self) -> type[RecipeConfig]:
+        """The class of its settings."""
         ...
 
 

@@ -1,4 +1,6 @@
-"""Advantages: numbers worked by hand, what must not matter, and verl as an oracle where it is installed."""
+"""Advantages: numbers worked by hand, edge cases, and what must not matter to GAE."""
+
+import math
 
 import pytest
 import torch
@@ -139,20 +141,174 @@ def test_the_estimator_is_chosen_by_name():
     assert torch.equal(by_name, compute_grpo_advantage(rewards, mask, groups)[0])
 
 
-@pytest.mark.parametrize(("name", "missing"), [("gae", "values"), ("grpo", "groups")])
+# -- estimators without a critic, by hand --------------------------------------------------------------------------
+
+REWARDS = torch.tensor([[0.0, 9.0, 1.0], [0.5, 0.0, 0.0], [0.0, 0.0, 3.0]])
+MASK = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])
+"""Three episodes of one group: scores 1 (the 9 stands on a tool token), 0.5, 3; mean 1.5."""
+GROUP = torch.tensor([4, 4, 4])
+
+
+def test_dr_grpo_subtracts_the_mean_of_the_group():
+    advantages, _ = compute_advantage("dr_grpo", REWARDS, MASK, groups=GROUP)
+    close(advantages, [[-0.5, 0.0, -0.5], [-1.0, -1.0, 0.0], [1.5, 1.5, 1.5]])
+
+
+def test_rloo_subtracts_the_mean_of_the_others():
+    # 1 - (0.5 + 3) / 2 = -0.75; 0.5 - (1 + 3) / 2 = -1.5; 3 - (1 + 0.5) / 2 = 2.25
+    advantages, _ = compute_advantage("rloo", REWARDS, MASK, groups=GROUP)
+    close(advantages, [[-0.75, 0.0, -0.75], [-1.5, -1.5, 0.0], [2.25, 2.25, 2.25]])
+
+
+def test_reinforce_plus_plus_whitens_the_discounted_return_and_skips_tool_tokens():
+    # γ = 0.5: returns 0.5, -, 1 | 0.5, 0, - | 0.75, 1.5, 3
+    returns = torch.tensor([[0.5, 0.0, 1.0], [0.5, 0.0, 0.0], [0.75, 1.5, 3.0]])
+    advantages, found = compute_advantage("reinforce_plus_plus", REWARDS, MASK, gamma=0.5)
+    close(found, returns.tolist())
+    # the seven returns: sum 7.25, mean 1.035714, squared distances 5.803571, deviation √(5.803571 / 6) = 0.983495
+    close(advantages[0], [(0.5 - 1.0357143) / 0.9834947, 0.0, (1.0 - 1.0357143) / 0.9834947])
+    plain, _ = compute_advantage("reinforce_plus_plus", REWARDS, MASK, gamma=0.5, whiten=False)
+    assert torch.equal(plain, found)
+
+
+def test_reinforce_plus_plus_with_baseline_whitens_what_is_left_after_the_mean_of_the_group():
+    # -0.5 twice, -1 twice, 1.5 three times: mean 1.5 / 7, squared distances 0.5 + 2 + 6.75 - 1.5² / 7 = 8.928571
+    advantages, _ = compute_advantage("reinforce_plus_plus_baseline", REWARDS, MASK, groups=GROUP)
+    mean, deviation = 1.5 / 7, (8.928571 / 6) ** 0.5
+    low, lower, high = ((centred - mean) / deviation for centred in (-0.5, -1.0, 1.5))
+    close(advantages, [[low, 0.0, low], [lower, lower, 0.0], [high, high, high]])
+    plain, _ = compute_advantage("reinforce_plus_plus_baseline", REWARDS, MASK, groups=GROUP, whiten=False)
+    assert torch.equal(plain, compute_advantage("dr_grpo", REWARDS, MASK, groups=GROUP)[0])
+
+
+def test_remax_subtracts_the_greedy_episodes_reward_from_the_reward_to_go():
+    baselines = torch.tensor([1.0, 0.25, 2.0])
+    advantages, returns = compute_advantage("remax", REWARDS, MASK, baselines=baselines, gamma=0.5)
+    close(returns, [[1.0, 0.0, 1.0], [0.5, 0.0, 0.0], [3.0, 3.0, 3.0]])
+    close(advantages, [[0.0, 0.0, 0.0], [0.25, -0.25, 0.0], [1.0, 1.0, 1.0]])
+
+
+def test_turn_level_grpo_compares_every_turns_reward_to_go_within_the_group():
+    # turns' rewards: 1, 2 | 0, 0 | 5; to go: 3, 2 | 0, 0 | 5
+    # turn 0: 3, 0, 5: mean 8/3, deviation √((1/9 + 64/9 + 49/9) / 2) = 2.516611; turn 1: 2, 0: mean 1, deviation √2
+    rewards = torch.tensor([[1.0, 7.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0], [5.0, 0.0, 0.0, 0.0]])
+    mask = torch.tensor([[True, False, True, True], [True, True, True, False], [True, False, False, False]])
+    turns = torch.tensor([[0, -1, 1, 1], [0, 0, 1, -1], [0, -1, -1, -1]])
+    advantages, returns = compute_advantage("grpo_turns", rewards, mask, groups=torch.zeros(3), turns=turns)
+    first = [(to_go - 8 / 3) / 2.516611 for to_go in (3.0, 0.0, 5.0)]
+    second = [(to_go - 1) / 2**0.5 for to_go in (2.0, 0.0)]
+    close(
+        advantages, [[first[0], 0.0, second[0], second[0]], [first[1], first[1], second[1], 0.0], [first[2], 0, 0, 0]]
+    )
+    close(returns, [[3.0, 0.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0], [5.0, 0.0, 0.0, 0.0]])
+
+
+def test_a_turn_that_no_other_episode_of_the_group_reached_has_nothing_to_be_compared_with():
+    rewards, mask = torch.tensor([[1.0, 4.0], [0.0, 0.0]]), torch.tensor([[True, True], [True, False]])
+    turns = torch.tensor([[0, 1], [0, -1]])
+    advantages, _ = compute_advantage("grpo_turns", rewards, mask, groups=torch.zeros(2), turns=turns)
+    close(advantages, [[0.5**0.5, 0.0], [-(0.5**0.5), 0.0]])
+
+
+def test_turn_level_grpo_with_one_turn_each_is_grpo():
+    rewards, _, mask = random_batch(3)
+    groups, turns = torch.tensor([0, 0, 1, 1]), torch.zeros(mask.shape, dtype=torch.int64)
+    by_turn, _ = compute_advantage("grpo_turns", rewards, mask, groups=groups, turns=turns)
+    torch.testing.assert_close(by_turn, compute_grpo_advantage(rewards, mask, groups)[0])
+
+
+# -- groups and rows that say nothing ------------------------------------------------------------------------------
+
+IN_GROUPS = ["grpo", "dr_grpo", "rloo", "grpo_turns"]
+
+
+def in_groups(name: str, rewards: torch.Tensor, mask: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    turns = torch.zeros(mask.shape, dtype=torch.int64)
+    return compute_advantage(name, rewards, mask, groups=groups, turns=turns)[0]
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_a_group_without_spread_gives_zeros(name):
+    rewards = torch.tensor([[0.0, 0.7], [0.7, 0.0], [0.0, 0.7]])
+    advantages = in_groups(name, rewards, torch.ones(3, 2, dtype=torch.bool), GROUP)
+    assert advantages.abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("name", "expected"), [("grpo", 0.75), ("dr_grpo", 0.75), ("rloo", 0.75), ("grpo_turns", 0.0)])
+def test_a_group_of_one_keeps_its_score_but_for_turns(name, expected):
+    rewards, everywhere = torch.tensor([[0.75], [1.0], [0.0]]), torch.ones(3, 1, dtype=torch.bool)
+    assert float(in_groups(name, rewards, everywhere, torch.tensor([0, 1, 1]))[0]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", IN_GROUPS)
+def test_an_episode_without_a_policy_token_is_no_member_of_its_group(name):
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 0.0], [5.0, 5.0]])
+    mask = torch.tensor([[True, True], [True, True], [False, False]])
+    with_it = in_groups(name, rewards, mask, torch.tensor([0, 0, 0]))
+    without = in_groups(name, rewards[:2], mask[:2], torch.tensor([0, 0]))
+    assert torch.equal(with_it[:2], without) and not with_it[2].any()
+
+
+@pytest.mark.parametrize("name", list(AdvantageEstimator))
+def test_a_batch_without_any_policy_token_has_no_advantage(name):
+    advantages, returns = compute_advantage(
+        name,
+        torch.full((2, 3), math.nan),
+        torch.zeros(2, 3),
+        values=torch.full((2, 3), math.nan),
+        groups=torch.tensor([0, 0]),
+        turns=torch.full((2, 3), -1),
+        baselines=torch.full((2,), math.nan),
+    )
+    assert not advantages.any() and not returns.any()
+
+
+# -- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("gae", "values"), ("grpo", "groups"), ("remax", "baselines"), ("rloo", "groups"), ("grpo_turns", "groups")],
+)
 def test_an_estimator_without_what_it_needs_says_what_is_missing(name, missing):
     rewards, _, mask = random_batch(1)
-    with pytest.raises(ValueError, match=missing):
+    with pytest.raises(ValueError, match=f"'{name}' needs {missing}"):
         compute_advantage(name, rewards, mask)
 
 
-def test_gae_and_grpo_agree_with_verl():
-    verl = pytest.importorskip("verl.trainer.ppo.core_algos")
-    rewards, values, mask = random_batch(5, rows=6, length=12)
-    theirs, their_returns = verl.compute_gae_advantage_return(rewards, values, mask.float(), 0.97, 0.9)
-    ours, our_returns = compute_gae_advantage_return(rewards, values, mask, 0.97, 0.9)
-    torch.testing.assert_close(ours, theirs * mask)
-    torch.testing.assert_close(our_returns, their_returns * mask)
-    groups = torch.tensor([0, 0, 0, 1, 1, 2])
-    theirs, _ = verl.compute_grpo_outcome_advantage(rewards, mask.float(), groups.numpy())
-    torch.testing.assert_close(compute_grpo_advantage(rewards, mask, groups)[0], theirs)
+def test_an_unknown_estimator_is_told_with_the_near_names():
+    rewards, _, mask = random_batch(1)
+    with pytest.raises(ValueError, match=r"unknown advantage estimator 'gea'\. Did you mean 'gae'"):
+        compute_advantage("gea", rewards, mask)
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_names_the_episode_and_the_token(broken):
+    rewards = REWARDS.clone()
+    rewards[1, 1] = broken
+    with pytest.raises(ValueError, match=rf"the reward of episode 1 at token 1 is {broken}"):
+        compute_advantage("grpo", rewards, MASK, groups=GROUP)
+    with pytest.raises(ValueError, match=rf"the baseline of episode 0 is {broken}"):
+        compute_advantage("remax", REWARDS, MASK, baselines=torch.tensor([broken, 0.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"token_level_rewards": torch.zeros(3, 4)}, r"rewards have the shape \[3, 4\], the mask asks for \[3, 3\]"),
+        ({"values": torch.zeros(3)}, r"values have the shape \[3\], the mask asks for \[3, 3\]"),
+        ({"groups": torch.zeros(2)}, r"groups have the shape \[2\], the mask asks for \[3\]"),
+        ({"response_mask": torch.zeros(3)}, r"the mask must have the shape \[episodes, tokens\], got \[3\]"),
+        ({"response_mask": torch.zeros(3, 0)}, r"the mask must have the shape .*, got \[3, 0\]"),
+    ],
+)
+def test_a_wrong_shape_is_named_with_the_right_one(wrong, message):
+    given = {"token_level_rewards": REWARDS, "response_mask": MASK, "values": REWARDS, "groups": GROUP, **wrong}
+    with pytest.raises(ValueError, match=message):
+        compute_advantage("gae", **given)
+
+
+def test_a_policy_token_without_a_turn_is_named():
+    turns = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
+    with pytest.raises(ValueError, match="policy token 1 of episode 1 has the turn -1"):
+        compute_advantage("grpo_turns", REWARDS, MASK, groups=GROUP, turns=turns)

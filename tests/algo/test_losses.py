@@ -1,7 +1,6 @@
-"""Losses: numbers worked by hand, independence of how a step is cut, and verl as an oracle where it is installed."""
+"""Losses: numbers worked by hand, and independence of how a step is cut."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -83,6 +82,76 @@ def test_what_is_outside_the_mask_reaches_neither_loss_nor_gradient_even_where_i
     assert logprobs.grad[0, 1] == values.grad[0, 1] == 0
 
 
+# -- sequence ratios and clipped weights ---------------------------------------------------------------------------
+
+
+def test_gspo_clips_the_geometric_mean_of_the_rows_ratios():
+    # row 0: ratios 4 and 1/4 (their token between belongs to a tool): s = 1; row 1: ratios 2 and 8: s = 4, cut at 1.2
+    logprobs = torch.tensor([[2 * LOG2, 9.0, -2 * LOG2], [LOG2, 3 * LOG2, -5.0]])
+    mask = torch.tensor([[True, False, True], [True, True, False]])
+    loss, metrics = compute_policy_loss(torch.zeros(2, 3), logprobs, torch.ones(2, 3), mask, kind="gspo")
+    assert float(loss) == pytest.approx((-1 - 1 - 1.2 - 1.2) / 4)
+    assert float(metrics["clip_fraction"]) == pytest.approx(0.5)
+    assert float(metrics["ratio_mean"]) == pytest.approx((1 + 1 + 4 + 4) / 4)
+
+
+def test_gspo_gives_every_token_of_an_unclipped_row_the_gradient_of_the_rows_ratio():
+    # s = √(1.1 · 0.9) = 0.99499; every token: -s A, A its own
+    logprobs = ratios(1.1, 0.9).requires_grad_()
+    everywhere, advantages = torch.ones(1, 2, dtype=torch.bool), torch.tensor([[1.0, -3.0]])
+    compute_policy_loss(torch.zeros(1, 2), logprobs, advantages, everywhere, denominator=1, kind="gspo")[0].backward()
+    ratio = 0.99**0.5
+    torch.testing.assert_close(logprobs.grad, torch.tensor([[-ratio, 3 * ratio]]))
+
+
+def test_gspo_needs_rows():
+    flat = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"'gspo' takes its ratio over rows.*not \[3\]"):
+        compute_policy_loss(flat, flat, flat, flat == 0, kind="gspo")
+
+
+def test_cispo_bounds_the_weight_and_cuts_no_gradient_off():
+    # ratios 2, 1.1, 0.5: weights 1.2, 1.1, 0.8; the gradient of a token is -weight · A
+    logprobs = ratios(2.0, 1.1, 0.5).requires_grad_()
+    everywhere, advantages = torch.ones(1, 3, dtype=torch.bool), torch.tensor([[2.0, -1.0, 1.0]])
+    loss, metrics = compute_policy_loss(
+        torch.zeros(1, 3), logprobs, advantages, everywhere, denominator=1, kind="cispo"
+    )
+    expected = -1.2 * 2 * math.log(2) + 1.1 * math.log(1.1) - 0.8 * math.log(0.5)
+    assert float(loss.detach()) == pytest.approx(expected)
+    assert float(metrics["clip_fraction"]) == pytest.approx(2.0)
+    loss.backward()
+    torch.testing.assert_close(logprobs.grad, torch.tensor([[-2.4, 1.1, -0.8]]))
+
+
+@pytest.mark.parametrize("kind", ["gspo", "cispo"])
+def test_the_other_losses_know_no_dual_clip(kind):
+    given = (torch.zeros(1, 1), ratios(5.0), torch.tensor([[-1.0]]), torch.ones(1, 1, dtype=torch.bool))
+    plain, _ = compute_policy_loss(*given, kind=kind)
+    bounded, _ = compute_policy_loss(*given, kind=kind, dual_clip=1.01)
+    assert torch.equal(plain, bounded)
+
+
+def test_weights_multiply_the_loss_and_not_the_metrics():
+    mask, advantages = torch.tensor([[True, True, False]]), torch.ones(1, 3)
+    weights = torch.tensor([[0.5, 0.0, math.nan]])
+    loss, metrics = compute_policy_loss(torch.zeros(1, 3), torch.zeros(1, 3), advantages, mask, weights=weights)
+    assert float(loss) == pytest.approx(-0.25)
+    assert float(metrics["ratio_mean"]) == pytest.approx(1.0)
+
+
+def test_an_unknown_loss_is_told_with_the_near_names():
+    flat = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"unknown policy loss 'gpso'\. Did you mean 'gspo'"):
+        compute_policy_loss(flat, flat, flat, flat == 0, kind="gpso")
+
+
+def test_tensors_of_two_shapes_are_refused_by_name():
+    flat = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"advantages have the shape \[1\], the mask \[3\]"):
+        compute_policy_loss(flat, flat, torch.zeros(1), flat == 0)
+
+
 def test_one_broken_ratio_does_not_make_the_loss_infinite():
     loss, _ = compute_policy_loss(
         torch.tensor([-500.0]), torch.tensor([0.0]), torch.tensor([-1.0]), torch.tensor([True])
@@ -142,24 +211,3 @@ def test_the_value_loss_without_a_range_is_half_the_squared_error():
 def test_entropy_is_that_of_the_distribution_and_an_impossible_token_adds_nothing():
     logprobs = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.25] * 4]).log()
     torch.testing.assert_close(entropy_from_logprobs(logprobs), torch.tensor([1.5 * LOG2, 2 * LOG2]))
-
-
-def test_policy_and_value_loss_agree_with_verl():
-    verl = pytest.importorskip("verl.trainer.ppo.core_algos")
-
-    class Config(SimpleNamespace):
-        def get(self, name, default=None):
-            return getattr(self, name, default)
-
-    torch.manual_seed(0)
-    old, advantages, returns = torch.randn(3, 4, 9)
-    new = old + 0.4 * torch.randn(4, 9)
-    mask = torch.rand(4, 9) < 0.6
-    config = Config(clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=3.0, global_batch_info={})
-    theirs, _ = verl.compute_policy_loss_vanilla(old, new, advantages, mask.float(), config=config)
-    ours, _ = compute_policy_loss(old, new, advantages, mask, 0.2, 0.28, dual_clip=3.0)
-    torch.testing.assert_close(ours, theirs)
-    theirs, their_fraction = verl.compute_value_loss(new, returns, old, mask.float(), 0.2)
-    ours, metrics = compute_value_loss(new, old, returns, mask, 0.2)
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(metrics["value_clip_fraction"], their_fraction)

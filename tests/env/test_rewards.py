@@ -1,10 +1,45 @@
 """Rewards: named, weighted, judged from the record. Nothing that the policy merely claims is paid."""
 
+import asyncio
+import functools
+import importlib.util
+import math
+import pickle
+import re
+from fractions import Fraction
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.env.rewards import WeightedReward, correct, num_calls, well_formed_thought
+from midthought.env.matching import (
+    exact_match,
+    fuzzy_match,
+    last_boxed,
+    mathematical_match,
+    numeric_match,
+    option_match,
+)
+from midthought.env.rewards import (
+    RewardError,
+    WeightedReward,
+    calls_beyond,
+    combine_rewards,
+    correct,
+    follows_format,
+    in_thread,
+    length_within,
+    matched,
+    num_calls,
+    num_failed_calls,
+    tokens_beyond,
+    used_tool,
+    weighted,
+    well_formed_thought,
+)
+from midthought.env.thought import answer_after_thought, final_answer
+from midthought.errors import MissingExtraError
 from midthought.types import (
     Completion,
     Finish,
@@ -14,6 +49,7 @@ from midthought.types import (
     ToolEvent,
     ToolOutcome,
     Trajectory,
+    Turn,
 )
 
 EVENT = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.RAISED)
@@ -32,6 +68,7 @@ def episode(written: str, *, calls: int = 0, **task) -> Trajectory:
     trajectory.add_sampled(
         Completion(token_ids=token_ids, sampled_logprobs=(-1.0,) * len(token_ids), finish=Finish.END)
     )
+    trajectory.end_turn(Turn(turn_number=0, model_output=written))
     trajectory.stop_reason = StopReason.ANSWERED
     return trajectory
 
@@ -76,3 +113,343 @@ def test_every_call_costs_the_same_whatever_became_of_it_and_whether_it_was_need
 @given(st.dictionaries(st.sampled_from(["needs_memory", "kind", "quote"]), st.booleans() | st.text(max_size=5)))
 def test_labels_change_no_reward(labels):
     assert REWARD(episode("hm</think> Ada$", calls=1, labels=labels)) == REWARD(episode("hm</think> Ada$", calls=1))
+
+
+# -- many functions, one reward --------------------------------------------------------------------------------
+
+
+def one(trajectory):
+    return 1
+
+
+async def later(trajectory):
+    await asyncio.sleep(0)
+    return 0.5
+
+
+def asks(trajectory, environment):
+    return environment.worth
+
+
+DONE = episode("hm</think> Ada")
+
+
+def test_plain_functions_named_tuples_and_weighted_ones_become_parts_already_multiplied():
+    reward = combine_rewards(
+        [one, weighted(num_calls, -0.1), ("asked", 2.0, used_tool), weighted(one, 3, name="again")]
+    )
+    done = episode("Ada", calls=2)
+    assert dict(reward(done).parts) == {"one": 1.0, "num_calls": -0.2, "asked": 0.0, "again": 3.0}
+    assert list(reward(done).parts) == ["one", "num_calls", "asked", "again"]
+    assert asyncio.run(reward.score(done)) == reward(done)
+
+
+def test_a_reward_with_an_asynchronous_part_is_awaited():
+    reward = combine_rewards([later, one])
+    scored = asyncio.run(reward(DONE))
+    assert list(scored.parts.items()) == [("later", 0.5), ("one", 1.0)]
+    assert asyncio.run(reward.score(DONE)) == scored
+
+
+def test_asynchronous_parts_wait_side_by_side():
+    arrived = []
+
+    async def meet(name):
+        arrived.append(name)
+        while len(arrived) < 2:
+            await asyncio.sleep(0)
+        return 1.0
+
+    async def first(trajectory):
+        return await meet("first")
+
+    async def second(trajectory):
+        return await meet("second")
+
+    reward = combine_rewards([first, second])
+    assert asyncio.run(asyncio.wait_for(reward.score(DONE), 60)).total == 2.0
+
+
+def test_a_blocking_function_in_a_thread_does_not_hold_up_the_loop():
+    async def both():
+        is_released = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def block(trajectory):
+            asyncio.run_coroutine_threadsafe(_set(is_released), loop).result(60)  # needs a loop that runs
+            return 1.0
+
+        return await combine_rewards([in_thread(block)]).score(DONE)
+
+    assert dict(asyncio.run(both()).parts) == {"block": 1.0}
+
+
+async def _set(event):
+    event.set()
+
+
+def test_the_environment_is_given_to_those_who_want_it():
+    def maybe(trajectory, environment=None):
+        return 0.0 if environment is None else 10.0
+
+    def scaled(trajectory, scale=2.0):
+        return scale
+
+    def any_number(*arguments):
+        return len(arguments)
+
+    environment = SimpleNamespace(worth=7.0)
+    reward = combine_rewards([asks, maybe, scaled, any_number])
+    expected = {"asks": 7.0, "maybe": 10.0, "scaled": 2.0, "any_number": 1.0}
+    assert dict(reward(DONE, environment).parts) == expected
+    assert dict(asyncio.run(reward.score(DONE, environment)).parts) == expected
+    assert combine_rewards([maybe])(DONE).total == 0.0
+
+
+def test_combined_rewards_join_each_other_times_their_weights():
+    inner = combine_rewards([weighted(later, 2.0)])
+    reward = combine_rewards([weighted(inner, 0.5), REWARD, one])
+    assert [(name, weight) for name, (weight, _) in reward.parts.items()] == [
+        ("later", 1.0),
+        ("correct", 1.0),
+        ("thought", 0.1),
+        ("calls", -0.15),
+        ("one", 1.0),
+    ]
+    assert asyncio.run(reward.score(episode("hm</think> Ada$"))).total == pytest.approx(0.5 + 1.0 + 0.1 + 1.0)
+
+
+def test_a_combined_reward_travels_to_another_process():
+    reward = pickle.loads(pickle.dumps(combine_rewards([one, num_calls])))  # noqa: S301
+    assert reward(DONE).total == 1.0
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda: 1.0, lambda a, b, c: 1.0, lambda a, *, b: 1.0, lambda *, trajectory: 1.0, "correct", 5, None],
+)
+def test_a_function_of_another_form_is_refused_with_both_that_are_accepted(function):
+    with pytest.raises(RewardError, match=r"'mine'.*f\(trajectory\) or f\(trajectory, environment\)"):
+        combine_rewards([("mine", 1.0, function)])
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ([], "at least one"),
+        ([one, one], "two reward functions are named 'one'"),
+        ([lambda trajectory: 1.0], "a lambda has no name"),
+        ([("one", one)], r"\(name, weight, function\)"),
+        ([("", 1.0, one)], r"\(name, weight, function\)"),
+        ([weighted(one, math.nan)], "the weight of reward function 'one' is nan"),
+        ([weighted(one, "much")], "the weight of reward function 'one' is 'much'"),
+        (one, r"give a list of them"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_at_once(functions, message):
+    with pytest.raises(RewardError, match=message):
+        combine_rewards(functions)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, "1", [1.0], 1j, 10**400, 1e308])
+def test_what_is_no_finite_number_names_the_function_and_the_task(value):
+    def mine(trajectory):
+        return value
+
+    async def mine_later(trajectory):
+        return value
+
+    for reward in (combine_rewards([weighted(mine, 100)]), combine_rewards([weighted(mine_later, 100, name="mine")])):
+        with pytest.raises(RewardError, match=r"(?s)'mine' gave .* for task 't'"):
+            asyncio.run(reward.score(DONE))
+
+
+@pytest.mark.parametrize("value", [True, 1, 1.0, Fraction(1, 1)])
+def test_every_real_number_will_do_and_is_recorded_as_a_float(value):
+    (part,) = combine_rewards([("mine", 0.5, lambda trajectory: value)])(DONE).parts.values()
+    assert part == 0.5 and type(part) is float
+
+
+def test_a_function_that_raises_is_named_with_the_task_and_the_cause():
+    def mine(trajectory):
+        return trajectory.task.labels["kind"]
+
+    async def mine_later(trajectory):
+        return mine(trajectory)
+
+    for reward in (combine_rewards([mine]), combine_rewards([weighted(mine_later, 1, name="mine"), later])):
+        with pytest.raises(RewardError, match=r"'mine' raised KeyError for task 't': 'kind'") as raised:
+            asyncio.run(reward.score(DONE))
+        assert isinstance(raised.value.__cause__, KeyError)
+
+
+def test_a_plain_call_of_a_hidden_asynchronous_function_says_what_to_do():
+    reward = combine_rewards([("mine", 1.0, lambda trajectory: later(trajectory))])
+    with pytest.raises(RewardError, match=r"'mine' is asynchronous: use `await reward\.score"):
+        reward(DONE)
+    assert asyncio.run(reward.score(DONE)).total == 0.5
+
+
+def test_a_failed_part_stops_the_others():
+    was_cancelled = []
+
+    async def slow(trajectory):
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            was_cancelled.append(True)
+            raise
+
+    async def fails(trajectory):
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    with pytest.raises(RewardError, match="'fails' raised ValueError"):
+        asyncio.run(combine_rewards([fails, slow]).score(DONE))
+    assert was_cancelled == [True]
+
+
+# -- functions that are ready to use ---------------------------------------------------------------------------
+
+
+def value_of(function, trajectory) -> float:
+    scored = combine_rewards([weighted(function, 1.0, name="it")]).score(trajectory)
+    return asyncio.run(scored).total
+
+
+@pytest.mark.parametrize(
+    ("match", "written", "task", "value"),
+    [
+        (exact_match, "hm</think> ada.", {}, 1.0),
+        (exact_match, "hm</think> Countess", {"aliases": ("Bob", "countess")}, 1.0),
+        (fuzzy_match, "Ada Lovelace", {"aliases": ("Bob",)}, 2 / 3),
+        (fuzzy_match, "Ada Lovelace", {"aliases": ("the Lovelace, Ada",)}, 1.0),
+        (numeric_match, "3 times 4 is 12.", {"answer": "#### 12"}, 1.0),
+        (functools.partial(numeric_match, absolute_tolerance=1), "11", {"answer": "12"}, 1.0),
+        (option_match, "The answer is (C).", {"answer": "C"}, 1.0),
+        (exact_match, "<think> Ada", {}, 0.0),
+        (exact_match, "hm</think>", {}, 0.0),
+        (exact_match, " ", {"answer": ""}, 0.0),
+    ],
+)
+def test_an_answer_is_worth_its_best_match(match, written, task, value):
+    assert value_of(matched(match), episode(written, **task)) == pytest.approx(value)
+
+
+def test_a_match_bears_its_functions_name():
+    reward = combine_rewards([matched(exact_match), matched(functools.partial(numeric_match, absolute_tolerance=1))])
+    assert list(reward.parts) == ["exact_match", "numeric_match"]
+
+
+def test_the_part_that_counts_may_be_extracted_and_the_answer_read_elsewhere():
+    boxed = matched(exact_match, extract=last_boxed)
+    assert value_of(boxed, episode("so \\boxed{Ada} it is")) == 1.0
+    assert value_of(boxed, episode("Ada")) == 0.0
+    strict = matched(exact_match, read=answer_after_thought)
+    assert value_of(strict, episode("hm</think> Ada")) == 1.0 and value_of(strict, episode("Ada")) == 0.0
+    by_tokens = matched(exact_match, read=functools.partial(final_answer, decode=decode, end_tokens=["$"]))
+    assert value_of(by_tokens, episode("hm</think> Ada$")) == 1.0
+
+
+def test_a_match_may_be_asynchronous():
+    async def slow_match(answer, truth):
+        await asyncio.sleep(0)
+        return answer == truth
+
+    assert value_of(matched(slow_match), episode("Ada", aliases=("Bob",))) == 1.0
+    assert value_of(matched(slow_match), episode("Eve", aliases=("Bob",))) == 0.0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
+def test_a_mathematical_match_waits_in_a_thread():
+    reward = combine_rewards([matched(functools.partial(mathematical_match, timeout_seconds=120))])
+    assert list(reward.parts) == ["mathematical_match"]
+    right, wrong = (episode(f"so \\boxed{{{said}}}", answer="\\frac{1}{2}") for said in ("0.5", "0.6"))
+    assert asyncio.run(reward(right)).total == 1.0 and asyncio.run(reward(wrong)).total == 0.0
+
+
+def test_a_mathematical_match_without_its_package_fails_before_the_first_episode(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="midthought\\[math\\]"):
+        matched(mathematical_match)
+
+
+def test_a_format_is_a_regular_expression_for_the_whole_of_the_last_turn():
+    form = follows_format(r"<think>.*</think>\s*Answer: \w+")
+    assert value_of(form, episode("<think>a\nb</think>\nAnswer: Ada")) == 1.0
+    assert value_of(form, episode("<think>a\nb</think>\nAnswer: Ada Lovelace")) == 0.0
+    assert value_of(form, Trajectory(DONE.task, [1])) == 0.0
+    assert value_of(follows_format(re.compile(".*a")), episode("A\na")) == 0.0
+    assert combine_rewards([form]).parts.keys() == {"follows_format"}
+
+
+def test_a_format_that_is_no_regular_expression_is_refused():
+    with pytest.raises(RewardError, match=r"'\(' is no regular expression"):
+        follows_format("(")
+
+
+def test_tool_use_is_counted_from_the_events():
+    done = episode("Ada")
+    for outcome in ToolOutcome:
+        done.tool_events.append(ToolEvent(call=ToolCall(tool_name="look"), outcome=outcome))
+    num_outcomes = len(ToolOutcome)
+    assert value_of(num_calls, done) == num_outcomes
+    assert value_of(num_failed_calls, done) == num_outcomes - 1
+    assert value_of(calls_beyond(2), done) == num_outcomes - 2
+    assert value_of(calls_beyond(100), done) == 0.0
+    assert value_of(used_tool, done) == 1.0
+    assert value_of(used_tool, episode("Ada", calls=2)) == 0.0  # both raised
+    assert value_of(used_tool, episode("look_result: Ada")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "excess", "inside"),
+    [
+        (5, 0.0, 0.5),
+        (0, 0.0, 0.0),
+        (9, 0.0, 0.9),
+        (10, 0.0, 1.0),
+        (20, 0.0, 1.0),
+        (21, 0.05, 0.9),
+        (25, 0.25, 0.5),
+        (60, 2.0, 0.0),
+    ],
+)
+def test_length_is_counted_in_the_policys_own_tokens(num_tokens, excess, inside):
+    trajectory = Trajectory(DONE.task, [1] * 100)
+    trajectory.add_results([EVENT], [2] * 100)
+    trajectory.add_demonstrated([3] * num_tokens)
+    assert value_of(tokens_beyond(20), trajectory) == pytest.approx(excess)
+    assert value_of(length_within(10, 20, margin_tokens=10), trajectory) == pytest.approx(inside)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: calls_beyond(-1),
+        lambda: tokens_beyond(0),
+        lambda: length_within(5, 4, margin_tokens=1),
+        lambda: length_within(-1, 4, margin_tokens=1),
+        lambda: length_within(1, 4, margin_tokens=0),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(make):
+    with pytest.raises(RewardError):
+        make()
+
+
+@given(st.dictionaries(st.text(max_size=5), st.booleans()), st.text(max_size=20))
+def test_no_function_that_is_ready_to_use_reads_a_label(labels, written):
+    reward = combine_rewards(
+        [
+            *map(matched, (exact_match, fuzzy_match, numeric_match, option_match)),
+            follows_format(".*a"),
+            num_failed_calls,
+            used_tool,
+            calls_beyond(1),
+            tokens_beyond(3),
+            length_within(1, 3, margin_tokens=2),
+        ]
+    )
+    written = written or "x"
+    assert reward(episode(written, calls=1, labels=labels)) == reward(episode(written, calls=1))

@@ -2,7 +2,15 @@
 
 import pytest
 
-from midthought.env.thought import final_answer, is_well_formed, matches, normalised, own_text
+from midthought.env.thought import (
+    answer_after_thought,
+    final_answer,
+    is_well_formed,
+    last_answer,
+    matches,
+    normalised,
+    own_text,
+)
 from midthought.types import (
     Completion,
     Finish,
@@ -12,6 +20,7 @@ from midthought.types import (
     ToolEvent,
     ToolOutcome,
     Trajectory,
+    Turn,
 )
 
 WORDS: list[str] = []
@@ -61,6 +70,34 @@ def test_a_thought_that_a_tool_closed_and_an_answer_that_it_gave_count_for_nothi
 
 def test_what_a_tool_says_after_the_thought_is_no_part_of_the_answer():
     assert final_answer(episode("hm </think> I say", "Ada", "Bob"), decode) == "I say\nBob"
+
+
+def episode_of_turns(*outputs: str) -> Trajectory:
+    trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), [0])
+    for number, output in enumerate(outputs):
+        trajectory.add_sampled(Completion(token_ids=(1,), sampled_logprobs=(-1.0,), finish=Finish.END))
+        trajectory.end_turn(Turn(turn_number=number, model_output=output))
+    return trajectory
+
+
+@pytest.mark.parametrize(
+    ("outputs", "last", "after_thought"),
+    [
+        (["Bob", "<think>hm</think> Ada "], "Ada", "Ada"),
+        (["hm</think>Ada"], "Ada", "Ada"),
+        (["<think>hm</think>Bob<think>no</think>Ada"], "Ada", "Ada"),
+        ([" Ada\n"], "Ada", None),
+        (["<think>Ada"], None, None),
+        (["hm</think>Bob<think>Ada"], None, None),
+        (["hm</think>"], "", ""),
+        (["hm</think>Ada", "Bob"], "Bob", None),
+        ([], None, None),
+    ],
+)
+def test_the_last_answer_is_read_from_the_last_turn_without_its_thought(outputs, last, after_thought):
+    done = episode_of_turns(*outputs)
+    assert last_answer(done) == last
+    assert answer_after_thought(done) == after_thought
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from midthought.errors import RecordError
 from midthought.learning.batch import PPOBatch
-from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 
 def trajectory_of(
     *parts: tuple[str, list[int]], reward: float = 1.0, logprob: float = -0.5, group: int = 0
 ) -> Trajectory:
-    """Parts: p(rompt), s(ampled), t(ool), d(emonstrated), in order; a later p begins a segment."""
+    """Parts: p(rompt), s(ampled), t(ool), d(emonstrated), in order; a later p begins a segment, an e ends a turn."""
     event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
     trajectory = None
     for kind, ids in parts:
@@ -30,6 +30,8 @@ def trajectory_of(
             trajectory.add_results([event], ids)
         elif kind == "d":
             trajectory.add_demonstrated(ids)
+        elif kind == "e":
+            trajectory.end_turn(Turn(turn_number=len(trajectory), model_output=""))
     trajectory.reward = Reward(parts={"right": reward})
     return trajectory
 
@@ -89,6 +91,113 @@ def test_a_batch_without_a_policy_token_is_refused():
         PPOBatch.from_trajectories([])
 
 
+# -- turns ---------------------------------------------------------------------------------------------------------
+
+TURNS = [("p", [1]), ("s", [5, 6]), ("t", [7]), ("s", [8]), ("e", []), ("t", [9]), ("s", [3]), ("e", []), ("s", [4])]
+"""Policy tokens 5 6 8 are turn 0, 3 is turn 1, 4 belongs to a turn that was never finished."""
+
+
+def test_every_policy_token_knows_its_turn_and_an_unfinished_turn_is_one_more():
+    batch = PPOBatch.from_trajectories([trajectory_of(*TURNS), trajectory_of(("p", [1]), ("s", [5, 6]))])
+    assert batch.turns.tolist() == [[-1, 0, 0, -1, 0, -1, 1, 2], [-1, 0, 0, -1, -1, -1, -1, -1]]
+
+
+def test_a_turns_reward_sits_on_its_last_policy_token_and_the_parts_on_the_very_last():
+    trajectory = trajectory_of(*TURNS)
+    trajectory.reward = Reward(parts={"right": 0.5, "form": 0.25}, turns=(2.0, -1.0))
+    assert PPOBatch.from_trajectories([trajectory]).rewards.tolist() == [[0, 0, 0, 0, 2.0, 0, -1.0, 0.75]]
+
+
+def test_where_the_last_turn_ends_the_episode_its_reward_and_the_parts_come_together():
+    trajectory = trajectory_of(*TURNS[:-1])
+    trajectory.reward = Reward(parts={"right": 0.5}, turns=(2.0, -1.0))
+    assert PPOBatch.from_trajectories([trajectory]).rewards.tolist() == [[0, 0, 0, 0, 2.0, 0, -0.5]]
+
+
+def test_turns_and_their_rewards_run_on_over_the_segments():
+    trajectory = trajectory_of(
+        ("p", [1]), ("s", [5]), ("e", []), ("p", [2, 2]), ("p", [1, 2]), ("s", [6, 7]), ("e", []), ("s", [8])
+    )
+    trajectory.reward = Reward(turns=(1.0, 2.0))
+    batch = PPOBatch.from_trajectories([trajectory])
+    assert batch.turns.tolist() == [[-1, 0, -1, -1, -1], [-1, -1, 1, 1, 2]]
+    assert batch.rewards.tolist() == [[0, 1.0, 0, 0, 0], [0, 0, 0, 2.0, 0]]
+
+
+@pytest.mark.parametrize(("broken", "place"), [([4], 2), ([1, 2, 4], 6)])
+def test_a_reward_whose_own_token_left_the_mask_goes_to_the_one_before_it_or_else_to_the_first(broken, place):
+    trajectory = trajectory_of(*TURNS)
+    trajectory.reward = Reward(turns=(2.0,))
+    for index in broken:
+        trajectory.segments[0].sampled_logprobs[index] = math.nan
+    batch = PPOBatch.from_trajectories([trajectory])
+    assert batch.rewards.nonzero().tolist() == [[0, place]] and float(batch.rewards.sum()) == 2.0
+    assert batch.num_unscored == len(broken)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    turns=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=5),
+    paid=st.lists(st.floats(-10, 10, width=32), min_size=5, max_size=5),
+    broken=st.sets(st.integers(0, 20)),
+)
+def test_the_rewards_of_a_row_sum_up_to_the_episodes_whatever_left_the_mask(turns, paid, broken):
+    parts = [("p", [1])]
+    for runs in turns:
+        parts += [item for length in runs for item in (("s", [5] * length), ("t", [7]))] + [("e", [])]
+    trajectory = trajectory_of(*parts)
+    trajectory.reward = Reward(parts={"right": 1.5}, turns=tuple(paid[: len(turns)]))
+    sampled = [index for index, flag in enumerate(trajectory.loss_mask) if flag]
+    for number in broken & set(range(len(sampled) - 1)):
+        trajectory.segments[0].sampled_logprobs[sampled[number]] = -math.inf
+    batch = PPOBatch.from_trajectories([trajectory])
+    assert float(batch.rewards.sum()) == pytest.approx(trajectory.reward.total, abs=1e-4)
+    assert not batch.rewards[~batch.loss_mask].any()
+    numbers = batch.turns[batch.loss_mask].tolist()
+    assert numbers == sorted(numbers) and set(numbers) <= set(range(len(turns)))
+
+
+def test_rewards_for_more_turns_than_were_finished_are_refused():
+    trajectory = trajectory_of(*TURNS)
+    trajectory.reward = Reward(turns=(1.0, 1.0, 1.0))
+    with pytest.raises(RecordError, match="task 't': rewards for 3 turns, but 2 were finished"):
+        PPOBatch.from_trajectories([trajectory])
+
+
+@pytest.mark.parametrize(
+    ("reward", "name"),
+    [(Reward(parts={"right": math.nan}), "right"), (Reward(turns=(0.0, math.inf)), "turn 1")],
+)
+def test_a_reward_that_is_no_number_names_the_task_and_the_part(reward, name):
+    trajectory = trajectory_of(*TURNS)
+    trajectory.reward = reward
+    with pytest.raises(RecordError, match=rf"task 't': the reward for '{name}' is (nan|inf)"):
+        PPOBatch.from_trajectories([trajectory])
+
+
+def test_the_value_of_a_turn_is_that_before_its_first_policy_token():
+    two = trajectory_of(("p", [1]), ("s", [5]), ("t", [7]), ("s", [6]), ("e", []), ("p", [1]), ("s", [8]), ("e", []))
+    batch = PPOBatch.from_trajectories([two, trajectory_of(*TURNS)])
+    batch = batch.select(torch.tensor([2, 1, 0]))
+    values = torch.arange(batch.token_ids.numel()).reshape(batch.token_ids.shape).float()
+    other, last, first = values.tolist()
+    found = batch.with_fields(values=values).turn_values()
+    assert found == {0: {0: first[1], 1: last[1]}, 1: {0: other[1], 1: other[6], 2: other[7]}}
+    with pytest.raises(ValueError, match="score it with a critic"):
+        batch.turn_values()
+
+
+def test_every_row_of_an_episode_carries_its_baseline():
+    two = trajectory_of(("p", [1]), ("s", [5]), ("p", [1]), ("s", [7]))
+    batch = PPOBatch.from_trajectories([two, trajectory_of(("p", [4]), ("s", [8]))], baselines=[0.25, 0.5])
+    assert batch.baselines.tolist() == [0.25, 0.25, 0.5]
+    assert batch.of_episodes(batch.baselines).tolist() == [0.25, 0.5]
+    assert batch.select(torch.tensor([2, 0])).baselines.tolist() == [0.5, 0.25]
+
+
+# -- cutting -------------------------------------------------------------------------------------------------------
+
+
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=25), max_tokens=st.integers(1, 120))
 def test_micro_batches_hold_every_row_once_within_the_budget_and_without_needless_padding(lengths, max_tokens):
@@ -106,6 +215,22 @@ def test_micro_batches_hold_every_row_once_within_the_budget_and_without_needles
 def test_a_budget_of_nothing_is_refused(make_trajectory):
     with pytest.raises(ValueError, match="max_tokens must be above 0, got 0"):
         PPOBatch.from_trajectories([make_trajectory(1)]).micro_batch_rows(0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=9), num_parts=st.integers(1, 12))
+def test_a_number_of_parts_holds_every_row_once_in_parts_of_almost_one_size(lengths, num_parts):
+    batch = PPOBatch.from_trajectories([trajectory_of(("p", [1]), ("s", [5] * length)) for length in lengths])
+    sizes = [len(micro) for micro in batch.micro_batches(4096, num_parts)]
+    assert len(sizes) == min(num_parts, len(lengths))
+    assert sum(sizes) == len(lengths) and max(sizes) - min(sizes) <= 1
+    episodes = torch.cat([micro.episodes for micro in batch.micro_batches(4096, num_parts)])
+    assert sorted(episodes.tolist()) == list(range(len(lengths)))
+
+
+def test_no_part_at_all_is_refused(make_trajectory):
+    with pytest.raises(ValueError, match="num_parts must be above 0, got 0"):
+        PPOBatch.from_trajectories([make_trajectory(1)]).micro_batches(10, 0)
 
 
 def test_selecting_rows_takes_every_field_along(make_trajectory):

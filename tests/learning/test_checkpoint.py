@@ -13,7 +13,8 @@ from midthought.learning import checkpoint as module
 from midthought.learning.batch import PPOBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner, LearnerSettings
-from midthought.learning.model import Critic, frozen_copy, load_policy
+from midthought.learning.model import Critic, frozen_copy
+from midthought.pretrained import load_model
 
 SETTINGS = LearnerSettings(
     learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=3, kl_coef=0.1, target_kl=0.1, warmup_steps=3
@@ -81,7 +82,7 @@ def test_random_states_are_left_alone_where_asked(make_policy, tmp_path):
 def test_the_policy_folder_is_a_plain_hugging_face_model(make_policy, tmp_path):
     learner = fresh(make_policy)
     saved = save_checkpoint(tmp_path / "c", learner)
-    loaded = load_policy(load_checkpoint(saved).policy_path)
+    loaded = load_model(load_checkpoint(saved).policy_path)
     for ours, theirs in zip(loaded.parameters(), learner.policy.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 

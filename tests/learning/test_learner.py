@@ -7,11 +7,15 @@ import pytest
 import torch
 
 from midthought.algo.advantages import AdvantageEstimator
+from midthought.algo.correction import rollout_weights
+from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
+from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, policy_loss
+from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner, LearnerSettings, learning_rate_factor
 from midthought.learning.model import Critic, frozen_copy, token_logprobs
-from midthought.types import Completion, Finish, Reward, Task, Trajectory
+from midthought.types import Completion, Finish, Reward, Task, Trajectory, Turn
 
 SETTINGS = LearnerSettings(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
 
@@ -113,6 +117,66 @@ def test_grpo_needs_no_critic_and_compares_within_the_group(make_policy, batch):
     assert "value_loss" not in learner.update(credited)
 
 
+def two_turns(paid: tuple[float, ...], group: int = 0) -> Trajectory:
+    """Two turns with a reply between them, the second in a segment of its own."""
+    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [4, 5], group=group)
+    for number in range(2):
+        trajectory.add_sampled(Completion(token_ids=(7, 8), sampled_logprobs=(-1.0, -1.0), finish=Finish.END))
+        trajectory.end_turn(Turn(turn_number=number, model_output=""))
+        if not number:
+            trajectory.begin_segment([4, 5, 6])
+    trajectory.reward = Reward(turns=paid)
+    return trajectory
+
+
+def test_a_turns_reward_reaches_its_own_turn_and_those_before_it(make_policy):
+    batch = PPOBatch.from_trajectories([two_turns((1.0, 0.5))])
+    credited = prepared(build_learner(make_policy, reference=False), batch)
+    assert credited.returns[batch.loss_mask].tolist() == [1.5, 1.5, 0.5, 0.5]
+
+
+def test_turn_level_grpo_compares_turns_of_one_number_over_the_segments(make_policy):
+    batch = PPOBatch.from_trajectories([two_turns((1.0, 0.0)), two_turns((0.0, 1.0))])
+    learner = build_learner(make_policy, critic=None, reference=False, adv_estimator="grpo_turns")
+    advantages = prepared(learner, batch).advantages[batch.loss_mask]
+    half = 0.5**0.5  # turn 0: to go 1 and 1, no spread; turn 1: 0 and 1
+    expected = torch.tensor([0.0, 0.0, -half, -half, 0.0, 0.0, half, half])
+    torch.testing.assert_close(advantages, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_remax_takes_the_baseline_of_every_episode(make_policy, make_trajectory):
+    trajectories = [make_trajectory(seed, reward=1.0) for seed in range(2)]
+    batch = PPOBatch.from_trajectories(trajectories, baselines=[0.25, 2.0])
+    learner = build_learner(make_policy, critic=None, reference=False, adv_estimator="remax")
+    credited = prepared(learner, batch)
+    expected = torch.tensor([[0.75], [-1.0]]) * batch.loss_mask
+    torch.testing.assert_close(credited.advantages, expected)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_scoring_weighs_recomputed_against_sampled_logprobs_where_asked_to(level, make_policy, batch):
+    learner = build_learner(
+        make_policy, rollout_correction="masked", rollout_correction_level=level, rollout_correction_max=1e4
+    )
+    scored, figures = learner.score(batch)
+    expected, its_figures = rollout_weights(
+        scored.old_logprobs, batch.sampled_logprobs, batch.loss_mask, "masked", level=level, max_weight=1e4
+    )
+    torch.testing.assert_close(scored.rollout_weights, expected)
+    assert its_figures.items() <= figures.items()
+    assert build_learner(make_policy).score(batch)[0].rollout_weights is None
+
+
+def test_the_policy_loss_of_a_token_is_multiplied_by_its_weight(make_policy, batch):
+    losses = {}
+    for weight in (1.0, 0.25):
+        learner = build_learner(make_policy, reference=False, entropy_coef=0.0)
+        credited = prepared(learner, batch)
+        weights = batch.loss_mask * weight
+        losses[weight] = learner.update(credited.with_fields(rollout_weights=weights))["policy_loss"]
+    assert losses[0.25] == pytest.approx(0.25 * losses[1.0], abs=1e-7)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"kl_coef": 0.1}, "need a reference policy"), ({"adv_estimator": AdvantageEstimator.GAE}, "needs values")],
@@ -144,6 +208,75 @@ def test_micro_batches_change_neither_gradients_nor_metrics(critic, make_policy,
     for metrics, gradient in found[1:]:
         assert metrics == pytest.approx(found[0][0], rel=1e-3, abs=1e-5)
         torch.testing.assert_close(gradient, found[0][1], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "average"),
+    [
+        ("ppo", "seq-mean-token-mean"),
+        ("ppo", "seq-mean-token-sum"),
+        ("ppo", "seq-mean-token-sum-norm"),
+        ("gspo", "seq-mean-token-mean"),
+        ("cispo", "token-mean"),
+    ],
+)
+def test_neither_cutting_nor_order_nor_padding_changes_any_loss_under_any_average(
+    loss, average, make_policy, make_trajectory
+):
+    """Two passes, so that the second one's ratios are not 1."""
+    trajectories = [make_trajectory(seed, group=seed // 2) for seed in range(7)]
+    trajectories[3].begin_segment([4, 5])
+    trajectories[3].add_sampled(Completion(token_ids=(7,), sampled_logprobs=(-1.0,), finish=Finish.END))
+    settings = {"policy_loss": loss, "loss_agg": average, "loss_norm_tokens": 50, "kl_loss_coef": 0.1, "ppo_epochs": 2}
+    found = []
+    for cut, order in (
+        ({"micro_batch_tokens": 10_000}, range(7)),
+        ({"accumulation_steps": 3}, range(7)),
+        ({"accumulation_steps": 100}, [3, 6, 0, 5, 1, 4, 2]),
+    ):
+        learner = build_learner(make_policy, **settings, **cut)
+        batch = PPOBatch.from_trajectories([trajectories[number] for number in order])
+        found.append((learner.update(prepared(learner, batch)), gradients(learner)))
+    for metrics, gradient in found[1:]:
+        assert metrics == pytest.approx(found[0][0], rel=1e-3, abs=1e-5)
+        torch.testing.assert_close(gradient, found[0][1], atol=2e-5, rtol=1e-3)
+
+
+def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy, batch):
+    """By the sum over an episode's tokens, each term is larger by the mean number of tokens than by the mean."""
+    found = {}
+    for average in ("token-mean", "seq-mean-token-sum"):
+        learner = build_learner(make_policy, critic=None, adv_estimator="grpo", kl_loss_coef=0.1, loss_agg=average)
+        found[average] = learner.update(prepared(learner, batch))
+    factor = batch.num_policy_tokens / batch.num_episodes
+    plain, summed = found["token-mean"], found["seq-mean-token-sum"]
+    for name in ("policy_loss", "kl_loss", "loss"):
+        assert summed[name] == pytest.approx(factor * plain[name], rel=1e-4, abs=1e-6)
+    for name in ("entropy", "ratio_mean", "approx_kl"):
+        assert summed[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7)
+
+
+def test_a_users_estimator_and_loss_are_learned_from_by_their_names(make_policy, batch, monkeypatch):
+    monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
+    monkeypatch.setattr(TrainingConfig, "policy_losses", set(TrainingConfig.policy_losses))
+    monkeypatch.setattr(ESTIMATORS, "_functions", dict(ESTIMATORS._functions))
+    monkeypatch.setattr(POLICY_LOSSES, "_functions", dict(POLICY_LOSSES._functions))
+
+    @advantage_estimator("ones")
+    def ones(inputs: CreditInputs) -> tuple[torch.Tensor, torch.Tensor]:
+        return inputs.mask.float(), inputs.mask.float()
+
+    @policy_loss("likelihood")
+    def likelihood(inputs: PolicyLossInputs) -> TokenLosses:
+        return -inputs.advantages * inputs.logprobs, {"nats": -inputs.logprobs}
+
+    changes = {"adv_estimator": "ones", "policy_loss": "likelihood", "entropy_coef": 0.0}
+    learner = build_learner(make_policy, critic=None, reference=False, **changes)
+    credited = prepared(learner, batch)
+    expected = learner.sft_loss(batch)
+    metrics = learner.update(credited)
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-5) == metrics["nats"]
+    assert learner.sft_loss(batch) < expected
 
 
 def test_on_policy_the_first_step_has_ratio_one_and_clips_nothing(make_policy, batch):
@@ -247,6 +380,77 @@ def test_policy_and_critic_have_learning_rates_of_their_own(make_policy, batch):
     learner.update(prepared(learner, batch))
     assert all(torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
     assert learner.critic.head.linear.bias.any()
+
+
+# -- what learns -------------------------------------------------------------------------------------------------
+
+
+def test_a_frozen_part_of_the_policy_does_not_learn_and_has_no_state(make_policy, batch):
+    policy = make_policy()
+    policy.base_model.requires_grad_(False)
+    before = {name: parameter.clone() for name, parameter in policy.named_parameters()}
+    learner = Learner(policy, None, None, replace(SETTINGS, adv_estimator="grpo"))
+    learner.update(prepared(learner, batch))
+    changed = {name for name, parameter in policy.named_parameters() if not torch.equal(parameter, before[name])}
+    assert changed == {name for name, parameter in policy.named_parameters() if parameter.requires_grad} != set()
+    assert {key.split("/")[0] for key in learner.state_dict()["moments"]} == {f"policy.{name}" for name in changed}
+
+
+def test_a_policy_in_which_nothing_learns_is_refused(make_policy):
+    with pytest.raises(ValueError, match="no parameter of the policy requires a gradient"):
+        Learner(frozen_copy(make_policy()), None, None, SETTINGS)
+
+
+def test_a_policy_without_adapters_cannot_be_its_own_reference(make_policy):
+    policy = make_policy()
+    with pytest.raises(ValueError, match="the reference is the policy itself, which learns"):
+        Learner(policy, None, policy, SETTINGS)
+
+
+@pytest.mark.parametrize("critic", ["separate", "shared", None])
+def test_bfloat16_weights_learn_and_their_state_goes_on(critic, make_policy, batch):
+    def build() -> Learner:
+        policy = make_policy().to(torch.bfloat16)
+        critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
+        settings = replace(SETTINGS, adv_estimator="gae" if critic else "grpo", kl_coef=0.1, kl_loss_coef=0.1)
+        return Learner(policy, critics[critic](policy), frozen_copy(policy), settings)
+
+    one, two = build(), build()
+    credited = prepared(one, batch)
+    assert credited.old_logprobs.dtype == credited.advantages.dtype == torch.float32
+    before = one.sft_loss(batch)
+    metrics = one.update(credited)
+    assert metrics["num_skipped_steps"] == 0 and all(map(math.isfinite, metrics.values()))
+    assert one.sft_loss(batch) != before
+    two.policy.load_state_dict(one.policy.state_dict())
+    if two.critic is not None:
+        two.critic.load_state_dict(one.critic.state_dict())
+    two.load_state_dict(one.state_dict())
+    assert one.update(credited) == two.update(credited)
+
+
+def test_of_a_lora_policy_the_adapters_learn_and_without_them_it_is_its_own_reference(make_policy, batch):
+    peft = pytest.importorskip("peft")
+    plain = make_policy()
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    policy = peft.get_peft_model(make_policy(), config)
+    learner = Learner(
+        policy, Critic.shared(policy), policy, replace(SETTINGS, learning_rate=1e-2, kl_coef=0.1, kl_loss_coef=0.1)
+    )
+    scored, _ = learner.score(batch)
+    with torch.no_grad():
+        expected = token_logprobs(plain, batch)
+    torch.testing.assert_close(scored.reference_logprobs, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(scored.old_logprobs, expected, atol=1e-5, rtol=1e-4)
+    before = {name: parameter.clone() for name, parameter in policy.named_parameters()}
+    for _ in range(3):
+        metrics = learner.update(prepared(learner, batch))
+    changed = {name for name, parameter in policy.named_parameters() if not torch.equal(parameter, before[name])}
+    assert changed == {name for name in before if "lora_" in name}
+    assert metrics["kl_loss"] > 0
+    scored, _ = learner.score(batch)
+    torch.testing.assert_close(scored.reference_logprobs, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(scored.old_logprobs, expected, atol=1e-3)
 
 
 # -- schedule ----------------------------------------------------------------------------------------------------

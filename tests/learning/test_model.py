@@ -1,19 +1,14 @@
-"""Models: log-probabilities at policy tokens equal those of a plain pass, over architectures; critics; loading."""
-
-import json
+"""Models: log-probabilities at policy tokens equal those of a plain pass, over architectures; critics."""
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from midthought.errors import ModelPathError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.model import (
     Critic,
     PolicyValueModel,
     ValueHead,
     frozen_copy,
-    load_policy,
     spread,
     token_figures,
     token_logprobs,
@@ -158,65 +153,9 @@ def test_a_frozen_copy_does_not_follow_the_policy(make_policy, make_trajectory):
     assert not any(parameter.requires_grad for parameter in reference.parameters())
 
 
-def test_a_saved_model_loads_with_the_same_weights(make_policy, tmp_path):
-    policy = make_policy()
-    policy.save_pretrained(tmp_path / "model")
-    loaded = load_policy(tmp_path / "model")
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), policy.parameters(), strict=True))
-    assert not loaded.training
-    assert next(load_policy(tmp_path / "model", "bfloat16").parameters()).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("where", ["nowhere", "./a/b", "/no/such/model", "models/qwen"])
-def test_a_model_path_that_is_not_there_is_named(where, tmp_path, monkeypatch):
-    (tmp_path / "models").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
-        load_policy(where)
-
-
-def test_a_folder_without_a_model_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(ModelPathError, match=r"holds no config\.json; give what `save_pretrained` wrote"):
-        load_policy(tmp_path)
-
-
-def test_a_model_without_its_weights_or_with_a_broken_file_is_one_clear_error(make_policy, tmp_path):
-    make_policy().save_pretrained(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(ModelPathError, match="does not load as a causal language model from safetensors"):
-        load_policy(tmp_path)
-    weights.unlink()
-    with pytest.raises(ModelPathError) as caught:
-        load_policy(tmp_path)
-    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_model_that_lacks_some_weights_is_refused_and_not_filled_with_noise(make_policy, tmp_path):
-    make_policy().save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    name = "model.layers.1.mlp.up_proj.weight"
-    del tensors[name]
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelPathError, match=f"lacks 1 of the model's weights, first '{name}'"):
-        load_policy(tmp_path)
-
-
-def test_loading_shows_nothing_of_its_own_on_the_terminal(make_policy, tmp_path, capfd):
-    make_policy().save_pretrained(tmp_path)
-    capfd.readouterr()
-    load_policy(tmp_path)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_code_in_a_models_folder_is_never_run(make_policy, tmp_path):
-    make_policy().save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["model_type"] = "made_up"
-    config["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    witness = tmp_path / "ran"
-    (tmp_path / "evil.py").write_text(f"open({str(witness)!r}, 'w')")
-    with pytest.raises(ModelPathError):
-        load_policy(tmp_path)
-    assert not witness.exists()
+def test_both_heads_can_be_used_by_themselves(make_policy):
+    model = PolicyValueModel(policy := make_policy())
+    hidden = policy.base_model(input_ids=torch.tensor([[3, 4, 5]])).last_hidden_state
+    assert torch.equal(model.policy_head(hidden), policy(input_ids=torch.tensor([[3, 4, 5]])).logits)
+    assert model.policy_head.linear is policy.get_output_embeddings()
+    assert torch.equal(model.value_head(hidden), torch.zeros(1, 3))

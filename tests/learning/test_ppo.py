@@ -7,38 +7,57 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.learning.ppo import PPOPlan, draw_tasks, rollout_metrics, run_ppo
-from midthought.types import Completion, Finish, Reward, RolloutData, StopReason, Task, Trajectory
+from midthought.learning.harvest import PPOPlan, ShuffledTasks
+from midthought.learning.ppo import run_ppo
+from midthought.learning.rollout_metrics import rollout_metrics
+from midthought.types import (
+    Completion,
+    Finish,
+    Reward,
+    RolloutData,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolEvent,
+    ToolOutcome,
+    Trajectory,
+    Turn,
+)
 
 TASKS = [Task(task_id=f"t{number}", prompt="?", answer="!") for number in range(7)]
 
 
 def plan(**changes) -> PPOPlan:
-    fields = {"num_iters": 5, "batch_size": 4, "group_size": 1, "seed": 0, "pad_token_id": 0, **changes}
+    fields = {"batch_size": 4, "group_size": 1, "pad_token_id": 0, **changes}
     return PPOPlan(**fields)
 
 
 class FakeSource:
-    """Every episode is [prompt, 5, 6]; those named in `failing` broke."""
+    """Every episode is [prompt, 5, 6]; those named in `failing` broke. `pay(task, number in the batch, greedy)`."""
 
-    def __init__(self, failing=()):
+    def __init__(self, failing=(), pay=lambda task, number, greedy: 1.0):
         self.failing = set(failing)
+        self.pay = pay
         self.asked: list[tuple[int, list[str]]] = []
         self.log: list[str] = []
+        self.options: list[dict[str, int]] = []
 
-    def rollout(self, tasks, *, iteration, group_size):
+    def rollout(self, tasks, *, iteration, group_size, **options):
         self.asked.append((iteration, [task.task_id for task in tasks]))
         self.log.append("rollout")
-        return RolloutData(trajectories=[self.play(task) for task in tasks], seconds=0.5)
+        self.options.append({"group_size": group_size, **options})
+        greedy = options.get("greedy", False)
+        played = [self.play(task, number, greedy) for number, task in enumerate(tasks)]
+        return RolloutData(trajectories=played, seconds=0.5, policy_version=iteration)
 
-    def play(self, task):
+    def play(self, task, number=0, greedy=False):
         trajectory = Trajectory(task, [1])
         trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -2.0), finish=Finish.END))
         if task.task_id in self.failing:
             trajectory.stop_reason = StopReason.FAILED
         else:
             trajectory.stop_reason = StopReason.ANSWERED
-            trajectory.reward = Reward(parts={"correct": 1.0})
+            trajectory.reward = Reward(parts={"correct": self.pay(task, number, greedy)})
         return trajectory
 
     def update_weights(self):
@@ -66,27 +85,32 @@ class FakeLearner:
         return {"updated": 1.0}
 
 
-def run(num_iters=5, start=0, failing=(), **changes):
-    source = FakeSource(failing)
+def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number, greedy: 1.0, **changes):
+    source = FakeSource(failing, pay)
     learner = FakeLearner(source.log)
     told = []
     run_ppo(
         source,
         learner,
-        TASKS,
-        plan(num_iters=num_iters, **changes),
+        ShuffledTasks(TASKS, seed),
+        plan(**changes),
         start=start,
+        num_iters=num_iters,
         on_iteration=lambda done, metrics, data: told.append((done, metrics)),
     )
     return source, learner, told
 
 
-@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 5))
-def test_each_pass_covers_every_task_exactly_once(num_tasks, num_groups, group_size, seed):
+def run_once(source, learner, settings, on_iteration):
+    """One iteration."""
+    run_ppo(source, learner, ShuffledTasks(TASKS, 0), settings, start=0, num_iters=1, on_iteration=on_iteration)
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 5))
+def test_each_pass_covers_every_task_exactly_once(num_tasks, num_groups, seed):
     tasks = [Task(task_id=str(number), prompt="?", answer="!") for number in range(num_tasks)]
-    settings = plan(batch_size=num_groups * group_size, group_size=group_size, seed=seed)
-    drawn = [task for iteration in range(num_tasks) for task in draw_tasks(tasks, settings, iteration)]
-    firsts = drawn[::group_size]
+    stream = ShuffledTasks(tasks, seed)
+    firsts = [task for iteration in range(num_tasks) for task in stream.draw(iteration, num_groups)]
     for begin in range(0, len(firsts), num_tasks):
         assert sorted(task.task_id for task in firsts[begin : begin + num_tasks]) == sorted(
             str(n) for n in range(num_tasks)
@@ -94,20 +118,22 @@ def test_each_pass_covers_every_task_exactly_once(num_tasks, num_groups, group_s
 
 
 def test_the_episodes_of_a_group_stand_in_a_row():
-    drawn = draw_tasks(TASKS, plan(batch_size=12, group_size=3), 0)
-    assert [len(set(map(id, drawn[begin : begin + 3]))) for begin in range(0, 12, 3)] == [1] * 4
-    assert Counter(task.task_id for task in drawn).most_common(1)[0][1] == 3
+    source, _, _ = run(num_iters=1, batch_size=12, group_size=3)
+    names = source.asked[0][1]
+    assert [len(set(names[begin : begin + 3])) for begin in range(0, 12, 3)] == [1] * 4
+    assert Counter(names).most_common(1)[0][1] == 3
 
 
 def test_what_is_drawn_is_a_function_of_the_seed_and_the_iteration_alone():
-    settings = plan(batch_size=5)
-    later = draw_tasks(TASKS, settings, 9)
+    def names(seed, iteration, count):
+        return tuple(task.task_id for task in ShuffledTasks(TASKS, seed).draw(iteration, count))
+
+    stream = ShuffledTasks(TASKS, 0)
     for iteration in range(9):
-        draw_tasks(TASKS, settings, iteration)
-    assert draw_tasks(TASKS, settings, 9) == later
-    orders = {tuple(task.task_id for task in draw_tasks(TASKS, plan(batch_size=7, seed=seed), 0)) for seed in range(5)}
-    passes = {tuple(task.task_id for task in draw_tasks(TASKS, plan(batch_size=7), number)) for number in range(5)}
-    assert len(orders) > 1 and len(passes) > 1
+        stream.draw(iteration, 5)
+    assert tuple(task.task_id for task in stream.draw(9, 5)) == names(0, 9, 5)
+    assert len({names(seed, 0, 7) for seed in range(5)}) > 1
+    assert len({names(0, number, 7) for number in range(5)}) > 1
 
 
 def test_an_iteration_rolls_out_scores_credits_updates_and_only_then_hands_the_weights_over():
@@ -143,6 +169,226 @@ def test_an_iteration_in_which_every_episode_broke_changes_no_weights_and_is_tol
     source, learner, told = run(num_iters=1, batch_size=7, failing={task.task_id for task in TASKS})
     assert source.log == ["rollout"] and learner.batches == []
     assert told[0][1]["episode/failed"] == 1.0
+    assert told[0][1]["batch/num_episodes"] == 0
+
+
+# -- groups that say nothing ---------------------------------------------------------------------------------------
+
+EVEN = {task.task_id for task in TASKS[::2]}
+
+
+def by_task(task, number, greedy):
+    """Tasks with an even number: the episodes of a group differ; the others: all alike."""
+    return float(number % 2) if task.task_id in EVEN else 1.0
+
+
+GROUPED = {"batch_size": 8, "group_size": 2, "drop_flat_groups": True, "pay": by_task}
+
+
+def learned(learner) -> list[list[int]]:
+    return [batch.groups.tolist() for batch in learner.batches]
+
+
+def test_groups_without_spread_are_dropped_and_counted_where_the_plan_says_so():
+    source, learner, told = run(num_iters=1, **GROUPED)
+    tasks = source.asked[0][1][::2]
+    kept = [group for group, name in enumerate(tasks) if name in EVEN]
+    assert 0 < len(kept) < 4
+    assert learned(learner) == [[group for group in kept for _ in range(2)]]
+    metrics = told[0][1]
+    assert metrics["batch/num_flat_groups"] == 4 - len(kept) and metrics["batch/num_episodes"] == 2 * len(kept)
+    assert metrics["reward/mean"] == pytest.approx((0.5 * len(kept) + 4 - len(kept)) / 4)
+
+
+def test_groups_without_spread_are_kept_where_it_does_not():
+    _, learner, told = run(num_iters=1, **{**GROUPED, "drop_flat_groups": False})
+    assert learned(learner) == [[0, 0, 1, 1, 2, 2, 3, 3]]
+    assert "batch/num_flat_groups" not in told[0][1]
+
+
+def test_a_group_of_which_one_episode_is_left_has_no_spread():
+    def pay(task, number, greedy):
+        return float(number)
+
+    source = FakeSource(pay=pay)
+    whole = source.play
+
+    def one_breaks(task, number, greedy):
+        trajectory = whole(task, number, greedy)
+        if number == 3:
+            trajectory.reward = None
+        return trajectory
+
+    source.play = one_breaks
+    learner, told = FakeLearner(source.log), []
+    settings = plan(batch_size=4, group_size=2, drop_flat_groups=True)
+    run_once(source, learner, settings, lambda done, metrics, data: told.append(metrics))
+    assert learned(learner) == [[0, 0]] and told[0]["batch/num_flat_groups"] == 1
+
+
+def test_where_all_groups_are_flat_no_step_is_taken_and_the_metrics_say_so():
+    source, learner, told = run(num_iters=2, batch_size=8, group_size=2, drop_flat_groups=True)
+    assert source.log == ["rollout", "rollout"] and learner.batches == []
+    assert [metrics["batch/num_flat_groups"] for _, metrics in told] == [4, 4]
+    assert [metrics["batch/num_episodes"] for _, metrics in told] == [0, 0]
+
+
+@pytest.mark.parametrize(("by_turn", "flat"), [(False, True), (True, False)])
+def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_turn, flat):
+    class Turns(FakeSource):
+        def play(self, task, number=0, greedy=False):
+            trajectory = Trajectory(task, [1])
+            for turn in range(2):
+                done = Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.END)
+                trajectory.add_sampled(done)
+                trajectory.end_turn(Turn(turn_number=turn, model_output=""))
+                trajectory.add_reply([9])
+            trajectory.reward = Reward(turns=(1.0, 0.0) if number % 2 else (0.0, 1.0))
+            return trajectory
+
+    source, told = Turns(), []
+    settings = plan(batch_size=2, group_size=2, drop_flat_groups=True, flat_by_turn=by_turn)
+    learner = FakeLearner(source.log)
+    run_once(source, learner, settings, lambda done, metrics, data: told.append(metrics))
+    assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
+    assert told[0]["reward/turns"] == 1.0
+
+
+# -- dynamic sampling ----------------------------------------------------------------------------------------------
+
+
+def test_dynamic_sampling_draws_further_tasks_until_the_batch_is_full():
+    source, learner, told = run(num_iters=1, max_batches=5, **GROUPED)
+    metrics = told[0][1]
+    assert [options.get("attempt", 0) for options in source.options] == list(range(len(source.options)))
+    assert 1 < metrics["batch/num_rollouts"] == len(source.asked) <= 5
+    assert {iteration for iteration, _ in source.asked} == {0}
+    drawn = [name for _, names in source.asked for name in names[::2]]
+    kept = [number for number, name in enumerate(drawn) if name in EVEN]
+    assert learned(learner) == [[group for group in kept[:4] for _ in range(2)]]
+    assert metrics["batch/num_surplus_groups"] == len(kept) - 4
+    assert metrics["batch/num_flat_groups"] == len(drawn) - len(kept)
+    assert metrics["time/rollout_seconds"] == 0.5 * len(source.asked)
+    assert metrics["reward/mean"] == pytest.approx(1 - 0.5 * len(kept) / len(drawn))
+
+
+def test_dynamic_sampling_goes_no_further_than_it_may_and_takes_what_there_is():
+    def pay(task, number, greedy):
+        return float(number == 0)
+
+    source, learner, told = run(num_iters=1, max_batches=3, **{**GROUPED, "pay": pay})
+    assert len(source.asked) == 3
+    assert learned(learner) == [[0, 0, 4, 4, 8, 8]]
+    assert told[0][1]["batch/num_rollouts"] == 3 and told[0][1]["batch/num_episodes"] == 6
+
+
+def test_a_full_batch_is_not_rolled_out_again():
+    def pay(task, number, greedy):
+        return float(number % 2)
+
+    source, _, told = run(num_iters=2, max_batches=9, **{**GROUPED, "pay": pay})
+    assert len(source.asked) == 2 and told[0][1]["batch/num_rollouts"] == 1
+
+
+def test_a_run_that_goes_on_draws_the_same_further_tasks():
+    whole, _, _ = run(num_iters=4, max_batches=3, **GROUPED)
+    rest, _, _ = run(num_iters=4, start=2, max_batches=3, **GROUPED)
+    assert rest.asked == [asked for asked in whole.asked if asked[0] >= 2]
+
+
+def test_further_batches_pass_over_all_tasks_in_an_order_of_their_own():
+    stream = ShuffledTasks(TASKS, 0)
+    first, again = stream.draw(0, 7), stream.draw(0, 7, attempt=1)
+    assert first != again and sorted(map(id, first)) == sorted(map(id, again)) == sorted(map(id, TASKS))
+
+
+# -- greedy baselines ----------------------------------------------------------------------------------------------
+
+
+def test_every_group_gets_the_reward_of_its_greedy_episode_as_baseline():
+    def pay(task, number, greedy):
+        return int(task.task_id[1:]) / 10 if greedy else 1.0
+
+    source, learner, told = run(num_iters=1, batch_size=6, group_size=2, greedy_baseline=True, pay=pay)
+    assert source.options == [{"group_size": 2}, {"group_size": 1, "greedy": True}]
+    sampled, greedy = (names for _, names in source.asked)
+    assert greedy == sampled[::2]
+    expected = [int(name[1:]) / 10 for name in sampled]
+    assert learner.batches[0].baselines.tolist() == pytest.approx(expected)
+    metrics = told[0][1]
+    assert metrics["reward/greedy"] == pytest.approx(sum(expected) / 6)
+    assert metrics["reward/mean"] == 1.0 and metrics["time/rollout_seconds"] == 1.0
+    assert metrics["batch/num_groups_without_baseline"] == 0
+
+
+def test_a_group_whose_greedy_episode_broke_is_left_out_and_counted():
+    source = FakeSource()
+    whole = source.play
+
+    def first_greedy_one_breaks(task, number, greedy):
+        trajectory = whole(task, number, greedy)
+        if greedy and number == 0:
+            trajectory.reward = None
+        return trajectory
+
+    source.play = first_greedy_one_breaks
+    learner, told = FakeLearner(source.log), []
+    settings = plan(batch_size=4, group_size=2, greedy_baseline=True)
+    run_once(source, learner, settings, lambda done, metrics, data: told.append(metrics))
+    assert learned(learner) == [[1, 1]] and len(learner.batches[0].baselines) == 2
+    assert told[0]["batch/num_groups_without_baseline"] == 1
+
+
+def test_where_every_episode_broke_no_greedy_one_is_asked_for():
+    source, _, told = run(num_iters=1, greedy_baseline=True, failing={task.task_id for task in TASKS})
+    assert source.log == ["rollout"] and told[0][1]["batch/num_episodes"] == 0
+
+
+# -- overlong shaping ----------------------------------------------------------------------------------------------
+
+
+def test_the_overlong_penalty_is_a_part_of_the_reward_of_its_own():
+    overlong = {"overlong_penalty": 0.5, "overlong_max_tokens": 4, "overlong_buffer_tokens": 4}
+    _, learner, told = run(num_iters=1, **overlong)
+    # two tokens after the prompt, of at most four, all of them within the buffer: half of the penalty
+    assert told[0][1]["reward/overlong"] == pytest.approx(-0.25)
+    assert told[0][1]["reward/mean"] == pytest.approx(0.75)
+    assert learner.batches[0].rewards.sum(1).tolist() == pytest.approx([0.75] * 4)
+
+
+def test_without_it_rewards_stay_as_they_were_given():
+    assert "reward/overlong" not in run(num_iters=1)[2][0][1]
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+
+def test_scored_episodes_get_the_critics_value_of_every_turn():
+    class Turns(FakeSource):
+        def play(self, task, number=0, greedy=False):
+            trajectory = Trajectory(task, [1])
+            for turn in range(2):
+                done = Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -1.0), finish=Finish.END)
+                trajectory.add_sampled(done)
+                trajectory.end_turn(Turn(turn_number=turn, model_output=""))
+                trajectory.add_reply([9])
+            trajectory.reward = Reward(parts={"right": 1.0})
+            return trajectory
+
+    class Scoring(FakeLearner):
+        def score(self, batch):
+            columns = torch.arange(batch.token_ids.shape[1]).expand(batch.token_ids.shape).float()
+            return batch.with_fields(values=columns), {}
+
+    source, seen = Turns(), []
+    learner = Scoring(source.log)
+    settings = plan()
+    run_once(source, learner, settings, lambda done, metrics, data: seen.extend(data))
+    assert [trajectory.values for trajectory in seen] == [[1.0, 4.0]] * 4
+    assert all(len(trajectory.values) == len(trajectory.states) for trajectory in seen)
+
+
+# -- figures -------------------------------------------------------------------------------------------------------
 
 
 def test_the_batch_holds_what_the_policy_wrote():
@@ -161,3 +407,37 @@ def test_the_figures_of_an_iteration_by_hand():
     assert metrics["episode/answered"] == pytest.approx(2 / 3) and metrics["episode/failed"] == pytest.approx(1 / 3)
     assert metrics["episode/policy_tokens"] == metrics["episode/response_tokens"] == 2.0
     assert metrics["episode/calls"] == 0.0
+
+
+def test_parts_that_only_some_episodes_have_count_as_nothing_elsewhere():
+    source = FakeSource()
+    done = [source.play(task) for task in TASKS[:2]]
+    done[1].reward = Reward(parts={"polite": 1.0})
+    metrics = rollout_metrics(done)
+    assert metrics["reward/correct"] == metrics["reward/polite"] == 0.5
+
+
+def test_the_figures_of_every_tool_by_hand():
+    def event(name, outcome, seconds):
+        return ToolEvent(call=ToolCall(tool_name=name), outcome=outcome, seconds=seconds)
+
+    done = [FakeSource().play(task) for task in TASKS[:4]]
+    done[0].tool_events = [event("look", ToolOutcome.OK, 1.0), event("look", ToolOutcome.TIMED_OUT, 4.0)]
+    done[1].tool_events = [event("look", ToolOutcome.NO_CALLS_LEFT, 0.0), event("add", ToolOutcome.OK, 0.5)]
+    done[2].tool_events = [
+        event("<b>\n" * 50, ToolOutcome.UNKNOWN_TOOL, 0.0),
+        event(None, ToolOutcome.MALFORMED, 0.0),
+        event("nowhere", ToolOutcome.NO_CALLS_LEFT, 0.0),
+    ]
+    metrics = rollout_metrics(done)
+    assert {name: value for name, value in metrics.items() if "tool/" in name} == {
+        "tool/look/calls": 0.75,
+        "tool/look/failures": pytest.approx(2 / 3),
+        "tool/look/episodes": 0.5,
+        "time/tool/look_seconds": pytest.approx(5 / 3),
+        "tool/add/calls": 0.25,
+        "tool/add/failures": 0.0,
+        "tool/add/episodes": 0.25,
+        "time/tool/add_seconds": 0.5,
+    }
+    assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 7 / 4

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import ModelPathError
-from midthought.learning.model import load_policy
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import TOOL_NAME
+from midthought.pretrained import load_model, load_tokenizer
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.recipes.podcast.settings import PodcastConfig
 
@@ -37,19 +37,8 @@ def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, 
 
 def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:
     """A Hugging Face causal LM with its tokenizer. Raises ModelPathError naming the path and the remedy."""
-    policy = load_policy(path, dtype)
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ModelPathError(
-            f"{path} holds a model but no tokenizer that loads ({reason}); save one beside it"
-        ) from None
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return policy, tokenizer
+    policy = load_model(path, dtype)
+    return policy, load_tokenizer(path)
 
 
 def find_policy(path: Path, *, before_rl: bool) -> Path:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from midthought.config import ConfigStore, Section
+from midthought.config import RecipeConfig, Section
 
 Kind = Literal["speaker", "episode", "continuation"]
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
@@ -99,7 +99,7 @@ class EvaluationSection(Section):
     """Episodes of each arm that go into `trajectories.jsonl`."""
 
 
-class PodcastConfig(ConfigStore):
+class PodcastConfig(RecipeConfig):
     """Settings of `midthought train podcast`."""
 
     memory: MemorySection = Field(default_factory=MemorySection)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,18 +13,20 @@ import torch
 
 from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
-from midthought.inference.source import LocalSource
+from midthought.inference.source import LocalSource, require_local
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
+from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic, frozen_copy, quiet_transformers
 from midthought.learning.ppo import run_ppo
 from midthought.learning.stopping import StopRequest
+from midthought.learning.translate import make_learner, ppo_plan
+from midthought.pretrained import save_model
 from midthought.recipes.podcast.demonstrations import CLEAN, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
 from midthought.recipes.podcast.policy import find_policy, load_policy_and_tokenizer, make_small_policy
 from midthought.recipes.podcast.progress import RunProgress
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.translate import ppo_plan, ppo_settings, sft_settings
+from midthought.recipes.podcast.translate import sft_settings
 from midthought.recipes.podcast.workshop import Workshop
 from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
 from midthought.report.console import Console
@@ -35,7 +36,7 @@ from midthought.report.trajectory_row import trajectory_row
 from midthought.text import Renderer
 from midthought.types import RolloutData, Trajectory
 
-Stage = Literal["sft", "rl", "all"]
+Stage = Literal["sft", "rl", "all", "evaluate"]
 
 
 @dataclass
@@ -62,6 +63,9 @@ class PodcastRun:
         with self.stop, self.run:
             self._build_world()
             self._find_policy()
+            if self.stage == "evaluate":
+                self._once("after", lambda: self._evaluate("after"))
+                return self._report()
             self._once("warmup", self._take_over if self.stage == "rl" else self._warm_up)
             if self.stage != "sft":
                 self._once("before", lambda: self._evaluate("before"))
@@ -79,10 +83,13 @@ class PodcastRun:
         self.progress = RunProgress(self.run)
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
+        if self.stage == "evaluate" and not (self.from_path or self.config.model.local_path):
+            raise SettingsError("nothing to evaluate: name a run folder, a checkpoint or a Hugging Face model")
         if self.resume:
             self.progress.load()
             self.stage = self.progress.stage  # type: ignore[assignment]
             self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
+        require_local(self.config.inference.backend)
         transcripts = read_world_transcripts(self.config)
         self.world = prepare_world(self.config, transcripts, self.path)
         source = self.config.model.local_path
@@ -164,7 +171,7 @@ class PodcastRun:
         return {}
 
     def _evaluate(self, when: Literal["before", "after"]) -> dict[str, Any]:
-        source = self.workshop.source(self.config.training.num_train_iters if when == "after" else 0)
+        source = self.workshop.source(self._num_iters if when == "after" else 0)
         todo = arms(
             self.world, after=when == "after", sampled=self.config.evaluation.sampled, seed=self.config.training.seed
         )
@@ -177,16 +184,15 @@ class PodcastRun:
 
             figures = run_arms(source, todo, self.workshop.is_right, on_arm, lambda _: bar.advance(1))
         found = {f"{when}.{name}": value for name, value in figures.items()}
-        return found | (world_figures(self.world) if when == "before" else {})
+        is_first = when == "before" or self.stage == "evaluate"
+        return found | (world_figures(self.world) if is_first else {})
 
     def _reinforce(self) -> dict[str, Any]:
-        training = self.config.training
-        policy = self.workshop.policy
-        critic = Critic.separate(policy) if self.config.model.critic == "separate" else Critic.shared(policy)
-        learner = Learner(policy, critic, frozen_copy(policy), ppo_settings(self.config))
+        training, num_iters = self.config.training, self._num_iters
+        learner = make_learner(self.workshop.policy, self.config, num_iters)
         start = self._go_on(learner, "ppo")
         source = self.workshop.source(policy_version=start)
-        with self.console.stage("PPO", total=training.num_train_iters, unit="iterations") as bar:
+        with self.console.stage("PPO", total=num_iters, unit="iterations") as bar:
             bar.start_at(start)
 
             def on_iteration(done: int, metrics: Mapping[str, float], data: RolloutData) -> None:
@@ -200,10 +206,15 @@ class PodcastRun:
                     self._save(learner, "ppo", done)
                 self.stop.check()
 
-            plan, tasks = ppo_plan(self.config, self.workshop.pad_token_id), self.world.tasks["train"]
-            run_ppo(source, learner, tasks, plan, start=start, on_iteration=on_iteration)
+            plan = ppo_plan(training, self.config.inference, self.workshop.pad_token_id)
+            tasks = ShuffledTasks(self.world.tasks["train"], training.seed)
+            run_ppo(source, learner, tasks, plan, start=start, num_iters=num_iters, on_iteration=on_iteration)
         self._export("policy")
         return {}
+
+    @property
+    def _num_iters(self) -> int:
+        return self.config.training.num_iters(len(self.world.tasks["train"]))
 
     def _control(self) -> dict[str, Any]:
         """The same model from the same start, taught by clean demonstrations for as long as warm-up and PPO took."""
@@ -281,14 +292,8 @@ class PodcastRun:
         return int(checkpoint.state["step"])
 
     def _export(self, name: str) -> None:
-        """The policy as a Hugging Face folder in the run folder, whole or not at all."""
-        target, partial = self.path / name, self.path / f".{name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        with quiet_transformers():
-            self.workshop.policy.save_pretrained(partial)
-            self.workshop.renderer.tokenizer.save_pretrained(partial)
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
+        """The policy as a Hugging Face folder in the run folder."""
+        save_model(self.workshop.policy, self.workshop.renderer.tokenizer, self.path / name)
 
     def _report(self) -> dict[str, Any]:
         seconds = {stage: spent for stage, spent in self.progress.seconds.items() if stage != "control"}
@@ -326,4 +331,7 @@ class PodcastRun:
             if f"before.{key}" in summary or f"after.{key}" in summary
         ]
         if rows:
-            self.console.table("Held-out episodes", ("", "before PPO", "after PPO"), rows)
+            has_before = "before.exact_match" in summary
+            headings = ("", "before PPO", "after PPO" if has_before else "this policy")
+            shown = rows if has_before else [(title, after) for title, _, after in rows]
+            self.console.table("Held-out episodes", headings if has_before else headings[::2], shown)

@@ -6,35 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.env.rewards import WeightedReward, correct, num_calls, well_formed_thought
+from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.thought import final_answer, matches
 from midthought.inference.local import LocalEngine
-from midthought.inference.rollout import RolloutParts
+from midthought.inference.rollout import RolloutParts, RolloutSettings
 from midthought.inference.source import LocalSource
 from midthought.learning.learner import Learner
 from midthought.learning.sft import bfloat16_is_fast, run_sft
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits, messages
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.translate import rollout_settings
 from midthought.recipes.podcast.world import World
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.schedule import Toolbox
-from midthought.types import Reward, Trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionEnvironment:
-    """One question, one answer: nobody replies; the reward is computed from the record."""
-
-    reward: WeightedReward
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        return None
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        return self.reward(trajectory)
+from midthought.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -59,16 +45,6 @@ class Workshop:
         truths = (trajectory.task.answer, *trajectory.task.aliases)
         return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
 
-    def _reward(self) -> WeightedReward:
-        weights, decode, end = self.config.reward, self.renderer.decode, self._end_tokens
-        return WeightedReward(
-            {
-                "correct": (weights.correct, correct(decode, end)),
-                "thought": (weights.thought, well_formed_thought(decode, end)),
-                "calls": (-weights.call_cost, num_calls),
-            }
-        )
-
     def source(self, policy_version: int = 0) -> LocalSource:
         """The rollout loop over the present policy, in this process. The version counts the updates so far."""
         inference, world = self.config.inference, self.world
@@ -84,7 +60,7 @@ class Workshop:
             deterministic=inference.deterministic,
         )
         engine.policy_version = policy_version
-        environment = QuestionEnvironment(self._reward())
+        environment = QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens))
         parts = RolloutParts(
             engine=engine,
             renderer=self.renderer,
@@ -92,7 +68,7 @@ class Workshop:
             toolbox=Toolbox(world.registry, timeout_seconds=inference.tool_timeout_seconds),
             messages=lambda task: messages(task, spoken),
             environment=lambda task: environment,
-            settings=rollout_settings(self.config),
+            settings=RolloutSettings.from_config(inference),
         )
         return LocalSource(parts, engine, seed=self.config.training.seed)
 

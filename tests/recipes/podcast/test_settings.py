@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from midthought.config import ConfigStore, read_yaml
+from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import SettingsError
 from midthought.memory.questions import WORDINGS
 from midthought.recipes import RECIPES, find_recipe
@@ -54,7 +54,7 @@ def test_what_a_large_model_reads_fits_into_its_episode(name):
 
 
 def test_the_recipes_sections_stand_beside_the_librarys():
-    assert ConfigStore.model_fields.keys() < PodcastConfig.model_fields.keys()
+    assert RecipeConfig.model_fields.keys() < PodcastConfig.model_fields.keys()
     assert set(get_args(Kind)) == set(WORDINGS) >= set(DEFAULT_KINDS)
 
 

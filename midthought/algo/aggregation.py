@@ -1,0 +1,48 @@
+"""How the losses of single tokens become one number: the weight of every token, worked out once for an optimizer step.
+
+The weights are cut along with the rows, so micro-batches, padding and order change nothing. Knows no loss.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+from torch import Tensor
+
+
+class LossAggregation(enum.StrEnum):
+    """What an average over an optimizer step's policy tokens means; verl has the same names."""
+
+    TOKEN_MEAN = "token-mean"
+    """Every token counts alike: `Σ ℓ / number of tokens` (DAPO, arXiv 2503.14476, eq. 12)."""
+    SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
+    """Every episode counts alike: the mean over episodes of their tokens' mean (GRPO, arXiv 2402.03300, eq. 3)."""
+    SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"
+    """The mean over episodes of their tokens' sum."""
+    SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"
+    """The same, divided by a constant number of tokens (Dr. GRPO, arXiv 2503.20783, section 3.2)."""
+
+
+def loss_weights(
+    mask: Tensor, episodes: Tensor, kind: LossAggregation | str, norm_tokens: int | None = None
+) -> tuple[Tensor | None, float]:
+    """(weights, denominator) of a whole optimizer step: its loss is `Σ weight · ℓ / denominator` over policy tokens.
+
+    `mask` [B, T] marks policy tokens, `episodes` [B] says which episode a row (a segment of it) belongs to. Weights are
+    [B, T] and 0 outside the mask, or None where all are 1. `norm_tokens` is the constant of `seq-mean-token-sum-norm`.
+    Episodes without a policy token are not counted. Raises ValueError for an unknown kind or a missing constant.
+    """
+    kind = LossAggregation(kind)
+    if kind is LossAggregation.TOKEN_MEAN:
+        return None, int(mask.sum())
+    _, episode = torch.unique(episodes, return_inverse=True)
+    lengths = torch.zeros(len(episodes), dtype=torch.int64, device=mask.device).index_add(0, episode, mask.sum(dim=1))
+    num_episodes = int((lengths > 0).sum())
+    if kind is LossAggregation.SEQ_MEAN_TOKEN_MEAN:
+        return torch.where(mask, 1.0 / lengths[episode].clamp(min=1)[:, None], 0.0), num_episodes
+    if kind is LossAggregation.SEQ_MEAN_TOKEN_SUM:
+        return None, num_episodes
+    if norm_tokens is None or norm_tokens < 1:
+        raise ValueError(f"loss aggregation {kind.value!r} needs a number of tokens to divide by, got {norm_tokens}")
+    return None, num_episodes * norm_tokens

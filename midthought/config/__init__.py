@@ -1,0 +1,35 @@
+"""Settings: one store of named sections, checked on every assignment, read from YAML and from `key=value` words.
+
+A section is a pydantic model; the docstring under a field is its documentation. Recipes add sections of their own by
+subclassing `RecipeConfig`. Every key here is read by some room; a key that nothing reads does not exist.
+"""
+
+from midthought.config.section import Section
+from midthought.config.sections import (
+    CheckpointConfig,
+    EnvironmentConfig,
+    InferenceConfig,
+    ModelConfig,
+    RayConfig,
+    RewardConfig,
+    TrainingConfig,
+)
+from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs
+from midthought.config.words import parse_assignments, read_yaml
+
+__all__ = [
+    "CheckpointConfig",
+    "ConfigStore",
+    "EnvironmentConfig",
+    "InferenceConfig",
+    "ModelConfig",
+    "RayConfig",
+    "RecipeConfig",
+    "RewardConfig",
+    "Section",
+    "TrainingConfig",
+    "create_default_config",
+    "merge_configs",
+    "parse_assignments",
+    "read_yaml",
+]

@@ -1,0 +1,60 @@
+"""A named group of settings, checked on every assignment; what is wrong is told with the near names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from midthought.errors import SettingsError, near_names
+
+
+class Section(BaseModel):
+    """A named group of settings; an unknown key or a wrong value is an error at the line that wrote it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        validate_assignment=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SettingsError(_explain(type(self), error)) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = dict(self.__dict__)
+        try:
+            super().__setattr__(name, value)
+        except ValidationError as error:
+            self.__dict__.update(before)  # the section's own agreements are checked after the change
+            raise SettingsError(_explain(type(self), error)) from None
+
+
+def unknown_key(section: type[Section], name: str) -> str:
+    where = section.__name__.removesuffix("Config").lower() if section.__name__.endswith("Config") else "settings"
+    return f"unknown key {name!r} in {where}. {near_names(name, section.model_fields)}"
+
+
+def _explain(section: type[Section], error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, SettingsError):  # from a section inside this one
+            lines.append(f"{key}.{cause}")
+            continue
+        if problem["type"] in {"extra_forbidden", "no_such_attribute"}:
+            lines.append(unknown_key(section, key))
+            continue
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "literal_error":
+            known = [part.strip(" '") for part in problem["ctx"]["expected"].replace(" or ", ", ").split(",")]
+            message = near_names(str(problem["input"]), known)
+        shown = f"{key}={problem['input']!r}: " if key else ""
+        lines.append(f"{shown}{message}")
+    return "; ".join(lines)

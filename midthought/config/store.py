@@ -1,0 +1,104 @@
+"""Sections put together: the settings of a recipe, those of `RayPPOTrainer`, and how settings are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from midthought.config.section import Section, unknown_key
+from midthought.config.sections import (
+    CheckpointConfig,
+    EnvironmentConfig,
+    InferenceConfig,
+    ModelConfig,
+    RayConfig,
+    RewardConfig,
+    TrainingConfig,
+)
+from midthought.errors import SettingsError
+
+
+class RecipeConfig(Section):
+    """The sections that every run has. Recipes subclass it and add their own."""
+
+    model: ModelConfig = Field(default_factory=lambda: ModelConfig())
+    inference: InferenceConfig = Field(default_factory=lambda: InferenceConfig())
+    reward: RewardConfig = Field(default_factory=lambda: RewardConfig())
+    training: TrainingConfig = Field(default_factory=lambda: TrainingConfig())
+    checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.inference.top_p < 1.0:
+            raise ValueError(
+                f"inference.top_p={self.inference.top_p} in training: tokens outside the nucleus have probability 0 "
+                "under the sampled distribution, so importance ratios are wrong; set inference.top_p to 1.0"
+            )
+        if self.inference.temperature == 0:
+            raise ValueError(
+                "inference.temperature=0 in training explores nothing; set inference.temperature above 0 (usually 1.0)"
+            )
+        if self.training.overlong_buffer_tokens > self.inference.max_tokens:
+            raise ValueError(
+                f"training.overlong_buffer_tokens={self.training.overlong_buffer_tokens} is above "
+                f"inference.max_tokens={self.inference.max_tokens}; set it lower"
+            )
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as nested plain values."""
+        return self.model_dump(mode="json")
+
+    def to_yaml(self) -> str:
+        """The settings as YAML that `merged` reads back to equal settings."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+    def merged(self, changes: Mapping[str, Any]) -> Self:
+        """A copy in which the keys of `changes` (nested mappings) replace the present values.
+
+        Raises:
+            SettingsError: an unknown key or a wrong value, with the near names.
+        """
+        return type(self)(**merge_configs(self.to_dict(), changes, known=type(self)))
+
+
+class ConfigStore(RecipeConfig):
+    """All settings of `RayPPOTrainer`.
+
+    >>> config = ConfigStore()
+    >>> config.training.group_size = 8
+    >>> config.training.adv_estimator = "grpo"
+    """
+
+    environment: EnvironmentConfig = Field(default_factory=lambda: EnvironmentConfig())
+    ray: RayConfig = Field(default_factory=lambda: RayConfig())
+
+
+def create_default_config(**sections: Mapping[str, Any]) -> ConfigStore:
+    """The default settings, with changes: `create_default_config(training={"batch_size": 64})`. Raises SettingsError."""
+    return ConfigStore().merged(sections)
+
+
+def merge_configs(
+    base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Section] | None = None
+) -> dict[str, Any]:
+    """Deep merge of nested mappings: `changes` wins, key by key; with `known`, an unknown key is an error."""
+    merged = dict(base)
+    for key, value in changes.items():
+        if known is not None and key not in known.model_fields:
+            raise SettingsError(unknown_key(known, str(key)))
+        inner = known.model_fields[key].annotation if known is not None else None
+        section = inner if isinstance(inner, type) and issubclass(inner, Section) else None
+        if section is not None and not isinstance(value, Mapping):
+            raise SettingsError(
+                f"{key}={value!r}: {key} is a section; set one of its keys, "
+                f"for example {key}.{next(iter(section.model_fields))}=…"
+            )
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge_configs(merged[key], value, section)
+        else:
+            merged[key] = value
+    return merged

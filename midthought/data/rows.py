@@ -1,0 +1,142 @@
+"""Rows from wherever they lie: JSON lines, CSV, Parquet, a list, a `datasets` object. One at a time, so memory stays flat.
+
+Knows no task. A row that cannot be read comes out as a row with a problem; a source that cannot be read is an error.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from midthought.errors import MissingExtraError, UserError
+
+_PARQUET_BATCH_ROWS = 256
+
+
+class DataError(UserError, ValueError):
+    """A data set, or a row of it, that cannot be read."""
+
+
+class Row(NamedTuple):
+    """One row and where it stands, counted from 1. `problem` says why it could not be read."""
+
+    source: str
+    unit: str
+    number: int
+    value: Any = None
+    problem: str | None = None
+
+    @property
+    def where(self) -> str:
+        return f"{self.source}, {self.unit} {self.number}"
+
+
+def rows_of(source: Any) -> Iterator[Row]:
+    """The rows of a file (a path that ends in .jsonl, .csv, .tsv or .parquet) or of any iterable.
+
+    Raises DataError where there is none: at once for what is no source, later for a file that breaks off.
+    """
+    if isinstance(source, str | Path):
+        return _file_rows(Path(source))
+    if isinstance(source, Mapping):
+        raise DataError(
+            f"the data set is a mapping of {', '.join(map(str, source))}, not a list of rows; "
+            "give one of its splits, such as dataset['train'], or put a single row into a list"
+        )
+    if hasattr(source, "columns"):
+        raise DataError(
+            f"the data set is a table ({type(source).__name__}); give its rows, for example table.to_dict('records')"
+        )
+    if not isinstance(source, Iterable) or isinstance(source, bytes):
+        raise DataError(f"the data set is {type(source).__name__}; give a path, a list of rows, or a `datasets` object")
+    return (Row("the data set", "row", number, value) for number, value in enumerate(source, start=1))
+
+
+def _file_rows(path: Path) -> Iterator[Row]:
+    if not path.is_file():
+        hint = (
+            f"; a data set of the hub is loaded first: datasets.load_dataset({str(path)!r})" if not path.suffix else ""
+        )
+        raise DataError(f"{path}: there is no such file{hint}")
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: {path.suffix or 'no suffix'} is not a known format; known: {' '.join(_READERS)}")
+    return reader(path)
+
+
+def _json_lines(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if not line.strip():
+                continue
+            try:
+                yield Row(path.name, "line", number, json.loads(line.decode()))
+            except (ValueError, RecursionError) as error:
+                yield Row(path.name, "line", number, problem=f"it is no JSON ({error}); write one object on each line")
+
+
+def _separated(path: Path) -> Iterator[Row]:
+    # surrogates mark what is no UTF-8, so that one bad row does not end the file
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        try:
+            header = next(reader, [])
+            if len(set(header)) < len(header) or not any(header) or not _is_utf8(header):
+                raise DataError(f"{path}: the first line must name the columns, each once, in UTF-8; it is {header!a}")
+            before = reader.line_num
+            for fields in reader:
+                number, before = before + 1, reader.line_num
+                if fields:
+                    yield _separated_row(path.name, number, header, fields)
+        except csv.Error as error:
+            raise DataError(
+                f"{path}, line {reader.line_num}: {error}; mend that line, or write the data as JSON lines"
+            ) from None
+
+
+def _separated_row(source: str, number: int, header: list[str], fields: list[str]) -> Row:
+    if len(fields) != len(header):
+        return Row(source, "line", number, problem=f"it has {len(fields)} fields, the first line names {len(header)}")
+    if not _is_utf8(fields):
+        return Row(source, "line", number, problem="it is not UTF-8; save the file as UTF-8")
+    return Row(source, "line", number, dict(zip(header, fields, strict=True)))
+
+
+def _is_utf8(fields: list[str]) -> bool:
+    try:
+        "".join(fields).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtraError("pyarrow", "data") from None
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_PARQUET_BATCH_ROWS):
+                for value in batch.to_pylist():
+                    number += 1
+                    yield Row(path.name, "row", number, value)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: it cannot be read as Parquet after row {number}: {error}") from None
+
+
+_READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".csv": _separated,
+    ".tsv": _separated,
+    ".parquet": _parquet,
+}

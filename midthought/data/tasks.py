@@ -1,0 +1,256 @@
+"""Tasks from data sets of any usual shape: which column is the question, which the ground truth. Knows no tokenizer.
+
+`load_tasks` is for users; how rows are read stands in rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from midthought.data.rows import DataError, Row, rows_of
+from midthought.types import Task
+
+PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query")
+"""Where the question is looked for, in this order, whatever the case of the letters."""
+ANSWER_KEYS = ("answer", "ground_truth", "reward_model.ground_truth", "target", "solution")
+"""Where the ground truth is looked for; a dot leads into a nested column (verl's rows)."""
+ID_KEYS = ("task_id", "id")
+"""Where a name is looked for; rows without one are named after their place (`questions:7`)."""
+
+_log = logging.getLogger(__name__)
+
+
+class LoadedTasks(list[Task]):
+    """A list of tasks, and why rows were left out."""
+
+    def __init__(self, tasks: Iterable[Task], skipped: Sequence[str]) -> None:
+        super().__init__(tasks)
+        self.skipped = tuple(skipped)
+        """One sentence for each row that was left out (`strict=False`)."""
+
+
+class _Keys(NamedTuple):
+    prompt: str
+    answer: str | None
+    task_id: str | None
+
+
+class _RowError(ValueError):
+    """Why one row is no task."""
+
+
+def load_tasks(
+    source: Any,
+    *,
+    prompt_key: str | None = None,
+    answer_key: str | None = None,
+    id_key: str | None = None,
+    label_keys: Sequence[str] = (),
+    needs_answer: bool = True,
+    limit: int | None = None,
+    strict: bool = True,
+) -> LoadedTasks:
+    """Tasks from a path (.jsonl, .csv, .tsv, .parquet), a `datasets` object, or any iterable of mappings, texts and Tasks.
+
+    A text alone is a prompt without a ground truth (`""`); so is a row without one where `needs_answer` is False. Columns are
+    `prompt_key`, `answer_key` and `id_key`, or the first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that the first
+    readable row has; a dot leads into nested ones. The prompt is a text or one message `[{"role": "user", "content": …}]`.
+    The answer is a text, a number, a list (the first is the truth, the others are its aliases), or a mapping with `value`
+    and perhaps `aliases` (TriviaQA). Columns `aliases`, `evidence` and `labels` of our own records are kept; `label_keys`
+    puts further columns into the task's labels, which are for measuring: no reward reads them.
+
+    At most `limit` tasks are read. Raises DataError for a source or a row that cannot be read, for two rows of one id, and
+    where not a single task is found. With `strict=False` such rows are left out, counted in the log and kept in `.skipped`.
+
+    >>> load_tasks([{"question": "1 + 1?", "answer": 2}])[0].answer
+    '2'
+    """
+    if limit is not None and limit < 1:
+        raise DataError(f"limit={limit}; it must be at least 1")
+    reader = _TaskReader(prompt_key, answer_key, id_key, tuple(label_keys), needs_answer)
+    skipped: list[str] = []
+
+    def tasks() -> Iterator[Task]:
+        for row in rows_of(source):
+            try:
+                yield reader.read(row)
+            except _RowError as error:
+                if strict:
+                    raise DataError(f"{row.where}: {error}") from None
+                skipped.append(f"{row.where}: {error}")
+
+    found = list(itertools.islice(tasks(), limit))
+    if not found:
+        raise DataError(f"no task was found in the data set{f'; {skipped[0]}' if skipped else ': it is empty'}")
+    if skipped:
+        _log.warning("%d rows were left out, %d tasks remain; first: %s", len(skipped), len(found), skipped[0])
+    return LoadedTasks(found, skipped)
+
+
+class _TaskReader:
+    """Makes tasks of the rows of one source; remembers its columns and the ids it has seen."""
+
+    def __init__(
+        self,
+        prompt_key: str | None,
+        answer_key: str | None,
+        id_key: str | None,
+        label_keys: tuple[str, ...],
+        needs_answer: bool,
+    ) -> None:
+        self._given = (prompt_key, answer_key, id_key)
+        self._label_keys = label_keys
+        self._needs_answer = needs_answer
+        self._keys: _Keys | None = None
+        self._where_of: dict[str, str] = {}
+
+    def read(self, row: Row) -> Task:
+        if row.problem is not None:
+            raise _RowError(row.problem)
+        if isinstance(row.value, Task):
+            task = row.value
+        elif isinstance(row.value, str):
+            task = Task(task_id=_place(row), prompt=_text_prompt(row.value), answer="")
+        elif isinstance(row.value, Mapping):
+            task = self._from_mapping(row, row.value)
+        else:
+            raise _RowError(f"it is of type {type(row.value).__name__}; a row is a mapping, a text or a Task")
+        if task.task_id in self._where_of:
+            raise _RowError(
+                f"the id {task.task_id!r} stands already at {self._where_of[task.task_id]}; "
+                "set id_key to a column whose values differ"
+            )
+        self._where_of[task.task_id] = row.where
+        return task
+
+    def _from_mapping(self, row: Row, value: Mapping[str, Any]) -> Task:
+        if self._keys is None:
+            self._keys = self._find_keys(value)
+        keys = self._keys
+        said = _plain(_at(value, keys.answer)) if keys.answer else None
+        answer, aliases = ("", ()) if said is None and not self._needs_answer else _answer(said)
+        labels = value.get("labels")
+        return Task(
+            task_id=_place(row) if keys.task_id is None else _text(_at(value, keys.task_id), keys.task_id),
+            prompt=_prompt(_at(value, keys.prompt)),
+            answer=answer,
+            aliases=(*aliases, *_texts(value, "aliases")),
+            labels={
+                **(labels if isinstance(labels, Mapping) else {}),
+                **{key: _plain(_at(value, key)) for key in self._label_keys},
+            },
+            evidence=_texts(value, "evidence"),
+        )
+
+    def _find_keys(self, value: Mapping[str, Any]) -> _Keys:
+        prompt, answer, task_id = self._given
+        prompt = prompt or _first_of(PROMPT_KEYS, value)
+        answer = answer or _first_of(ANSWER_KEYS, value)
+        if prompt is None:
+            raise _RowError(f"no column is known for the question; set prompt_key to one of: {_columns(value)}")
+        if answer is None and self._needs_answer:
+            raise _RowError(
+                f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
+                "or needs_answer=False where the reward needs none"
+            )
+        return _Keys(prompt, answer, task_id or _first_of(ID_KEYS, value))
+
+
+def _first_of(candidates: Sequence[str], value: Mapping[str, Any]) -> str | None:
+    columns = {str(column).casefold(): str(column) for column in reversed(list(value))}
+    for candidate in candidates:
+        first, dot, rest = candidate.partition(".")
+        if first in columns and (not dot or _has(value[columns[first]], rest)):
+            return columns[first] + dot + rest
+    return None
+
+
+def _has(value: Any, key: str) -> bool:
+    return isinstance(value, Mapping) and key in value
+
+
+def _at(value: Mapping[str, Any], key: str) -> Any:
+    """What stands in a column; a dot leads into a nested one, unless a column bears the whole name."""
+    if key in value:
+        return value[key]
+    first, dot, rest = key.partition(".")
+    if dot and isinstance(value.get(first), Mapping):
+        return _at(value[first], rest)
+    raise _RowError(f"it has no {key!r}; it has: {_columns(value)}")
+
+
+def _columns(value: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, value)) or "none"
+
+
+def _place(row: Row) -> str:
+    return f"{row.source.rpartition('.')[0] or 'row'}:{row.number}"
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and scalars of numpy as lists and numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _text_prompt(text: str) -> str:
+    if not text.strip():
+        raise _RowError("the prompt is empty")
+    return text
+
+
+def _prompt(value: Any) -> str:
+    value = _plain(value)
+    if isinstance(value, str):
+        return _text_prompt(value)
+    if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
+        raise _RowError(f"the prompt is {_short(value)}; it must be a text or a list of messages (role, content)")
+    roles = [str(message["role"]) for message in value]
+    if roles != ["user"]:
+        raise _RowError(
+            f"the prompt has messages of the roles {', '.join(roles)}, and a task holds one message of the user; "
+            "give a system message by the settings, or join the messages into one text"
+        )
+    content = value[0].get("content")
+    if not isinstance(content, str):
+        raise _RowError(f"the message's content is {_short(content)}; it must be a text")
+    return _text_prompt(content)
+
+
+def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
+    """The ground truth and its aliases."""
+    if _has(value, "value"):
+        return _text(value["value"], "answer"), _texts(value, "aliases")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if not value:
+            raise _RowError("the list of answers is empty")
+        first, *others = (_text(each, "answer") for each in value)
+        return first, tuple(others)
+    return _text(value, "answer"), ()
+
+
+def _text(value: Any, what: str) -> str:
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return str(value)
+    if not isinstance(value, str):
+        raise _RowError(f"{what} is {_short(value)}; it must be a text or a number")
+    if not value.strip():
+        raise _RowError(f"{what} is empty")
+    return value
+
+
+def _texts(value: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    found = _plain(value.get(key))
+    if found is None:
+        return ()
+    if isinstance(found, str) or not isinstance(found, Sequence) or not all(isinstance(each, str) for each in found):
+        raise _RowError(f"{key} is {_short(found)}; it must be a list of texts")
+    return tuple(found)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

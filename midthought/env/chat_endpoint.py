@@ -1,0 +1,193 @@
+"""One request to an endpoint that speaks OpenAI's chat completions: deadline, retries, limits. Knows no judge.
+
+The key comes from an environment variable at each request; it is kept, logged and shown nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import ipaddress
+import os
+import random
+import re
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from midthought.errors import MidthoughtError, MissingExtraError, SettingsError
+
+if TYPE_CHECKING:
+    import httpx
+
+LONGEST_WAIT_SECONDS = 30.0
+"""Between two attempts, whatever the endpoint asks for."""
+
+_PASSING_STATUS = frozenset({408, 429})
+
+
+class Reply(NamedTuple):
+    """What a model said, and why it ended (`stop`, `length`, …)."""
+
+    text: str
+    finish_reason: str
+
+
+class NoReplyError(MidthoughtError, ConnectionError):
+    """The endpoint gave nothing that can be used, all retries included."""
+
+    def __init__(self, words: str, *, is_passing: bool, wait_seconds: float = 0.0) -> None:
+        super().__init__(words)
+        self.is_passing = is_passing
+        """Whether another attempt may do better."""
+        self.wait_seconds = wait_seconds
+        """How long the endpoint asks to be left alone."""
+
+
+class _PerLoop(NamedTuple):
+    """What belongs to one event loop; an endpoint may outlive several."""
+
+    client: httpx.AsyncClient
+    slots: asyncio.Semaphore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndpointSettings:
+    """Where to ask, and how patiently."""
+
+    base_url: str
+    """Up to and without `/chat/completions`."""
+    api_key_env: str | None
+    timeout_seconds: float
+    """Deadline of one attempt, from connecting to the reply's last byte."""
+    retries: int
+    backoff_seconds: float
+    max_concurrency: int
+
+
+class ChatEndpoint:
+    """Raises SettingsError for settings that cannot work, MissingExtraError where httpx is not installed."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        if importlib.util.find_spec("httpx") is None:
+            raise MissingExtraError("httpx", "judge")
+        _check(settings)
+        self._settings = settings
+        self.url = f"{settings.base_url.rstrip('/')}/chat/completions"
+        self.num_retries = 0
+        self._per_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _PerLoop] = weakref.WeakKeyDictionary()
+
+    async def ask(self, body: bytes) -> Reply:
+        """The reply to one request (JSON). Raises NoReplyError.
+
+        Tried again: a lost connection, a missed deadline, a reply that is no chat completion, status 408, 429 and 5xx.
+        """
+        here, settings = self._here(), self._settings
+        async with here.slots:
+            for attempt in range(settings.retries):
+                try:
+                    return await self._post(here.client, body)
+                except NoReplyError as error:
+                    if not error.is_passing:
+                        raise
+                    wait = settings.backoff_seconds * 2**attempt * random.uniform(0.5, 1.0)
+                    await asyncio.sleep(min(max(wait, error.wait_seconds), LONGEST_WAIT_SECONDS))
+                self.num_retries += 1
+            return await self._post(here.client, body)
+
+    async def _post(self, client: httpx.AsyncClient, body: bytes) -> Reply:
+        import httpx
+
+        key = _key(self._settings.api_key_env)
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        try:
+            async with asyncio.timeout(self._settings.timeout_seconds):
+                response = await client.post(self.url, content=body, headers=headers)
+        except TimeoutError:
+            words = f"no reply within {self._settings.timeout_seconds:g} seconds"
+            raise NoReplyError(words, is_passing=True) from None
+        except (httpx.HTTPError, OSError) as error:
+            raise NoReplyError(_hidden(f"{type(error).__name__}: {error}", key), is_passing=True) from None
+        status = response.status_code
+        if status != 200:
+            raise NoReplyError(
+                _hidden(f"status {status}: {response.text}", key),
+                is_passing=status in _PASSING_STATUS or status >= 500,
+                wait_seconds=_seconds(response.headers.get("retry-after", "")),
+            )
+        return _reply_of(response)
+
+    def _here(self) -> _PerLoop:
+        import httpx
+
+        loop = asyncio.get_running_loop()
+        if loop not in self._per_loop:
+            client = httpx.AsyncClient(
+                timeout=None,
+                limits=httpx.Limits(max_keepalive_connections=0),  # nobody would close them when the loop ends
+                trust_env=not _is_loopback(self._settings.base_url),  # a proxy cannot reach this machine's own ports
+            )
+            self._per_loop[loop] = _PerLoop(client, asyncio.Semaphore(self._settings.max_concurrency))
+        return self._per_loop[loop]
+
+
+def _reply_of(response: httpx.Response) -> Reply:
+    try:
+        choice = response.json()["choices"][0]
+        text = str(choice["message"]["content"] or "").encode(errors="replace").decode()  # no lone surrogates
+        return Reply(text, str(choice.get("finish_reason")))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise NoReplyError("the reply is no chat completion", is_passing=True) from None
+
+
+def _hidden(text: str, key: str) -> str:
+    """The beginning of a text from outside, on one line, without the key that it may repeat."""
+    return " ".join((text.replace(key, "…") if key else text).split())[:200]
+
+
+def _seconds(text: str) -> float:
+    return float(text) if re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,3})?", text) else 0.0
+
+
+def _key(api_key_env: str | None) -> str:
+    return os.environ.get(api_key_env, "") if api_key_env else ""
+
+
+def _check(settings: EndpointSettings) -> None:
+    import httpx
+
+    key = _key(settings.api_key_env)
+    try:
+        url = httpx.URL(settings.base_url)
+    except (httpx.InvalidURL, TypeError):
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise SettingsError(f"base_url={settings.base_url!r} is no address; write http://HOST:PORT/v1")
+    if url.userinfo:
+        raise SettingsError(
+            f"the base_url of {url.host} holds a password; put a key into a variable named by api_key_env"
+        )
+    if settings.api_key_env and not re.fullmatch(r"[!-~]+", key):
+        raise SettingsError(
+            f"the environment variable {settings.api_key_env} (api_key_env) is not set, or holds what no key holds "
+            "(blanks, line ends); put the key there"
+        )
+    if key and url.scheme == "http" and not _is_loopback(settings.base_url):
+        raise SettingsError(f"the key would travel unencrypted to {url.host}; use https")
+    if min(settings.timeout_seconds, settings.max_concurrency) <= 0:
+        raise SettingsError(
+            f"timeout_seconds={settings.timeout_seconds} and max_concurrency={settings.max_concurrency} must be positive"
+        )
+    if min(settings.retries, settings.backoff_seconds) < 0:
+        raise SettingsError(
+            f"retries={settings.retries} and backoff_seconds={settings.backoff_seconds} must not be negative"
+        )
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,134 @@
+"""Mathematical comparison (math-verify) in processes of their own, which are killed where they take too long.
+
+Safe to call from any thread. Knows nothing of answers in texts; the work itself stands in math_worker.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+
+from midthought.errors import EngineError, MissingExtraError
+
+START_SECONDS = 300.0
+"""A slow machine needs long to import a computer algebra system."""
+NUM_WORKERS = 2
+
+_PROGRAM = Path(__file__).with_name("math_worker.py")
+
+
+def require_math_verify() -> None:
+    """Raise MissingExtraError where math-verify is not installed."""
+    if importlib.util.find_spec("math_verify") is None:
+        raise MissingExtraError("math-verify", "math")
+
+
+class MathProcess:
+    """Up to `NUM_WORKERS` comparing processes, started when they are first needed and used again."""
+
+    def __init__(self) -> None:
+        self.num_failures = 0
+        """Comparisons without a verdict: too slow, or their process died (memory, depth of nesting)."""
+        self._begin()
+        atexit.register(self._end)
+
+    def are_equal(self, answer: str, truth: str, timeout_seconds: float) -> bool:
+        """Whether math-verify finds the last expression of `answer` equal to that of `truth`; False without a verdict.
+
+        `timeout_seconds` begins when a worker is free. Raises MissingExtraError without math-verify, EngineError where the
+        worker cannot start.
+        """
+        if self._process_id != os.getpid():  # a fork must not talk to its parent's workers
+            self._begin()
+        with self._slots:
+            worker = self._worker()
+            try:
+                verdict = worker.ask([answer, truth, timeout_seconds], timeout_seconds)
+            except BaseException:
+                worker.end()
+                raise
+            if worker.is_usable:
+                self._idle.append(worker)
+            else:
+                worker.end()
+        if verdict is None:
+            self.num_failures += 1
+        return bool(verdict)
+
+    def _begin(self) -> None:
+        self._process_id = os.getpid()
+        self._slots = threading.BoundedSemaphore(NUM_WORKERS)
+        self._idle: deque[_Worker] = deque()
+
+    def _end(self) -> None:
+        if self._process_id == os.getpid():
+            while self._idle:
+                self._idle.pop().end()
+
+    def _worker(self) -> _Worker:
+        while True:
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                return _Worker()
+            if worker.is_usable:
+                return worker
+            worker.end()
+
+
+class _Worker:
+    def __init__(self) -> None:
+        require_math_verify()
+        # -P: the folder of the program must not hide packages; a fixed hash seed gives every worker the same verdicts
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            text=True,
+            encoding="ascii",
+        )
+        self._was_killed = threading.Event()
+        if self._reply(START_SECONDS) != "ready":
+            self.end()
+            raise EngineError(f"math-verify does not start; to see why: {sys.executable} -P {_PROGRAM}")
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._was_killed.is_set() and self._process.poll() is None
+
+    def ask(self, request: object, timeout_seconds: float) -> object:
+        """The reply; None where the process was too slow or died."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it died: the reply is missing too
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return self._reply(timeout_seconds)
+
+    def end(self) -> None:
+        self._process.kill()
+        with contextlib.suppress(OSError):  # words to it that were never read
+            self._process.communicate()
+
+    def _reply(self, timeout_seconds: float) -> object:
+        assert self._process.stdout is not None
+        timer = threading.Timer(timeout_seconds, self._kill)
+        timer.daemon = True
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        timer.join()
+        return json.loads(line) if line.endswith("\n") else None
+
+    def _kill(self) -> None:
+        self._was_killed.set()
+        self._process.kill()

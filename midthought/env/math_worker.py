@@ -1,0 +1,52 @@
+"""A program of its own: reads pairs of mathematical texts, one JSON line each, and says whether they are equal.
+
+Started and ended by math_process. math-verify's own deadlines are signals that work in a main thread only and cannot
+stop an integer power in mid-computation; a process can be killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+
+MAX_MEMORY_BYTES = 4 << 30
+
+
+def serve() -> None:
+    """Answer `[answer, truth, seconds]` with `true` or `false` until the input ends; begins with the line `"ready"`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    replies = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)  # whatever a library prints is no reply
+    _limit_memory()
+    from math_verify import parse, verify
+
+    replies.write('"ready"\n')
+    replies.flush()
+    for line in sys.stdin:
+        answer, truth, seconds = json.loads(line)
+        _set_alarm(math.ceil(seconds) + 1)
+        verdict = verify(parse(truth, parsing_timeout=None), parse(answer, parsing_timeout=None), timeout_seconds=None)
+        _set_alarm(0)
+        replies.write(f"{json.dumps(bool(verdict))}\n")
+        replies.flush()
+
+
+def _limit_memory() -> None:
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+
+
+def _set_alarm(seconds: int) -> None:
+    """The process ends itself: nobody else would, were the parent gone. The parent's own deadline comes first."""
+    if hasattr(signal, "alarm"):
+        signal.alarm(seconds)
+
+
+if __name__ == "__main__":
+    serve()

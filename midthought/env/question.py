@@ -1,0 +1,47 @@
+"""An episode that is one question: nobody replies, and the reward is computed from the record."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from midthought.config import RewardConfig
+from midthought.env.episode import call
+from midthought.env.rewards import correct, num_calls, well_formed_thought
+from midthought.env.thought import Decode
+from midthought.env.weighting import AsyncReward, WeightedReward
+from midthought.types import Reward, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionEnvironment:
+    """Implements the rollout loop's `EpisodeEnvironment`; the same one serves every episode."""
+
+    reward: WeightedReward | AsyncReward
+    timeout_seconds: float | None = None
+    """Deadline of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
+    one that blocks holds nobody up. None: no deadline, and they are called where the episode runs."""
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        """Nothing: the answer ends the episode."""
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        """What the reward functions say of the record. EpisodeError where there is a deadline and they raise or miss it."""
+        if self.timeout_seconds is None:
+            return await self.reward.score(trajectory)
+        judge = functools.partial(self.reward, trajectory)
+        scored: Reward = await call(judge, self.timeout_seconds, "the reward")
+        return scored
+
+
+def answer_reward(weights: RewardConfig, decode: Decode, end_tokens: Sequence[str] = ()) -> WeightedReward:
+    """The reward of the settings' `reward` section: the right answer, a well-formed thought, a cost for every call."""
+    return WeightedReward(
+        {
+            "correct": (weights.correct, correct(decode, end_tokens)),
+            "thought": (weights.thought, well_formed_thought(decode, end_tokens)),
+            "calls": (-weights.call_cost, num_calls),
+        }
+    )

@@ -1,0 +1,81 @@
+"""The settings in the learner's own terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midthought.algo.kl import KLKind
+from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig
+from midthought.learning.harvest import PPOPlan
+from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.model import Critic, frozen_copy
+
+
+def make_learner(policy: Any, config: RecipeConfig, num_iters: int) -> Learner:
+    """A learner for the policy as it stands, with a critic where the estimator needs one, and the reference where there
+    is a KL term."""
+    training = config.training
+    make_critic = Critic.separate if config.model.critic == "separate" else Critic.shared
+    critic = make_critic(policy) if "values" in training.estimator_needs[training.adv_estimator] else None
+    reference = frozen_copy(policy) if training.kl_coef or training.kl_loss_coef else None
+    return Learner(policy, critic, reference, ppo_settings(training, config.inference, num_iters))
+
+
+def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters: int) -> LearnerSettings:
+    """A learner whose schedule ends with iteration `num_iters`."""
+    steps_per_pass = -(-training.batch_size // training.mini_batch_size)
+    return LearnerSettings(
+        learning_rate=training.learning_rate,
+        critic_learning_rate=training.critic_learning_rate,
+        schedule=training.lr_schedule,
+        warmup_steps=training.warmup_steps,
+        total_steps=num_iters * training.ppo_epochs * steps_per_pass,
+        max_grad_norm=training.max_grad_norm,
+        adv_estimator=training.adv_estimator,
+        gamma=training.gamma,
+        lam=training.lam,
+        whiten_advantages=training.whiten_advantages,
+        norm_adv_by_std=training.norm_adv_by_std,
+        policy_loss=training.policy_loss,
+        loss_agg=training.loss_agg,
+        loss_norm_tokens=training.loss_norm_tokens or inference.max_tokens,
+        rollout_correction=None if training.rollout_correction == "none" else training.rollout_correction,
+        rollout_correction_level=training.rollout_correction_level,
+        rollout_correction_max=training.rollout_correction_max,
+        rollout_correction_min=training.rollout_correction_min,
+        clip_ratio_low=training.clip_ratio_low or training.clip_ratio,
+        clip_ratio_high=training.clip_ratio_high or training.clip_ratio,
+        dual_clip=training.dual_clip,
+        cliprange_value=training.cliprange_value,
+        value_loss_coef=training.value_loss_coef,
+        entropy_coef=training.entropy_coef,
+        kl_coef=training.kl_coef,
+        kl_kind=KLKind(training.kl_kind),
+        target_kl=training.target_kl,
+        kl_horizon=training.kl_horizon,
+        kl_loss_coef=training.kl_loss_coef,
+        kl_loss_kind=KLKind(training.kl_loss_kind),
+        ppo_epochs=training.ppo_epochs,
+        mini_batch_size=training.mini_batch_size,
+        micro_batch_tokens=training.micro_batch_tokens,
+        accumulation_steps=training.accumulation_steps,
+        seed=training.seed,
+    )
+
+
+def ppo_plan(training: TrainingConfig, inference: InferenceConfig, pad_token_id: int) -> PPOPlan:
+    """What the loop does in every iteration."""
+    needs = training.estimator_needs[training.adv_estimator]
+    return PPOPlan(
+        batch_size=training.batch_size,
+        group_size=training.episodes_per_task,
+        pad_token_id=pad_token_id,
+        critic_warmup_iters=training.critic_warmup_iters if "values" in needs else 0,
+        drop_flat_groups="groups" in needs,
+        flat_by_turn="turns" in needs,
+        max_batches=training.max_dynamic_batches,
+        greedy_baseline="baselines" in needs,
+        overlong_penalty=training.overlong_penalty if training.overlong_buffer_tokens else 0.0,
+        overlong_max_tokens=inference.max_tokens,
+        overlong_buffer_tokens=training.overlong_buffer_tokens,
+    )

@@ -1,0 +1,104 @@
+"""Hugging Face folders: a causal language model and its tokenizer, loaded without running anybody's code.
+
+Safetensors only. What does not load becomes one message that names the path and the remedy. Knows no training.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import ModelPathError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
+"""One of these is there where a tokenizer is: the library makes an empty one of some architectures where there is none."""
+
+
+def load_model(path: str | Path, dtype: Any = "float32") -> Any:
+    """Load a causal LM from a folder (or a Hugging Face name): safetensors only, no code from the folder is run.
+
+    Raises ModelPathError, naming the path and the remedy, where there is no folder, no model, or not the whole of one.
+    """
+    from transformers import AutoModelForCausalLM
+
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelPathError(f"model path {str(path)!r} holds no config.json; give what `save_pretrained` wrote")
+        remedy = "save it anew with `save_pretrained`, or give another path"
+    elif _looks_like_hub_name(str(path)):
+        remedy = "give a folder on this machine, or a Hugging Face name that can be reached from it"
+    else:
+        raise ModelPathError(f"model path {str(path)!r} is not a folder; give the one that holds config.json")
+    name = str(folder) if folder.is_dir() else str(path)
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
+    try:
+        with quiet_transformers():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
+    except Exception as error:
+        reason = " ".join(str(error).split()).partition(". ")[0][:300]
+        raise ModelPathError(
+            f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
+        ) from error
+    policy, info = loaded
+    if missing := sorted(info["missing_keys"]):
+        raise ModelPathError(
+            f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
+        )
+    return policy.eval()
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer of a model's folder; one without a pad token pads with its end of sequence. Raises ModelPathError."""
+    from transformers import AutoTokenizer
+
+    folder = Path(path).expanduser()
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ModelPathError(f"{path} holds a model but no tokenizer; save one beside it with `save_pretrained`")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder if folder.is_dir() else path), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelPathError(
+            f"{path} holds a model but no tokenizer that loads ({reason}); save one beside it"
+        ) from None
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def save_model(model: Any, tokenizer: Any, path: str | Path) -> None:
+    """Write a folder that `load_model` and any Hugging Face tool loads, whole or not at all."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    with quiet_transformers():
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Within it, transformers shows no progress bars and only errors: what is wrong becomes one message of ours."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _looks_like_hub_name(path: str) -> bool:
+    """`owner/name`, where `owner` is no folder here (then it is a mistyped path)."""
+    owner, _, name = path.partition("/")
+    return bool(owner and name) and "/" not in name and owner[0] not in ".~" and not Path(owner).is_dir()

@@ -1,0 +1,131 @@
+"""Rows of files: where each stands, what is wrong with one, what ends a whole file."""
+
+import csv
+import json
+from itertools import islice
+
+import pytest
+
+from midthought.data.rows import DataError, rows_of
+
+
+def problems_and_values(path):
+    return [(row.number, row.problem or row.value) for row in rows_of(path)]
+
+
+def test_json_lines_are_numbered_as_an_editor_numbers_them(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('\ufeff{"a": "x\u2028y"}\n\n  \r\n{"a": 2}'.encode())
+    assert problems_and_values(path) == [(1, {"a": "x\u2028y"}), (4, {"a": 2})]
+    assert [row.where for row in rows_of(path)] == ["a.jsonl, line 1", "a.jsonl, line 4"]
+
+
+@pytest.mark.parametrize("bad", [b"{", b"\xff{}", b"[" * 100_000, b"1" * 5000, b"{} {}", b"{'a': 1}"])
+def test_a_bad_json_line_does_not_end_the_file(tmp_path, bad):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + bad + b'\n{"a": 3}\n')
+    first, second, third = rows_of(path)
+    assert (first.value, third.value) == ({"a": 1}, {"a": 3})
+    assert "it is no JSON" in second.problem and second.where == "a.jsonl, line 2"
+
+
+def test_csv_rows_begin_where_their_first_line_stands(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('\ufeffquestion,answer\r\n"two\nlines, and ""quotes""",1\r\n\r\nlast,2\r\n', "utf-8")
+    assert problems_and_values(path) == [
+        (2, {"question": 'two\nlines, and "quotes"', "answer": "1"}),
+        (5, {"question": "last", "answer": "2"}),
+    ]
+
+
+def test_tabs_part_the_fields_of_a_tsv(tmp_path):
+    path = tmp_path / "a.TSV"
+    path.write_text("question\tanswer\na, b\t1\n")
+    assert problems_and_values(path) == [(2, {"question": "a, b", "answer": "1"})]
+
+
+def test_a_bad_csv_row_does_not_end_the_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"question,answer\na\nb,1,2\n\xff,1\nc,3\n")
+    assert problems_and_values(path) == [
+        (2, "it has 1 fields, the first line names 2"),
+        (3, "it has 3 fields, the first line names 2"),
+        (4, "it is not UTF-8; save the file as UTF-8"),
+        (5, {"question": "c", "answer": "3"}),
+    ]
+
+
+@pytest.mark.parametrize("header", [b"", b"\n", b"a,a\n", b"\xff,a\n", b",\n"])
+def test_a_csv_without_names_for_its_columns_is_refused(tmp_path, header):
+    path = tmp_path / "a.csv"
+    path.write_bytes(header + b"1,2\n" if header else b"")
+    with pytest.raises(DataError, match=r"a\.csv: the first line must name the columns"):
+        list(rows_of(path))
+
+
+def test_a_field_beyond_the_readers_limit_names_its_line(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(f"question,answer\na,1\n{'x' * (csv.field_size_limit() + 1)},1\n")
+    with pytest.raises(DataError, match=r"a\.csv, line 3: field larger .* as JSON lines"):
+        list(rows_of(path))
+
+
+def test_parquet_rows_are_mappings(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    rows = [{"question": f"q{n}", "extra": {"truth": n}, "tags": ["x"]} for n in range(600)]
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    assert [row.value for row in rows_of(path)] == rows
+    assert next(iter(rows_of(path))).where == "a.parquet, row 1"
+
+
+def test_a_file_that_is_no_parquet_is_refused_with_its_path(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    path.write_text(json.dumps({"question": "?"}))
+    with pytest.raises(DataError, match=r"a\.parquet: it cannot be read as Parquet"):
+        list(rows_of(path))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("openai/gsm8k", r"openai/gsm8k: there is no such file; .*datasets\.load_dataset\('openai/gsm8k'\)"),
+        ("gone.jsonl", r"gone\.jsonl: there is no such file$"),
+        ({"train": [], "test": []}, "a mapping of train, test.*one of its splits"),
+        (5, "the data set is int; give a path"),
+        (b"a.jsonl", "the data set is bytes; give a path"),
+        (None, "the data set is NoneType"),
+    ],
+)
+def test_what_is_no_source_is_refused_at_once(source, message):
+    with pytest.raises(DataError, match=message):
+        rows_of(source)
+
+
+def test_a_folder_and_an_unknown_suffix_are_refused(tmp_path):
+    (tmp_path / "a.xlsx").write_text("x")
+    with pytest.raises(DataError, match=r"\.xlsx is not a known format; known: \.jsonl"):
+        rows_of(tmp_path / "a.xlsx")
+    with pytest.raises(DataError, match="no such file"):
+        rows_of(tmp_path)
+
+
+def test_a_table_is_asked_for_its_rows():
+    class Frame(list):
+        columns = ("question", "answer")
+
+    with pytest.raises(DataError, match="a table \\(Frame\\); give its rows"):
+        rows_of(Frame())
+
+
+def test_no_more_is_read_than_is_asked_for():
+    def endless():
+        number = 0
+        while True:
+            number += 1
+            yield {"number": number}
+
+    assert [row.value["number"] for row in islice(rows_of(endless()), 3)] == [1, 2, 3]

@@ -1,0 +1,240 @@
+"""Tasks from rows of every usual shape; what is missing or wrong is said with its place and the argument that mends it."""
+
+import json
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.data.rows import DataError
+from midthought.data.tasks import load_tasks
+from midthought.types import Task
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def as_tuples(tasks):
+    return [(task.task_id, task.prompt, task.answer) for task in tasks]
+
+
+def test_a_list_may_hold_mappings_texts_and_tasks():
+    task = Task(task_id="mine", prompt="Who?", answer="Ada")
+    tasks = load_tasks([{"question": "1 + 1?", "answer": 2}, "Say something.", task])
+    assert as_tuples(tasks) == [("row:1", "1 + 1?", "2"), ("row:2", "Say something.", ""), ("mine", "Who?", "Ada")]
+    assert tasks[2] is task and tasks.skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "answer", "aliases"),
+    [
+        ({"prompt": "q", "answer": "a", "solution": "b"}, "a", ()),
+        ({"Problem": "q", "Answer": 204}, "204", ()),
+        ({"problem": "q", "level": 3, "solution": "so \\boxed{4}"}, "so \\boxed{4}", ()),
+        ({"instruction": "q", "target": 0.5}, "0.5", ()),
+        ({"query": "q", "ground_truth": True}, "True", ()),
+        ({"question": "q", "answer": ["a", "b", 3]}, "a", ("b", "3")),
+        ({"question": "q", "answer": {"value": "a", "aliases": ["b"], "type": "x"}}, "a", ("b",)),
+        ({"question": "q", "answer": "a", "aliases": ["b"]}, "a", ("b",)),
+        ({"question": "q", "answer": array("i", [7, 8])}, "7", ("8",)),
+        (
+            {
+                "data_source": "x",
+                "prompt": [{"role": "user", "content": "q"}],
+                "reward_model": {"style": "rule", "ground_truth": "a"},
+                "extra_info": {"index": 0},
+            },
+            "a",
+            (),
+        ),
+    ],
+)
+def test_the_usual_names_of_columns_are_known(row, answer, aliases):
+    (task,) = load_tasks([row])
+    assert (task.prompt, task.answer, task.aliases) == ("q", answer, aliases)
+
+
+def test_other_columns_are_named_by_arguments_and_a_dot_leads_into_nested_ones():
+    row = {"text": "q", "meta": {"truth": {"short": "a"}, "kind": "hard"}, "uid": 7, "a.b": "c"}
+    (task,) = load_tasks(
+        [row], prompt_key="text", answer_key="meta.truth.short", id_key="uid", label_keys=["meta.kind", "a.b"]
+    )
+    assert as_tuples([task]) == [("7", "q", "a")]
+    assert task.labels == {"meta.kind": "hard", "a.b": "c"}
+
+
+def test_our_own_records_come_back_as_they_were(tmp_path):
+    tasks = [
+        Task(
+            task_id="1", prompt="Who?", answer="Ada", aliases=("A",), labels={"needs_memory": True}, evidence=("c:1",)
+        ),
+        Task(task_id="2", prompt="Where?", answer="London"),
+    ]
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps(task.to_dict()) + "\n" for task in tasks))
+    assert load_tasks(path) == tasks
+    assert load_tasks(str(path), limit=1) == tasks[:1]
+
+
+def test_rows_without_an_id_are_named_after_their_file_and_line(tmp_path):
+    path = tmp_path / "quiz.v2.csv"
+    path.write_text("question,answer\nq1,a1\nq2,a2\n")
+    assert as_tuples(load_tasks(path)) == [("quiz.v2:2", "q1", "a1"), ("quiz.v2:3", "q2", "a2")]
+
+
+def test_the_columns_of_the_first_row_hold_for_all():
+    rows = [{"question": "q", "answer": "a"}, {"question": "q", "solution": "long"}]
+    with pytest.raises(DataError, match="row 2: it has no 'answer'; it has: question, solution"):
+        load_tasks(rows)
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "message"),
+    [
+        (
+            [{"text": "q", "label": 1}],
+            {},
+            "row 1: no column is known for the question; set prompt_key to one of: text, label",
+        ),
+        ([{"question": "q", "x": 1}], {}, "ground truth; set answer_key to one of: question, x; or needs_answer=False"),
+        (
+            [{"question": "q", "answer": "a"}],
+            {"answer_key": "truth"},
+            "row 1: it has no 'truth'; it has: question, answer",
+        ),
+        ([{"question": "q", "answer": None}], {}, "row 1: answer is None"),
+        ([{"question": "q", "answer": float("nan")}], {}, "row 1: answer is nan"),
+        ([{"question": "q", "answer": " "}], {}, "row 1: answer is empty"),
+        ([{"question": "q", "answer": []}], {}, "the list of answers is empty"),
+        ([{"question": "q", "answer": "a", "aliases": "b"}], {}, "aliases is 'b'; it must be a list of texts"),
+        ([{"question": "\n", "answer": "a"}], {}, "row 1: the prompt is empty"),
+        ([""], {}, "row 1: the prompt is empty"),
+        ([{"question": 5, "answer": "a"}], {}, "the prompt is 5; it must be a text or a list of messages"),
+        ([{"question": [], "answer": "a"}], {}, "a text or a list of messages"),
+        ([["q", "a"]], {}, "row 1: it is of type list"),
+        (
+            [{"id": 1, "question": "q", "answer": "a"}] * 2,
+            {},
+            "row 2: the id '1' stands already at the data set, row 1",
+        ),
+        ([{"id": None, "question": "q", "answer": "a"}], {}, "row 1: id is None"),
+        ([], {}, "no task was found in the data set: it is empty"),
+        ([{"question": "q", "answer": "a"}], {"limit": 0}, "limit=0"),
+        ([{}], {}, "set prompt_key to one of: none"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place_and_the_remedy(rows, settings, message):
+    with pytest.raises(DataError) as raised:
+        load_tasks(rows, **settings)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], "roles system, user"),
+        ([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "roles user, assistant"),
+        ([{"role": "user", "content": [{"type": "text", "text": "q"}]}], "the message's content is"),
+        ([{"role": "user"}], "the message's content is None"),
+        ([{"content": "q"}], "a list of messages"),
+    ],
+)
+def test_a_prompt_of_several_messages_is_refused_as_long_as_a_task_has_no_place_for_them(messages, message):
+    with pytest.raises(DataError, match=message):
+        load_tasks([{"prompt": messages, "answer": "a"}])
+
+
+def test_rows_without_a_ground_truth_are_tasks_where_none_is_needed():
+    rows = [{"question": "q"}, {"question": "r"}]
+    assert as_tuples(load_tasks(rows, needs_answer=False)) == [("row:1", "q", ""), ("row:2", "r", "")]
+    rows = [{"question": "q", "answer": "a"}, {"question": "r", "answer": None}]
+    assert [task.answer for task in load_tasks(rows, needs_answer=False)] == ["a", ""]
+
+
+def test_bad_rows_may_be_left_out_and_are_counted(tmp_path, caplog):
+    path = tmp_path / "quiz.jsonl"
+    path.write_text('{\n{"other": 1}\n{"question": "q", "answer": "a"}\n[]\n{"question": "", "answer": "a"}\n')
+    tasks = load_tasks(path, strict=False)
+    assert as_tuples(tasks) == [("quiz:3", "q", "a")]
+    assert [words.partition(":")[0] for words in tasks.skipped] == [f"quiz.jsonl, line {n}" for n in (1, 2, 4, 5)]
+    assert "4 rows were left out, 1 tasks remain; first: quiz.jsonl, line 1" in caplog.text
+    with pytest.raises(DataError, match=r"quiz\.jsonl, line 1: it is no JSON"):
+        load_tasks(path)
+
+
+def test_a_data_set_of_bad_rows_alone_is_an_error_even_so():
+    with pytest.raises(DataError, match="no task was found in the data set; the data set, row 1: the prompt is empty"):
+        load_tasks(["", ""], strict=False)
+
+
+def test_the_limit_counts_tasks_and_nothing_behind_it_is_read():
+    def rows():
+        yield ""
+        yield "first"
+        yield "second"
+        raise AssertionError("read too far")
+
+    assert [task.prompt for task in load_tasks(rows(), limit=2, strict=False)] == ["first", "second"]
+
+
+def test_an_object_of_the_datasets_library_is_a_source():
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_list(
+        [{"question": f"q{n}", "answer": {"value": "a", "aliases": ["b"]}} for n in range(3)]
+    )
+    assert [(task.prompt, task.aliases) for task in load_tasks(dataset)] == [(f"q{n}", ("b",)) for n in range(3)]
+    with pytest.raises(DataError, match="a mapping of train"):
+        load_tasks(datasets.DatasetDict(train=dataset))
+
+
+def test_a_parquet_file_in_verls_form_is_a_source(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [
+        {
+            "data_source": "openai/gsm8k",
+            "prompt": [{"role": "user", "content": f"{n} + 1?"}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": str(n + 1)},
+            "extra_info": {"split": "train", "index": n},
+        }
+        for n in range(3)
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet")
+    tasks = load_tasks(tmp_path / "train.parquet", label_keys=["extra_info.index"])
+    assert as_tuples(tasks) == [(f"train:{n + 1}", f"{n} + 1?", str(n + 1)) for n in range(3)]
+    assert [task.labels for task in tasks] == [{"extra_info.index": n} for n in range(3)]
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["question", "answer", "id", "x"]),
+            st.none() | st.text() | st.integers() | st.lists(st.text()),
+        )
+    )
+)
+def test_any_rows_give_tasks_or_a_clear_error(rows):
+    try:
+        tasks = load_tasks(rows, strict=False)
+    except DataError:
+        return
+    assert len(tasks) + len(tasks.skipped) == len(rows)
+    assert all(task.prompt.strip() and task.answer.strip() for task in tasks)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_tasks"),
+    [
+        ("gsm8k/test.jsonl", 1319),
+        ("math/math500_test.jsonl", 500),
+        ("math/aime24_test.jsonl", 30),
+        ("trivia_qa/trivia_qa_nocontext_hf_format.jsonl", 277),
+    ],
+)
+def test_public_data_sets_are_read_as_they_are(name, num_tasks):
+    if not (SHARED / name).is_file():
+        pytest.skip("the data sets are not here")
+    assert len(load_tasks(SHARED / name)) == num_tasks

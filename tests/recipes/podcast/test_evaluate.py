@@ -1,0 +1,81 @@
+"""`midthought evaluate`: any policy through the recipe's evaluation, with the figures that its own run gave."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from midthought.errors import ModelPathError, SettingsError
+from midthought.recipes import find_recipe
+from midthought.report.console import Console
+
+SHORT = [
+    "inference.deterministic=true",
+    "inference.max_tokens=48",
+    "model.hidden_size=64",
+    "model.num_layers=2",
+    "model.vocab_size=600",
+    "questions.num_train=40",
+    "questions.num_test=8",
+    "questions.num_test_no_memory=4",
+    "training.num_validation_questions=4",
+    "training.num_train_iters=1",
+    "training.batch_size=8",
+    "training.mini_batch_size=4",
+    "warmup.num_steps=2",
+    "warmup.batch_tokens=512",
+    "checkpoint.save_interval=1",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "trained"
+    find_recipe("podcast").run(
+        path, Console(quiet=True), words=SHORT, config=None, stage="all", from_path=None, resume=False
+    )
+    return path
+
+
+def evaluate(model: Path, path: Path, *words: str) -> dict[str, object]:
+    recipe = find_recipe("podcast")
+    console = Console(quiet=True)
+    return recipe.run(path, console, words=words, config=None, stage="evaluate", from_path=model, resume=False)
+
+
+def test_a_run_is_evaluated_with_its_own_settings_and_gives_its_own_figures(trained, tmp_path):
+    own = json.loads((trained / "summary.json").read_text())
+    evaluate(trained, tmp_path / "again")
+    summary = json.loads((tmp_path / "again" / "summary.json").read_text())
+    figures = {key for key in own if key.startswith("after.")}
+    assert figures and {key: summary[key] for key in figures} == {key: own[key] for key in figures}
+    assert not any(key.startswith("before.") for key in summary)
+    assert (tmp_path / "again" / "report.html").is_file() and (tmp_path / "again" / "trajectories.jsonl").is_file()
+
+
+def test_a_checkpoint_is_found_to_belong_to_its_run_and_a_setting_can_be_changed(trained, tmp_path):
+    checkpoint = sorted((trained / "checkpoints" / "ppo" / "checkpoints").iterdir())[-1] / "policy"
+    summary = evaluate(checkpoint, tmp_path / "again", "questions.num_test=4")
+    assert summary["num_questions"] == 4
+
+
+def test_a_model_from_elsewhere_is_told_of_the_tool(trained, tmp_path):
+    model = tmp_path / "elsewhere" / "model"
+    shutil.copytree(trained / "policy", model)
+    words = ["questions.num_test=4", "questions.num_test_no_memory=2", "inference.max_tokens=16"]
+    evaluate(model, tmp_path / "again", *words)
+    first = json.loads((tmp_path / "again" / "trajectories.jsonl").read_text().splitlines()[0])
+    assert "#call memory_retrieval" in json.dumps(first["spans"][0])
+
+
+def test_a_policy_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ModelPathError, match="nowhere"):
+        evaluate(tmp_path / "nowhere", tmp_path / "again")
+    with pytest.raises(SettingsError, match="nothing to evaluate"):
+        find_recipe("podcast").run(
+            tmp_path / "again", Console(quiet=True), words=(), stage="evaluate", config=None, from_path=None, resume=False
+        )
+    assert not (tmp_path / "again").exists()

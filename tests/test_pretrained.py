@@ -1,0 +1,114 @@
+"""Hugging Face folders: what loads loads whole, what does not is one message, nobody's code runs, writing is all or nothing."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from midthought.errors import ModelPathError
+from midthought.pretrained import load_model, load_tokenizer, save_model
+
+
+def small_model() -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 24}
+    return Qwen3ForCausalLM(Qwen3Config(**sizes, num_attention_heads=2, num_key_value_heads=1, head_dim=8))
+
+
+def small_tokenizer() -> PreTrainedTokenizerFast:
+    pieces = Tokenizer(models.WordLevel({"tide": 0, "<end>": 1}, unk_token="<end>"))
+    return PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="<end>")
+
+
+def test_a_saved_model_loads_with_the_same_weights(tmp_path):
+    policy = small_model()
+    policy.save_pretrained(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(loaded.parameters(), policy.parameters(), strict=True))
+    assert not loaded.training
+    assert next(load_model(tmp_path / "model", "bfloat16").parameters()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("where", ["nowhere", "./a/b", "/no/such/model", "models/qwen"])
+def test_a_model_path_that_is_not_there_is_named(where, tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelPathError, match=f"'{where}' is not a folder"):
+        load_model(where)
+
+
+def test_a_folder_without_a_model_is_named_with_the_remedy(tmp_path):
+    with pytest.raises(ModelPathError, match=r"holds no config\.json; give what `save_pretrained` wrote"):
+        load_model(tmp_path)
+
+
+def test_a_model_without_its_weights_or_with_a_broken_file_is_one_clear_error(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(ModelPathError, match="does not load as a causal language model from safetensors"):
+        load_model(tmp_path)
+    weights.unlink()
+    with pytest.raises(ModelPathError) as caught:
+        load_model(tmp_path)
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_that_lacks_some_weights_is_refused_and_not_filled_with_noise(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    del tensors[name]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelPathError, match=f"lacks 1 of the model's weights, first '{name}'"):
+        load_model(tmp_path)
+
+
+def test_loading_shows_nothing_of_its_own_on_the_terminal(tmp_path, capfd):
+    small_model().save_pretrained(tmp_path)
+    capfd.readouterr()
+    load_model(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_code_in_a_models_folder_is_never_run(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model_type"] = "made_up"
+    config["auto_map"] = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    witness = tmp_path / "ran"
+    (tmp_path / "evil.py").write_text(f"open({str(witness)!r}, 'w')")
+    with pytest.raises(ModelPathError):
+        load_model(tmp_path)
+    assert not witness.exists()
+
+
+def test_a_policy_is_written_whole_with_its_tokenizer_and_read_back(tmp_path):
+    policy, target = small_model(), tmp_path / "policy"
+    target.mkdir()
+    (target / "stale").write_text("left over")
+    save_model(policy, small_tokenizer(), target)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["policy"] and not (target / "stale").exists()
+    assert torch.equal(load_model(target).lm_head.weight, policy.lm_head.weight)
+    tokenizer = load_tokenizer(target)
+    assert tokenizer("tide").input_ids == [0] and tokenizer.pad_token == "<end>"
+
+
+def test_writing_that_breaks_leaves_the_older_policy_where_it_was(tmp_path, monkeypatch):
+    target = tmp_path / "policy"
+    save_model(small_model(), small_tokenizer(), target)
+    broken = small_tokenizer()
+    monkeypatch.setattr(broken, "save_pretrained", lambda path: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save_model(small_model(), broken, target)
+    assert load_tokenizer(target)("tide").input_ids == [0]
+
+
+def test_a_folder_with_a_model_but_no_tokenizer_is_named(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    with pytest.raises(ModelPathError, match="holds a model but no tokenizer"):
+        load_tokenizer(tmp_path)

@@ -1,0 +1,40 @@
+"""docs/settings.md is what the fields' docstrings say now; `midthought settings` prints the same."""
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.config import ConfigStore
+from midthought.config.page import settings_page
+from midthought.recipes.podcast.settings import PodcastConfig
+
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+HEAD = """# Settings
+
+Every key with its default, from the fields' own docstrings (`midthought settings [RECIPE]` prints them). In code
+`config.training.seed = 1`, on the command line `training.seed=1`, in a YAML file `training: {seed: 1}`. Every assignment is
+checked where it is written. Recipes ship YAML files with values of their own.
+
+"""
+
+
+def page() -> str:
+    shared = frozenset(ConfigStore.model_fields)
+    library = settings_page(ConfigStore, "Every run, and `RayPPOTrainer`")
+    return f"{HEAD}{library}\n{settings_page(PodcastConfig, 'The podcast recipe, besides', shared)}"
+
+
+def test_the_page_is_up_to_date():
+    remedy = "write it anew: python tests/test_settings_page.py"
+    assert PAGE.read_text("utf-8") == page(), remedy
+
+
+def test_the_command_prints_every_key_of_a_recipe():
+    result = CliRunner().invoke(app, ["settings", "podcast"])
+    assert result.exit_code == 0
+    assert all(f"`{key}`" in result.output for key in ("adv_estimator", "chunk_words", "call_cost", "ask_short"))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
