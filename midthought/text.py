@@ -71,6 +71,44 @@ class Renderer:
             token_ids += self.foreign(contents[part]) if isinstance(part, int) else self.control(part)
         return token_ids
 
+    def following(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """What the chat template writes after an answer's end-of-sequence token: these messages, then the next answer's
+        beginning. The conversation before is never encoded again, so a template that rewrites it changes nothing.
+
+        Roles that the template refuses or leaves out (`tool`) are taken as the user's.
+        """
+        try:
+            return self._after_answer(messages)
+        except SettingsError:
+            if all(message["role"] == "user" for message in messages):
+                raise
+            return self._after_answer([{**message, "role": "user"} for message in messages])
+
+    def _after_answer(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        roles = ("user", "assistant", *(message["role"] for message in messages))
+        parts = self._template_parts(roles, add_generation_prompt=True)
+        head, *rest = parts[parts.index(1) + 1 :]
+        token_ids = self.control(str(head))
+        ends = [index for index, token_id in enumerate(token_ids) if token_id in self.eos_token_ids]
+        token_ids = token_ids[ends[0] + 1 :] if ends else token_ids
+        for part in rest:
+            token_ids += self.foreign(messages[part - 2]["content"]) if isinstance(part, int) else self.control(part)
+        return token_ids
+
+    @functools.cached_property
+    def only_appends(self) -> bool:
+        """Whether the chat template leaves earlier turns as they were when a turn is added, thoughts included."""
+        spoken = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<think>\nb\n</think>\n\nc"}]
+        if not self.tokenizer.chat_template:
+            return True
+        from jinja2 import TemplateError
+
+        write = functools.partial(self.tokenizer.apply_chat_template, tokenize=False)
+        try:
+            return str(write([*spoken, {"role": "user", "content": "d"}])).startswith(str(write(spoken)).rstrip())
+        except TemplateError:
+            return False
+
     def foreign(self, text: str, max_tokens: int | None = None) -> list[int]:
         """Encode words that are not ours. With `max_tokens`, the head of a longer text and " …[cut]".
 
@@ -117,7 +155,13 @@ class Renderer:
             return [self.tokenizer.bos_token if has_bos else "", *joined, "\n" if add_generation_prompt else ""]
         mark = f"content{uuid.uuid4().hex}n"
         messages = [{"role": role, "content": f"{mark}{number}e"} for number, role in enumerate(roles)]
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        from jinja2 import TemplateError
+
+        write = self.tokenizer.apply_chat_template
+        try:
+            text = write(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        except TemplateError as error:
+            raise SettingsError(f"the chat template refuses the roles {roles}: {error}; use another template") from None
         head, *rest = str(text).split(mark)
         parts: list[str | int] = [head]
         for piece in rest:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 
 FLOORS = [
     ("types", "errors"),
-    ("text", "config"),
+    ("text", "config", "pretrained"),
     ("tools", "algo", "data"),
     ("env", "memory", "feedback", "report", "health"),
     ("inference",),
@@ -138,7 +138,7 @@ def test_a_room_does_not_know_what_is_not_its_business(room, strangers):
 
 def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
     known = {room_of(name) for module in PATHS if room_of(module) == "learning" for name in INNER[module]}
-    assert known <= {"learning", "algo", "types", "errors", "text", "config"}
+    assert known <= {"learning", "algo", "types", "errors", "text", "config", "pretrained"}
 
 
 @pytest.mark.parametrize("package", ["lancedb", "tensorboard", "rich", "typer"])

@@ -11,12 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from midthought.errors import SettingsError
+from midthought.config import InferenceConfig
+from midthought.env.thought import THINK_CLOSE
 from midthought.inference.engine import Engine, Sampling
 from midthought.text import Renderer
 from midthought.tools.notations import Notation
 from midthought.tools.schedule import Toolbox
-from midthought.types import Finish, ParsedAction, Reward, StopReason, Task, ToolEvent, Trajectory
+from midthought.types import (
+    Finish,
+    ParsedAction,
+    Reward,
+    SpanKind,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolEvent,
+    Trajectory,
+    Turn,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +44,26 @@ class RolloutSettings:
     max_result_tokens: int = 256
     """Most tokens of one result's words; longer ones are cut, and the record holds what the model read."""
     max_turns: int = 5
-    """Answers that the policy may give; a reply that comes after the last one ends the episode instead."""
+    """Turns (answers) that the policy may take; a call or reply that comes after the last one ends the episode instead."""
+    keep_thoughts: bool = True
+    """After a reply, go on from exactly what was sampled. False: as templates that drop earlier thoughts serve it, the
+    conversation without them begins a new segment."""
     temperature: float = 1.0
     top_p: float = 1.0
+
+    @classmethod
+    def from_config(cls, inference: InferenceConfig) -> RolloutSettings:
+        """What the settings' `inference` section says of episodes."""
+        return cls(
+            max_tokens=inference.max_tokens,
+            max_segment_length=inference.max_segment_length,
+            max_tool_calls_per_cot=inference.max_tool_calls_per_cot,
+            max_result_tokens=inference.max_result_tokens,
+            max_turns=inference.max_turns,
+            keep_thoughts=inference.keep_thoughts,
+            temperature=inference.temperature,
+            top_p=inference.top_p,
+        )
 
 
 class EpisodeEnvironment(Protocol):
@@ -138,7 +167,7 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
     """
     try:
         environment = parts.environment(trajectory.task)
-        trajectory.stop_reason = await _continue_to_end(parts, environment, trajectory, number)
+        trajectory.stop_reason = await Episode(parts, trajectory, number).run(environment)
         parts.engine.close(number)
         trajectory.reward = await environment.score(trajectory)
     except asyncio.CancelledError:
@@ -151,51 +180,169 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
         parts.engine.close(number)
 
 
-async def _continue_to_end(
-    parts: RolloutParts, environment: EpisodeEnvironment, trajectory: Trajectory, number: int
-) -> StopReason:
-    settings = parts.settings
-    in_thought = parts.renderer.opens_thought(trajectory.token_ids)
-    watch = TokenWatch(parts.renderer, parts.notation, in_thought=in_thought)
-    num_turns, num_calls_before_turn = 1, 0
-    while (num_left := settings.max_tokens - trajectory.num_response) > 0:
-        sampling = Sampling(
-            max_tokens=min(settings.max_segment_length, num_left),
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            seed=trajectory.seed,
-        )
-        completion = await parts.engine.sample(number, trajectory.token_ids, sampling, stopper=watch)
-        trajectory.add_sampled(completion)
-        if calls := watch.take():
-            calls_left = settings.max_tool_calls_per_cot - (trajectory.num_calls - num_calls_before_turn)
-            events = await parts.toolbox.run(calls, trajectory.task, calls_left=calls_left)
-            if not _add_results(parts, trajectory, events):
-                return StopReason.LENGTH
-            watch.resume()
-        elif completion.finish is Finish.END:
-            reply = await environment.reply(trajectory)
-            if reply is None:
-                return StopReason.ANSWERED
-            if num_turns >= settings.max_turns:
+class Episode:
+    """One episode on its way, turn by turn: `take_turn`, then `run_calls` or `reply`, and so on. `run` does them all.
+
+    A turn is one answer of the policy. A notation that stops at calls has its results written into the same turn; with
+    any other, a turn that asks for tools ends, and `calls` holds what it asked for.
+    """
+
+    def __init__(self, parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
+        self.trajectory = trajectory
+        self.calls: list[ParsedAction] = []
+        """Calls of the turn that just ended, still to be run."""
+        self._parts = parts
+        self._number = number
+        self._num_calls_before_reply = 0
+        self._answers: list[Mapping[str, str]] = []
+        """The conversation after the first messages, thoughts left out: what a later segment begins with."""
+        self._first_action: ParsedAction | None = None
+        self._first_call = ToolCall()
+        self._begin_turn()
+
+    async def run(self, environment: EpisodeEnvironment) -> StopReason:
+        """Turn after turn until the episode ends, and why it did."""
+        reason = None
+        while reason is None:
+            reason = await self.take_turn() or await self._go_on(environment)
+        if self.trajectory.turns and reason is StopReason.ANSWERED:
+            self.trajectory.turns[-1].done = True
+        return reason
+
+    async def take_turn(self) -> StopReason | None:
+        """Sample until the answer ends (None) or the budget of tokens is spent (LENGTH)."""
+        parts, trajectory, settings = self._parts, self.trajectory, self._parts.settings
+        while (num_left := settings.max_tokens - trajectory.num_response) > 0:
+            sampling = Sampling(
+                max_tokens=min(settings.max_segment_length, num_left),
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                seed=_segment_seed(trajectory),
+            )
+            completion = await parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
+            trajectory.add_sampled(completion)
+            has_ended = completion.finish is Finish.END
+            calls = self._watch.take() if has_ended or parts.notation.stops_at_call else []
+            if calls and not self._first_action:
+                self._first_action = calls[0]
+            if calls and parts.notation.stops_at_call:
+                if not await self._run_in_text(calls):
+                    break
+            elif has_ended:
+                self.calls = calls
+                self._end_turn()
+                return None
+            elif not completion.token_ids:
+                break
+        self._end_turn()
+        return StopReason.LENGTH
+
+    async def run_calls(self) -> bool:
+        """Run the calls of the turn that ended and put their results into the conversation; False where they do not fit."""
+        events = await self._events(self.calls)
+        self.calls = []
+        turn = self.trajectory.turns[-1]
+        turn.tool_call = events[0].call
+        results = [self._parts.notation.render_results([event]) for event in events]
+        turn.observation = "\n".join(results)
+        messages = [{"role": "tool", "content": result} for result in results]
+        self._remember(turn, messages)
+        token_ids = self._following(messages)
+        fits = self._fits(token_ids)
+        self.trajectory.add_results(events, token_ids if fits else [])
+        if fits:
+            self._begin_turn()
+        return fits
+
+    def reply(self, words: str) -> bool:
+        """Put a chat turn of the user or the environment into the conversation; False where it does not fit."""
+        self.trajectory.turns[-1].observation = words
+        messages = [{"role": "user", "content": words}]
+        self._remember(self.trajectory.turns[-1], messages)
+        if self._parts.settings.keep_thoughts:
+            token_ids = self._following(messages)
+            if not self._fits(token_ids):
+                return False
+            self.trajectory.add_reply(token_ids)
+        else:
+            first = self._parts.messages(self.trajectory.task)
+            self.trajectory.begin_segment(self._parts.renderer.prompt([*first, *self._answers]))
+        self._num_calls_before_reply = self.trajectory.num_calls
+        self._begin_turn()
+        return True
+
+    async def _go_on(self, environment: EpisodeEnvironment) -> StopReason | None:
+        """After a complete turn: its calls are run, or the environment is asked. None where another turn follows."""
+        is_last = len(self.trajectory.turns) >= self._parts.settings.max_turns
+        if self.calls:
+            if is_last:
                 return StopReason.MAX_TURNS
-            if not _add_reply(parts, trajectory, reply):
-                return StopReason.LENGTH
-            in_thought = parts.renderer.opens_thought(trajectory.token_ids)
-            watch = TokenWatch(parts.renderer, parts.notation, in_thought=in_thought)
-            num_turns, num_calls_before_turn = num_turns + 1, trajectory.num_calls
-        elif not completion.token_ids:
-            return StopReason.LENGTH
-    return StopReason.LENGTH
+            return None if await self.run_calls() else StopReason.LENGTH
+        words = await environment.reply(self.trajectory)
+        if words is None:
+            return StopReason.ANSWERED
+        if is_last:
+            return StopReason.MAX_TURNS
+        return None if self.reply(words) else StopReason.LENGTH
+
+    def _begin_turn(self) -> None:
+        in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids)
+        self._watch = TokenWatch(self._parts.renderer, self._parts.notation, in_thought=in_thought)
+        self._first_action, self._first_call = None, ToolCall()
+        self._begun_at = len(self.trajectory.token_ids)
+
+    def _end_turn(self) -> None:
+        """Record the turn, unless nothing was written in it."""
+        trajectory, renderer = self.trajectory, self._parts.renderer
+        spans = [s for s in trajectory.spans if s.kind is SpanKind.SAMPLED and s.start >= self._begun_at]
+        if not spans:
+            return
+        runs = [trajectory.token_ids[span.start : span.end] for span in spans]
+        if runs[-1][-1] in renderer.eos_token_ids:
+            runs[-1] = runs[-1][:-1]
+        trajectory.end_turn(
+            Turn(
+                turn_number=len(trajectory.turns),
+                model_output="\n".join(map(renderer.decode, runs)),
+                parsed_action=self._first_action,
+                tool_call=self._first_call,
+            )
+        )
+
+    def _remember(self, turn: Turn, messages: Sequence[Mapping[str, str]]) -> None:
+        answer = turn.model_output.rpartition(THINK_CLOSE)[2].strip()
+        self._answers += [{"role": "assistant", "content": answer}, *messages]
+
+    async def _run_in_text(self, calls: Sequence[ParsedAction]) -> bool:
+        """Run calls in mid-turn and write the results into the running text; False where they do not fit."""
+        events = await self._events(calls)
+        self._first_call = self._first_call or events[0].call
+        token_ids = self._parts.renderer.foreign(self._parts.notation.render_results(events))
+        fits = self._fits(token_ids)
+        self.trajectory.add_results(events, token_ids if fits else [])
+        if fits:
+            self._watch.resume()
+        return fits
+
+    async def _events(self, calls: Sequence[ParsedAction]) -> list[ToolEvent]:
+        num_run = self.trajectory.num_calls - self._num_calls_before_reply
+        calls_left = self._parts.settings.max_tool_calls_per_cot - num_run
+        events = await self._parts.toolbox.run(calls, self.trajectory.task, calls_left=calls_left)
+        return [_bounded(event, self._parts) for event in events]
+
+    def _fits(self, token_ids: Sequence[int]) -> bool:
+        """Whether these tokens stay within the episode's budget."""
+        return self.trajectory.num_response + len(token_ids) <= self._parts.settings.max_tokens
+
+    def _following(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """What the chat template writes between the answer's end and the next answer."""
+        return self._parts.renderer.following(messages)
 
 
-def _add_results(parts: RolloutParts, trajectory: Trajectory, events: Sequence[ToolEvent]) -> bool:
-    """Put the results into the context. False where they do not fit: then the events are recorded without any tokens."""
-    events = [_bounded(event, parts) for event in events]
-    token_ids = parts.renderer.foreign(parts.notation.render_results(events))
-    fits = trajectory.num_response + len(token_ids) <= parts.settings.max_tokens
-    trajectory.add_results(events, token_ids if fits else [])
-    return fits
+def _segment_seed(trajectory: Trajectory) -> int:
+    """Draws are made from (seed, position); the positions of a later segment begin anew, so its seed is another."""
+    number = len(trajectory.segments) - 1
+    return (trajectory.seed ^ number * 0x9E3779B97F4A7C15) & (2**63 - 1) if number else trajectory.seed
 
 
 def _bounded(event: ToolEvent, parts: RolloutParts) -> ToolEvent:
@@ -203,28 +350,3 @@ def _bounded(event: ToolEvent, parts: RolloutParts) -> ToolEvent:
     if words == event.call.result:
         return event
     return dataclasses.replace(event, call=dataclasses.replace(event.call, result=words))
-
-
-def _add_reply(parts: RolloutParts, trajectory: Trajectory, reply: str) -> bool:
-    """Put a chat turn into the context. False where it does not fit."""
-    token_ids = _reply_ids(parts.renderer, reply)
-    if trajectory.num_response + len(token_ids) > parts.settings.max_tokens:
-        return False
-    trajectory.add_reply(token_ids)
-    return True
-
-
-def _reply_ids(renderer: Renderer, reply: str) -> list[int]:
-    """What the chat template writes between an answer's end-of-sequence token and the next answer.
-
-    Found as the difference of two short conversations, so that the episode's own tokens are never encoded again.
-    """
-    spoken = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    before = renderer.prompt(spoken, add_generation_prompt=False)
-    after = renderer.prompt([*spoken, {"role": "user", "content": reply}])
-    if after[: len(before)] != before:
-        raise SettingsError(
-            "the chat template rewrites earlier turns when a turn is added; it cannot carry chat replies"
-        )
-    ends = [index for index, token_id in enumerate(before) if token_id in renderer.eos_token_ids]
-    return after[ends[-1] + 1 :] if ends else after[len(before) :]

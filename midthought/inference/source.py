@@ -6,9 +6,12 @@ import asyncio
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
+from midthought.errors import SettingsError
 from midthought.inference.local import LocalEngine
+from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeStart, RolloutParts, run_episodes
 from midthought.tools.schedule import Toolbox
 from midthought.types import RolloutData, Task, Trajectory
@@ -22,9 +25,21 @@ class LocalSource:
         self._engine = engine
         self._seed = seed
 
-    def rollout(self, tasks: Sequence[Task], *, iteration: int, group_size: int = 1) -> RolloutData:
-        """One training episode per task; every `group_size` in a row are one group."""
-        return self._run(self.parts, tasks, f"train-{iteration}", group_size)
+    def rollout(
+        self,
+        tasks: Sequence[Task],
+        *,
+        iteration: int,
+        group_size: int = 1,
+        attempt: int = 0,
+        greedy: bool = False,
+    ) -> RolloutData:
+        """One training episode per task; every `group_size` in a row are one group.
+
+        `attempt` counts the batches of one iteration, each with seeds of its own; `greedy` samples at temperature 0.
+        """
+        purpose = f"train-{iteration}" + (f"-{attempt}" if attempt else "")
+        return self._run(self._at(0.0) if greedy else self.parts, tasks, purpose, group_size)
 
     def evaluate(
         self,
@@ -35,13 +50,16 @@ class LocalSource:
         on_finished: Callable[[Trajectory], None] | None = None,
     ) -> list[Trajectory]:
         """One episode per task with another toolbox or temperature; 0 is greedy."""
-        settings = dataclasses.replace(self.parts.settings, temperature=temperature, top_p=1.0)
-        parts = dataclasses.replace(self.parts, toolbox=toolbox or self.parts.toolbox, settings=settings)
+        parts = dataclasses.replace(self._at(temperature), toolbox=toolbox or self.parts.toolbox)
         return self._run(parts, tasks, "evaluation", 1, on_finished).trajectories
 
     def update_weights(self) -> None:
         """The policy was changed in place."""
         self._engine.update_weights()
+
+    def _at(self, temperature: float) -> RolloutParts:
+        settings = dataclasses.replace(self.parts.settings, temperature=temperature, top_p=1.0)
+        return dataclasses.replace(self.parts, settings=settings)
 
     def _run(
         self,
@@ -57,8 +75,30 @@ class LocalSource:
             EpisodeStart(task=task, seed=_seed(self._seed, purpose, number), group=number // group_size)
             for number, task in enumerate(tasks)
         ]
-        trajectories = asyncio.run(run_episodes(parts, starts, on_finished=on_finished))
+        trajectories = _wait_for(run_episodes(parts, starts, on_finished=on_finished))
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
+
+
+def _wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
+    """Run them in this thread, or in one of their own where a loop runs here already (notebooks)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(episodes)
+    loop = PrivateLoop("midthought-rollout")
+    try:
+        return loop.run(episodes)
+    finally:
+        loop.close()
+
+
+def require_local(backend: str) -> None:
+    """Raise SettingsError for an engine that training cannot sample from: it must hold the weights that are trained."""
+    if backend != "local":
+        raise SettingsError(
+            f"inference.backend={backend!r}: training samples from the weights that it changes, which only 'local' holds; "
+            "set inference.backend to 'local', or generate with create_inference_engine"
+        )
 
 
 def _seed(*parts: object) -> int:

@@ -263,6 +263,7 @@ class EveryFew:
 
     name = "every_few"
     fence_may_hold_call = False
+    stops_at_call = True
 
     def __init__(self, num_pieces: int = 5, num_calls: int = 2, words: Sequence[str] = ("tide",)) -> None:
         self._num_pieces, self._num_calls, self._words = num_pieces, num_calls, list(words)

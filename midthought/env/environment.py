@@ -1,0 +1,262 @@
+"""`BaseEnvironment`: what users extend to give the policy a world. It counts steps, rewards and ends for them.
+
+Knows nothing of models, tokens or the rollout loop (see `midthought.env.episode`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self
+
+from midthought.config import EnvironmentConfig
+from midthought.errors import SettingsError, UserError
+
+StepResult = tuple[str, float, bool, dict[str, Any]]
+"""(observation, reward, done, info) of one step."""
+
+_WATCHED = "_is_watched"
+_running: ContextVar[tuple[BaseEnvironment, ...]] = ContextVar("midthought_running_environments", default=())
+"""Environments whose `reset` or `step` called whoever is running now."""
+
+
+class EpisodeError(UserError, RuntimeError):
+    """An environment or reward function that does not keep its contract."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far an episode is."""
+
+    has_begun: bool = False
+    is_done: bool = False
+    num_steps: int = 0
+    reward: float = 0.0
+    observation: str = ""
+
+
+class BaseEnvironment(ABC):
+    """A world that speaks text. Extend it: write `reset` and `step`, either of them plain or `async def`.
+
+    One instance holds one episode at a time. Everything else is counted here, whether or not the subclass calls
+    `super().__init__`: `is_done()`, `get_episode_reward()`, `get_step_count()`. `config.max_steps` ends an episode with
+    `done` and `info["truncated"] = True`. `reset` may take a `seed`: training gives it one. `info["success"]`, where it
+    is ever set, is counted by `episode_statistics`.
+
+    For groups of episodes that begin alike, `copy.deepcopy` must give an independent environment in the same state.
+
+    >>> class Guess(BaseEnvironment):
+    ...     def reset(self) -> str:
+    ...         return "Guess a digit."
+    ...     def step(self, action: str) -> tuple[str, float, bool, dict]:
+    ...         is_right = action == "7"
+    ...         return ("Right." if is_right else "Wrong."), float(is_right), is_right, {"success": is_right}
+    >>> world = Guess()
+    >>> world.reset(), world.step("3")[0], world.step("7")[0]
+    ('Guess a digit.', 'Wrong.', 'Right.')
+    >>> world.is_done(), world.get_episode_reward(), world.get_step_count()
+    (True, 1.0, 2)
+    """
+
+    config: EnvironmentConfig
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        self = super().__new__(cls)
+        self.config = EnvironmentConfig()
+        self._episode_so_far = _Progress()
+        return self
+
+    def __init__(self, config: EnvironmentConfig | None = None) -> None:
+        """Raises SettingsError where `config` is no EnvironmentConfig."""
+        if config is None:
+            return
+        if not isinstance(config, EnvironmentConfig):
+            raise SettingsError(
+                f"{type(self).__name__} takes an EnvironmentConfig (config.environment), got a {type(config).__name__}"
+            )
+        self.config = config
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Put the counting around `reset` and `step`, wherever the class has them from."""
+        super().__init_subclass__(**options)
+        for name, before, after in (("reset", _before_reset, _after_reset), ("step", _before_step, _after_step)):
+            method = getattr(cls, name)
+            if not getattr(method, "__isabstractmethod__", False) and not hasattr(method, _WATCHED):
+                setattr(cls, name, _watched(method, before, after))
+
+    @abstractmethod
+    def reset(self) -> str | Awaitable[str]:
+        """Begin an episode and give its first observation. An optional parameter `seed: int` fixes what is random."""
+
+    @abstractmethod
+    def step(self, action: str) -> StepResult | Awaitable[StepResult]:
+        """Do what the policy wrote (its answer, without the thought) and give `(observation, reward, done, info)`.
+
+        Around every implementation stands a check. EpisodeError: no `reset` before it, the episode has ended, or what it
+        returned is no such tuple, with a text, a finite number, a truth value and a mapping.
+        """
+
+    def get_state_description(self) -> str:
+        """The present state for people to read; the last observation where this is not overridden."""
+        return self._episode_so_far.observation
+
+    def get_prompt_prefix(self) -> str:
+        """What the policy is told before the first observation: the rules. Empty where this is not overridden."""
+        return ""
+
+    def is_done(self) -> bool:
+        """True after the step that ended the episode, until the next `reset`."""
+        return self._episode_so_far.is_done
+
+    def get_episode_reward(self) -> float:
+        """Sum of the rewards since the last `reset`."""
+        return self._episode_so_far.reward
+
+    def get_step_count(self) -> int:
+        """Steps since the last `reset`. A step that raised is not counted."""
+        return self._episode_so_far.num_steps
+
+
+# -- the counting around reset and step ------------------------------------------------------------------------
+
+
+def _watched(
+    method: Callable[..., Any],
+    before: Callable[[BaseEnvironment], None],
+    after: Callable[[BaseEnvironment, Any], Any],
+) -> Callable[..., Any]:
+    """`method` between `before` and `after`. What it calls of itself (`super().step`, `self.reset`) passes through bare."""
+
+    async def finish(self: BaseEnvironment, result: Awaitable[Any]) -> Any:
+        with _inside(self):
+            outcome = await result
+        return after(self, outcome)
+
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def watched(self: BaseEnvironment, *args: Any, **options: Any) -> Any:
+            if _is_inside(self):
+                return await method(self, *args, **options)
+            before(self)
+            return await finish(self, method(self, *args, **options))
+
+    else:
+
+        @functools.wraps(method)
+        def watched(self: BaseEnvironment, *args: Any, **options: Any) -> Any:
+            if _is_inside(self):
+                return method(self, *args, **options)
+            before(self)
+            with _inside(self):
+                outcome = method(self, *args, **options)
+            return finish(self, outcome) if inspect.isawaitable(outcome) else after(self, outcome)
+
+    setattr(watched, _WATCHED, True)
+    return watched
+
+
+def _is_inside(environment: BaseEnvironment) -> bool:
+    return any(running is environment for running in _running.get())
+
+
+@contextmanager
+def _inside(environment: BaseEnvironment) -> Iterator[None]:
+    token = _running.set((*_running.get(), environment))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def _before_reset(environment: BaseEnvironment) -> None:
+    if not isinstance(environment.config, EnvironmentConfig):
+        raise SettingsError(
+            f"{type(environment).__name__}.config must be an EnvironmentConfig, got {_shown(environment.config)}; "
+            "subclass EnvironmentConfig for settings of your own, or keep them under another name"
+        )
+    environment._episode_so_far = _Progress()
+
+
+def _after_reset(environment: BaseEnvironment, observation: Any) -> str:
+    if not isinstance(observation, str):
+        hint = " (Gymnasium's reset returns a pair; return its first part)" if isinstance(observation, tuple) else ""
+        raise EpisodeError(
+            f"{type(environment).__name__}.reset must return the first observation, a str{hint}; "
+            f"it returned {_shown(observation)}"
+        )
+    environment._episode_so_far = _Progress(has_begun=True, observation=observation)
+    return observation
+
+
+def _before_step(environment: BaseEnvironment) -> None:
+    name, progress = type(environment).__name__, environment._episode_so_far
+    if not progress.has_begun:
+        raise EpisodeError(f"{name}.step was called before reset; call reset() first")
+    if progress.is_done:
+        raise EpisodeError(f"{name}.step: the episode ended after {progress.num_steps} steps; call reset() first")
+
+
+def _after_step(environment: BaseEnvironment, outcome: Any) -> StepResult:
+    name, progress = type(environment).__name__, environment._episode_so_far
+    observation, reward, done, info = _checked(name, outcome)
+    progress.num_steps += 1
+    progress.reward += reward
+    max_steps = environment.config.max_steps
+    if not done and max_steps is not None and progress.num_steps >= max_steps:
+        done, info = True, {**info, "truncated": True}
+    progress.is_done, progress.observation = done, observation
+    return observation, reward, done, info
+
+
+def _checked(name: str, outcome: Any) -> StepResult:
+    if isinstance(outcome, tuple) and len(outcome) == 5:
+        raise EpisodeError(
+            f"{name}.step returned 5 values, as Gymnasium's (observation, reward, terminated, truncated, info); "
+            'return (observation, reward, terminated or truncated, info), with info["truncated"] = truncated'
+        )
+    if not isinstance(outcome, tuple) or len(outcome) != 4:
+        raise EpisodeError(
+            f"{name}.step must return the tuple (observation, reward, done, info); it returned {_shown(outcome)}"
+        )
+    observation, reward, done, info = outcome
+    if not isinstance(observation, str):
+        raise EpisodeError(f"{name}.step: the observation must be a str, got {_shown(observation)}; turn it into text")
+    if not isinstance(flag := _plain(done), bool):
+        raise EpisodeError(f"{name}.step: done must be True or False, got {_shown(done)}")
+    if not isinstance(info, Mapping):
+        raise EpisodeError(f"{name}.step: info must be a mapping, got {_shown(info)}; return {{}} for none")
+    return observation, finite_number(reward, f"{name}.step: the reward"), flag, dict(info)
+
+
+def finite_number(value: Any, what: str) -> float:
+    """`value` as a float; scalars of numpy and torch will do. EpisodeError naming `what` where it is no finite number."""
+    plain = _plain(value)
+    try:
+        number = float(plain) if isinstance(plain, int | float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise EpisodeError(f"{what} must be a finite number, got {_shown(value)}")
+    return number
+
+
+def _plain(value: Any) -> Any:
+    """Scalars of numpy and torch as Python's own; anything else as it is."""
+    if not callable(getattr(value, "item", None)):
+        return value
+    try:
+        return value.item()
+    except (TypeError, ValueError, RuntimeError):  # an array of several values
+        return value
+
+
+def _shown(value: Any) -> str:
+    return f"{reprlib.repr(value)} ({type(value).__name__})"

@@ -1,0 +1,134 @@
+"""Several servers of one model: which of them takes the next request, and which rest after a failure.
+
+Knows addresses, loads and times; nothing of HTTP, tokens or episodes' contents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from midthought.errors import SettingsError
+from midthought.inference.engine import Sampling
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a server's log-probabilities take into account beside the model."""
+
+    temperature: bool
+    nucleus: bool
+    """Renormalised over the tokens that `top_p` leaves."""
+
+    def covers(self, sampling: Sampling) -> bool:
+        """Whether they are those of the distribution that is sampled from; greedy ones are those at temperature 1."""
+        if sampling.temperature == 0:
+            return True
+        return (self.temperature or sampling.temperature == 1) and (self.nucleus or sampling.top_p == 1)
+
+
+@dataclass(slots=True, eq=False)
+class Endpoint:
+    """One server: its address, what it said of itself, and how it fares. Times are those of `time.monotonic`."""
+
+    url: str
+    model: str | None = None
+    """The name that it serves our model under; None until it was asked."""
+    max_seq_len: int = 0
+    recording: Recording | None = None
+    """None until it was tried out."""
+    num_taken: int = 0
+    """Requests that it has, or that wait for their turn with it."""
+    num_failures: int = 0
+    """In a row, without a token between; those of one outage counted once."""
+    failed_at: float = 0.0
+    resting_until: float = 0.0
+    """After a failure; a token from it ends the rest."""
+    busy_until: float = 0.0
+    """As it asked for itself; only time ends this."""
+    last_error: str = ""
+
+    @property
+    def free_at(self) -> float:
+        return max(self.resting_until, self.busy_until)
+
+
+class Endpoints:
+    """The servers of one engine. An episode stays with its server, whose prefix cache holds it, as long as that lives.
+
+    A server that fails rests for `pause_seconds`, twice as long after each further failure in a row, at most
+    `max_pause_seconds`; then it is tried again. All with jitter.
+    """
+
+    def __init__(self, urls: Sequence[str], *, pause_seconds: float, max_pause_seconds: float) -> None:
+        self.all = tuple(Endpoint(url) for url in dict.fromkeys(map(_clean, urls)))
+        if not self.all:
+            raise SettingsError("base_url names no server; write http://HOST:PORT, or a list of such")
+        self._pause_seconds = pause_seconds
+        self._max_pause_seconds = max_pause_seconds
+        self._home: dict[int, Endpoint] = {}
+
+    async def take(self, episode: int) -> Endpoint:
+        """The server of this episode's next request; while all rest, wait for the first that is free again."""
+        while not (free := [endpoint for endpoint in self.all if endpoint.free_at <= time.monotonic()]):
+            rest = min(endpoint.free_at for endpoint in self.all) - time.monotonic()
+            await asyncio.sleep(max(0.0, rest) + random.uniform(0.0, self._pause_seconds))
+        endpoint = self._home.get(episode)
+        if endpoint not in free:
+            endpoint = min(free, key=lambda candidate: candidate.num_taken)
+            self._home[episode] = endpoint
+        return endpoint
+
+    def forget(self, episode: int) -> None:
+        """The episode has ended, or begins."""
+        self._home.pop(episode, None)
+
+    def succeeded(self, endpoint: Endpoint) -> None:
+        """It gave a token."""
+        endpoint.num_failures = 0
+        endpoint.resting_until = 0.0
+
+    def failed(
+        self, endpoint: Endpoint, reason: str, *, begun_at: float, is_busy: bool = False, wait_seconds: float = 0.0
+    ) -> None:
+        """A request that was sent at `begun_at` came to nothing: let the server rest, once for all that fail together.
+
+        One that says that it `is_busy` is left alone even while tokens come from it, for `wait_seconds` where it asks for
+        a time.
+        """
+        endpoint.last_error = reason
+        now = time.monotonic()
+        if begun_at < endpoint.failed_at:
+            return
+        logger.warning("%s: %s", endpoint.url, reason)
+        endpoint.failed_at = now
+        endpoint.num_failures += 1
+        pause = self._pause_seconds * 2 ** min(endpoint.num_failures - 1, 30)
+        pause = min(pause, self._max_pause_seconds) * random.uniform(0.5, 1.0)
+        if is_busy:
+            endpoint.busy_until = now + min(wait_seconds or pause, self._max_pause_seconds)
+        else:
+            endpoint.resting_until = now + pause
+
+
+def _clean(url: str) -> str:
+    """The address without the path of its OpenAI routes, which users tend to write."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_address = is_address and not (parts.query or parts.fragment or re.search(r"\s", url))
+    except (ValueError, AttributeError, TypeError):
+        is_address = False
+    if not is_address:
+        raise SettingsError(f"base_url={url!r} is no address; write http://HOST:PORT")
+    if parts.username or parts.password:
+        raise SettingsError(f"the base_url of {parts.hostname} holds a password; name its variable as api_key_env")
+    return url.rstrip("/").removesuffix("/v1")

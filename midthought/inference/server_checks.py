@@ -1,0 +1,93 @@
+"""What must be known of a model server before it is trusted: its models, its tokenizer, what its log-probabilities mean.
+
+Asks through functions that it is given; knows nothing of connections or episodes.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from midthought.errors import SettingsError
+from midthought.inference.endpoints import Endpoint, Recording
+from midthought.inference.server_streams import Interrupted, refusal
+
+if TYPE_CHECKING:
+    import httpx
+
+Ask = Callable[[str, str, Any], Awaitable["httpx.Response"]]
+"""(method, path, JSON body or None) -> the answer."""
+
+_NUM_PROBE_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+async def find_model(ask: Ask, url: str, model: str) -> tuple[str, int | None]:
+    """The name that the server gives to the model named or loaded from `model`, and its longest sequence if it says so.
+
+    Raises SettingsError, naming what is served, where it is another; Interrupted where no model server answers.
+    """
+    answer = await ask("GET", "/v1/models", None)
+    if answer.status_code != 200:
+        raise refusal(answer)
+    try:
+        cards = [(str(card["id"]), card.get("root"), card.get("max_model_len")) for card in answer.json()["data"]]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise Interrupted("what answers there is no model server") from None
+    for name, root, length in cards:
+        is_same_path = isinstance(root, str) and os.path.realpath(root) == os.path.realpath(model)
+        if name == model or is_same_path:
+            return name, length if isinstance(length, int) else None
+    served = ", ".join(repr(name) for name, _, _ in cards) or "nothing"
+    raise SettingsError(f"{url} does not serve {model!r} but {served}; give the right one as served_model_name")
+
+
+async def compare_tokenizers(ask: Ask, url: str, model: str, text: str, token_ids: Sequence[int]) -> None:
+    """Raise SettingsError where the server makes other tokens of the text; warn where it does not say."""
+    answer = await ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
+    try:
+        theirs = list(answer.json()["tokens"]) if answer.status_code == 200 else None
+    except (ValueError, LookupError, TypeError):
+        theirs = None
+    if theirs is None:
+        warnings.warn(f"{url} does not tell how it tokenizes; make sure that it has our tokenizer", stacklevel=2)
+    elif theirs != list(token_ids):
+        pairs = enumerate(zip(theirs, token_ids, strict=False))
+        place = next((number for number, pair in pairs if pair[0] != pair[1]), min(len(theirs), len(token_ids)))
+        raise SettingsError(
+            f"{url} has another tokenizer than ours: it makes {len(theirs)} tokens of a text of ours that has "
+            f"{len(token_ids)}, first another one at {place}; start it on the folder that holds our tokenizer"
+        )
+
+
+async def try_recording(
+    logprob: Callable[[Sequence[int], float, float], Awaitable[float]], prompt: Sequence[int]
+) -> Recording:
+    """Find out what a server's log-probabilities take into account.
+
+    The most probable token is drawn twice: at temperature 1, and from a nucleus of one at temperature 2. The second
+    log-probability is 0 where the nucleus counts, and otherwise differs from the first where the temperature counts.
+    A prompt that leaves no doubt about its next token shows nothing, so shorter beginnings of it are tried first.
+
+    Args:
+        logprob: (prompt, temperature, top_p) -> what the server records for the next token.
+    """
+    for num_tokens in _NUM_PROBE_TOKENS:
+        beginning = prompt[:num_tokens]
+        plain = await logprob(beginning, 0.0, 1.0)
+        if plain < -0.1 or num_tokens >= len(prompt):
+            break
+    other = await logprob(beginning, 2.0, 1e-6)
+    has_nucleus = plain < -0.1 and other > -1e-3
+    return Recording(temperature=has_nucleus or abs(other - plain) > 0.02, nucleus=has_nucleus)
+
+
+def warn_of_recording(endpoint: Endpoint, temperature: float, top_p: float) -> None:
+    """Say that what is sampled in this way is recorded with NaN."""
+    warnings.warn(
+        f"{endpoint.url} does not give the log-probabilities of what is sampled at temperature={temperature:g}, "
+        f"top_p={top_p:g}: NaN stands for them, and training leaves such tokens out. Sample at temperature 1 and top_p 1, "
+        "or start vLLM with --logprobs-mode processed_logprobs",
+        stacklevel=2,
+    )

@@ -1,0 +1,396 @@
+"""What users write is little; what is counted around it is right, whatever they write."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.config import ConfigStore, EnvironmentConfig
+from midthought.env.environment import BaseEnvironment, EpisodeError
+from midthought.errors import SettingsError
+
+
+class Script(BaseEnvironment):
+    """Gives the rewards that it was told to, one a step, and ends after the last."""
+
+    def __init__(self, *rewards: float, config: EnvironmentConfig | None = None) -> None:
+        super().__init__(config)
+        self.rewards = list(rewards)
+        self.heard: list[str] = []
+
+    def reset(self) -> str:
+        self.left = list(self.rewards)
+        return "begin"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        self.heard.append(action)
+        reward = self.left.pop(0)
+        return f"after {action}", reward, not self.left, {}
+
+
+class Returning(BaseEnvironment):
+    """Its `step` gives whatever it was told to."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    def reset(self) -> str:
+        return "begin"
+
+    def step(self, action: str) -> Any:
+        return self.outcome
+
+
+def limited(max_steps: int | None) -> EnvironmentConfig:
+    return EnvironmentConfig(max_steps=max_steps)
+
+
+def test_steps_rewards_and_the_end_are_counted():
+    world = Script(1.0, -0.5)
+    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (False, 0, 0.0)
+    assert world.reset() == "begin" and world.get_state_description() == "begin"
+    assert world.step("a") == ("after a", 1.0, False, {})
+    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (False, 1, 1.0)
+    assert world.step("b") == ("after b", -0.5, True, {}) and world.get_state_description() == "after b"
+    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (True, 2, 0.5)
+    world.reset()
+    assert (world.is_done(), world.get_step_count(), world.get_episode_reward()) == (False, 0, 0.0)
+    assert world.get_prompt_prefix() == ""
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
+def test_the_episode_reward_is_the_sum_of_the_steps(rewards):
+    world = Script(*rewards)
+    world.reset()
+    for _ in rewards:
+        assert not world.is_done()
+        world.step("go")
+    assert world.is_done() and world.get_step_count() == len(rewards)
+    assert world.get_episode_reward() == pytest.approx(math.fsum(rewards))
+
+
+def test_a_subclass_that_never_calls_the_base_constructor_is_counted_too():
+    world = Returning(("seen", 2, False, {}))
+    world.reset()
+    assert world.step("go") == ("seen", 2.0, False, {}) and world.get_step_count() == 1
+    assert world.config == EnvironmentConfig()
+
+
+def test_a_step_through_super_is_counted_once_however_deep():
+    class Middle(Script):
+        def step(self, action):
+            observation, reward, done, info = super().step(action)
+            return observation.upper(), 2 * reward, done, info
+
+        def reset(self):
+            return super().reset() + "!"
+
+    class Outer(Middle):
+        def step(self, action):
+            observation, reward, done, info = super().step(action)
+            return observation, reward + 1, done, {"by": "outer"}
+
+    world = Outer(1.0, 1.0)
+    assert world.reset() == "begin!"
+    assert world.step("a") == ("AFTER A", 3.0, False, {"by": "outer"})
+    assert (world.get_step_count(), world.get_episode_reward()) == (1, 3.0)
+
+
+def test_a_step_that_comes_from_a_mixin_is_counted_and_checked():
+    class Loud:
+        def step(self, action):
+            return super().step(action.upper())
+
+    class Loudly(Loud, Script):
+        pass
+
+    world = Loudly(1.0)
+    world.reset()
+    assert world.step("a")[0] == "after A" and world.get_step_count() == 1
+
+
+def test_what_an_environment_calls_of_itself_is_its_own_affair():
+    """A step that begins anew for itself is a step all the same, and a reset that steps is no step."""
+
+    class Restless(Script):
+        def reset(self):
+            super().reset()
+            return self.step("look")[0]
+
+        def step(self, action):
+            outcome = super().step(action)
+            if outcome[2]:
+                super().reset()
+            return outcome
+
+    world = Restless(0.0, 1.0, 2.0)
+    assert world.reset() == "after look" and world.get_step_count() == 0
+    world.step("a")
+    assert world.step("b")[2] and world.is_done() and world.get_step_count() == 2
+    assert world.get_episode_reward() == 3.0
+
+
+def test_an_environment_inside_another_keeps_its_own_count():
+    class Wrapper(BaseEnvironment):
+        def __init__(self, inner):
+            self.inner = inner
+
+        def reset(self):
+            return self.inner.reset()
+
+        def step(self, action):
+            observation, reward, done, info = self.inner.step(action)
+            return observation, reward / 2, done, info
+
+    world = Wrapper(Script(1.0, 1.0))
+    world.reset()
+    world.step("a")
+    assert (world.get_episode_reward(), world.inner.get_episode_reward(), world.inner.get_step_count()) == (0.5, 1.0, 1)
+
+
+def test_asynchronous_environments_are_counted_when_awaited():
+    class Later(BaseEnvironment):
+        async def reset(self):
+            await asyncio.sleep(0)
+            return "begin"
+
+        async def step(self, action):
+            await asyncio.sleep(0)
+            return action, 1.0, action == "end", {}
+
+    class EvenLater(Later):
+        async def step(self, action):
+            observation, reward, done, info = await super().step(action)
+            return observation, reward + 1, done, info
+
+    async def play() -> EvenLater:
+        world = EvenLater()
+        assert await world.reset() == "begin"
+        assert await world.step("a") == ("a", 2.0, False, {})
+        await world.step("end")
+        with pytest.raises(EpisodeError, match="ended after 2 steps"):
+            await world.step("more")
+        return world
+
+    world = asyncio.run(play())
+    assert (world.get_step_count(), world.get_episode_reward(), world.is_done()) == (2, 4.0, True)
+
+
+def test_a_plain_step_that_hands_out_a_coroutine_is_counted_when_awaited():
+    class Relay(Script):
+        def step(self, action):
+            outcome = super().step(action)
+
+            async def later():
+                return outcome
+
+            return later()
+
+    async def play() -> Relay:
+        world = Relay(1.0, 1.0)
+        world.reset()
+        waiting = world.step("a")
+        assert world.get_step_count() == 0
+        await waiting
+        return world
+
+    assert asyncio.run(play()).get_step_count() == 1
+
+
+def test_two_asynchronous_environments_side_by_side_do_not_take_each_other_for_themselves():
+    class Slow(BaseEnvironment):
+        async def reset(self):
+            return "begin"
+
+        async def step(self, action):
+            await asyncio.sleep(0.001)
+            return action, 1.0, False, {}
+
+    async def play() -> list[Slow]:
+        worlds = [Slow(limited(None)) for _ in range(5)]
+        for world in worlds:
+            await world.reset()
+        for _ in range(3):
+            await asyncio.gather(*(world.step("a") for world in worlds))
+        return worlds
+
+    assert [world.get_step_count() for world in asyncio.run(play())] == [3] * 5
+
+
+def test_the_limit_on_steps_ends_the_episode_as_truncated():
+    world = Script(1.0, 1.0, 1.0, config=limited(2))
+    world.reset()
+    assert world.step("a")[2:] == (False, {})
+    assert world.step("b")[2:] == (True, {"truncated": True}) and world.is_done()
+
+
+def test_an_episode_that_ends_by_itself_at_the_limit_is_not_truncated():
+    world = Script(1.0, 1.0, config=limited(2))
+    world.reset()
+    world.step("a")
+    assert world.step("b")[2:] == (True, {})
+
+
+def test_without_a_limit_an_episode_goes_on():
+    world = Script(*[0.0] * 50, config=limited(None))
+    world.reset()
+    for _ in range(49):
+        assert not world.step("a")[2]
+
+
+def test_a_step_before_reset_and_one_after_the_end_are_refused():
+    world = Script(1.0)
+    with pytest.raises(EpisodeError, match=r"Script\.step was called before reset; call reset\(\) first"):
+        world.step("a")
+    world.reset()
+    world.step("a")
+    with pytest.raises(EpisodeError, match=r"Script\.step: the episode ended after 1 steps; call reset\(\) first"):
+        world.step("b")
+    assert world.heard == ["a"]
+
+
+def test_a_step_that_raises_is_not_counted_and_may_be_tried_again():
+    class Fragile(Script):
+        def step(self, action):
+            if action == "break":
+                raise ZeroDivisionError("broken")
+            return super().step(action)
+
+    world = Fragile(1.0, 1.0)
+    world.reset()
+    with pytest.raises(ZeroDivisionError, match="broken"):
+        world.step("break")
+    world.step("a")
+    assert world.get_step_count() == 1
+
+
+def test_after_a_reset_that_raised_there_is_no_episode():
+    class Once(Script):
+        def reset(self):
+            if self.heard:
+                raise OSError("no more worlds")
+            return super().reset()
+
+    world = Once(1.0, 1.0)
+    world.reset()
+    world.step("a")
+    with pytest.raises(OSError, match="no more worlds"):
+        world.reset()
+    assert world.get_step_count() == 0
+    with pytest.raises(EpisodeError, match="before reset"):
+        world.step("a")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "message"),
+    [
+        (None, r"Returning\.step must return the tuple \(observation, reward, done, info\); it returned None"),
+        ("seen", r"it returned 'seen' \(str\)"),
+        (("seen", 1.0, False), r"it returned \('seen', 1.0, False\) \(tuple\)"),
+        (["seen", 1.0, False, {}], r"\(list\)"),
+        (("seen", 1.0, False, False, {}), r"Gymnasium's .*return \(observation, reward, terminated or truncated, info\)"),
+        ((["seen"], 1.0, False, {}), r"the observation must be a str, got \['seen'\] \(list\)"),
+        ((None, 1.0, False, {}), "the observation must be a str, got None"),
+        (("seen", math.nan, False, {}), r"Returning\.step: the reward must be a finite number, got nan \(float\)"),
+        (("seen", math.inf, False, {}), "finite number, got inf"),
+        (("seen", 10**400, False, {}), "finite number, got 1000"),
+        (("seen", "1", False, {}), "finite number, got '1'"),
+        (("seen", None, False, {}), "finite number, got None"),
+        (("seen", np.array([1.0, 2.0]), False, {}), "finite number, got array"),
+        (("seen", 1.0, "no", {}), "done must be True or False, got 'no'"),
+        (("seen", 1.0, None, {}), "done must be True or False, got None"),
+        (("seen", 1.0, False, None), r"info must be a mapping, got None \(NoneType\); return \{\} for none"),
+    ],
+)
+def test_a_step_of_the_wrong_shape_is_named_with_its_remedy(outcome, message):
+    world = Returning(outcome)
+    world.reset()
+    with pytest.raises(EpisodeError, match=message):
+        world.step("go")
+    assert world.get_step_count() == 0 and not world.is_done()
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [(None, "must return the first observation, a str; it returned None"), (("seen", {}), "return its first part")],
+)
+def test_a_reset_of_the_wrong_shape_is_named_with_its_remedy(observation, message):
+    class Wrong(Script):
+        def reset(self):
+            return observation
+
+    with pytest.raises(EpisodeError, match=message):
+        Wrong().reset()
+
+
+def test_scalars_of_numpy_are_taken_as_numbers_and_truth_values():
+    world = Returning(("seen", np.float32(0.5), np.bool_(True), {"n": 1}))
+    world.reset()
+    outcome = world.step("go")
+    assert outcome == ("seen", 0.5, True, {"n": 1})
+    assert [type(part) for part in outcome] == [str, float, bool, dict]
+
+
+def test_reset_and_step_must_be_written():
+    class Half(BaseEnvironment):
+        def reset(self):
+            return "begin"
+
+    with pytest.raises(TypeError, match="abstract method '?step"):
+        Half()
+
+
+def test_the_whole_settings_in_place_of_the_section_are_refused():
+    with pytest.raises(SettingsError, match=r"Script takes an EnvironmentConfig \(config\.environment\), got a ConfigStore"):
+        Script(config=ConfigStore())
+
+
+def test_settings_that_were_overwritten_are_noticed_at_the_first_reset():
+    world = Script(1.0)
+    world.config = {"max_steps": 3}
+    with pytest.raises(SettingsError, match=r"Script\.config must be an EnvironmentConfig, got \{'max_steps': 3\}"):
+        world.reset()
+
+
+def test_settings_may_be_extended():
+    class Wider(EnvironmentConfig):
+        colour: str = "red"
+
+    assert Script(1.0, config=Wider(colour="blue")).config.colour == "blue"
+
+
+def test_a_deep_copy_has_the_same_counts_and_goes_its_own_way():
+    world = Script(1.0, 2.0, 3.0)
+    world.reset()
+    world.step("a")
+    twin = copy.deepcopy(world)
+    assert (twin.get_step_count(), twin.get_episode_reward(), twin.get_state_description()) == (1, 1.0, "after a")
+    twin.step("b")
+    twin.config.max_steps = 3
+    assert (world.get_step_count(), world.get_episode_reward(), world.heard) == (1, 1.0, ["a"])
+    assert world.config.max_steps == 10
+    assert world.step("c")[1] == 2.0 and twin.step("d")[1] == 3.0
+
+
+def test_an_environment_can_be_sent_to_another_process():
+    world = Script(1.0, 2.0)
+    world.reset()
+    world.step("a")
+    twin = pickle.loads(pickle.dumps(world))
+    assert twin.step("b")[1] == 2.0 and twin.get_episode_reward() == 3.0
+
+
+def test_an_environment_that_holds_a_lock_cannot_be_copied_and_python_says_why():
+    world = Script(1.0)
+    world.lock = threading.Lock()
+    with pytest.raises(TypeError, match="lock"):
+        copy.deepcopy(world)

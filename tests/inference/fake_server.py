@@ -1,0 +1,378 @@
+"""A model server in a thread of the test: it follows the documented protocols of vLLM and SGLang, and fails on command.
+
+Run as a program (`python fake_server.py --port …`) it is a vLLM server of its own process, for what starts servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import math
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+Policy = Callable[[list[int]], int]
+"""The ids so far -> the next one."""
+
+LINE_ENDS = "line\u2028ends\x85in\x0btext"
+"""What text readers take for line ends stands unescaped in the servers' JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong in one request for a completion."""
+
+    kind: Literal[
+        "status", "cut", "half_line", "clean_end", "garbage", "abort", "error_event", "stall", "slow_start", "no_tokens"
+    ]
+    after: int = 0
+    """Whole tokens that are sent before."""
+    status: int = 500
+    headers: dict[str, str] = field(default_factory=dict)
+    message: str = "out of order"
+    seconds: float = 0.0
+
+
+def hashed(context: Sequence[int], num_tokens: int) -> int:
+    """A policy without any state: the next token follows from all ids so far."""
+    return int.from_bytes(hashlib.blake2b(repr(list(context)).encode(), digest_size=8).digest()) % num_tokens
+
+
+class FakeServer:
+    """A context manager. Settings may be changed while it runs.
+
+    Args:
+        kind: whose protocol.
+        policy: writes the tokens.
+        logits: makes the server draw and record from softmax(logits) instead, the same everywhere, whatever `policy` says;
+            `records` says how: `model`, with its `temperature`, or all that is sampled from (`processed`).
+        server_eos: its own end-of-sequence tokens.
+        incremental: SGLang's events hold the new tokens only.
+        tokenize: for `/tokenize`; without it there is none.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["vllm", "sglang"] = "vllm",
+        policy: Policy = lambda context: hashed(context, 50),
+        *,
+        model: str = "tiny",
+        root: str = "/models/tiny",
+        max_model_len: int | None = 4096,
+        logprob: float = -0.5,
+        logits: Sequence[float] | None = None,
+        records: Literal["model", "temperature", "processed"] = "model",
+        server_eos: Sequence[int] = (),
+        chunk_size: int = 1,
+        incremental: bool = False,
+        token_seconds: float = 0.0,
+        tokenize: Callable[[str], list[int]] | None = None,
+        key: str = "",
+        port: int = 0,
+    ) -> None:
+        self.kind, self.policy, self.model, self.root = kind, policy, model, root
+        self.max_model_len, self.logprob, self.logits, self.records = max_model_len, logprob, logits, records
+        self.server_eos, self.chunk_size, self.incremental = server_eos, chunk_size, incremental
+        self.token_seconds, self.tokenize, self.key = token_seconds, tokenize, key
+        self.faults: list[Fault | None] = []
+        """One for each of the next requests for a completion, in their order; None lets one pass."""
+        self.always: Fault | None = None
+        """For every request that `faults` says nothing of."""
+        self.alter: Callable[[dict[str, Any]], dict[str, Any]] = lambda event: event
+        """Changes every event before it is sent."""
+        self.requests: list[dict[str, Any]] = []
+        """The bodies of the requests for completions."""
+        self.num_broken_off = 0
+        """Completions that the client did not wait for."""
+        self.num_running = self.max_running = 0
+        self.released = threading.Event()
+        self.lock = threading.Lock()
+        self._port = port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        return [body["prompt" if self.kind == "vllm" else "input_ids"] for body in self.requests]
+
+    def __enter__(self) -> FakeServer:
+        fake = self
+
+        class Handler(_Handler):
+            server_of_ours = fake
+
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 256
+            daemon_threads = True
+            allow_reuse_address = True
+
+        self._http = Server(("127.0.0.1", self._port), Handler)
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
+        self._http.shutdown()
+        self._http.server_close()
+
+    def next_fault(self) -> Fault | None:
+        with self.lock:
+            return self.faults.pop(0) if self.faults else self.always
+
+    def draw(self, context: list[int], temperature: float, top_p: float, seed: int) -> tuple[int, float]:
+        """The next token and what is recorded for it."""
+        if self.logits is None:
+            return self.policy(context), self.logprob
+        plain = _log_softmax(self.logits)
+        warm = _log_softmax([logit / (temperature or 1.0) for logit in self.logits])
+        order = sorted(range(len(warm)), key=lambda token_id: -warm[token_id])
+        kept, mass = [], 0.0
+        for token_id in order if temperature else order[:1]:
+            if mass < top_p:
+                kept.append(token_id)
+            mass += math.exp(warm[token_id])
+        token_id = kept[hashed([seed, *context], len(kept))]
+        renormalised = (
+            warm[token_id] - math.log(sum(math.exp(warm[other]) for other in kept)) if temperature else plain[token_id]
+        )
+        return token_id, {"model": plain, "temperature": warm}.get(self.records, {token_id: renormalised})[token_id]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_of_ours: FakeServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        fake = self.server_of_ours
+        if self.path == "/health":
+            self._answer(200, {})
+        elif self.path == "/v1/models" and self._has_key():
+            card = {"id": fake.model, "object": "model", "root": fake.root, "max_model_len": fake.max_model_len}
+            self._answer(200, {"object": "list", "data": [card]})
+        else:
+            self._answer(404, {"detail": "Not Found"})
+
+    def do_POST(self) -> None:
+        fake = self.server_of_ours
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._has_key():
+            return
+        if self.path == "/tokenize" and fake.tokenize is not None:
+            self._answer(200, {"tokens": fake.tokenize(body["prompt"])})
+        elif self.path == ("/v1/completions" if fake.kind == "vllm" else "/generate"):
+            with fake.lock:
+                fake.requests.append(body)
+                fake.num_running += 1
+                fake.max_running = max(fake.max_running, fake.num_running)
+            try:
+                self._complete(body, fake.next_fault())
+            except (BrokenPipeError, ConnectionResetError):
+                fake.num_broken_off += 1
+            finally:
+                with fake.lock:
+                    fake.num_running -= 1
+        else:
+            self._answer(404, {"detail": "Not Found"})
+
+    def _has_key(self) -> bool:
+        key = self.server_of_ours.key
+        if key and self.headers.get("Authorization") != f"Bearer {key}":
+            self._answer(401, {"error": "Unauthorized"})
+            return False
+        return True
+
+    def _complete(self, body: dict[str, Any], fault: Fault | None) -> None:
+        fake = self.server_of_ours
+        if fault is not None and fault.kind == "status":
+            self._answer(fault.status, {"error": {"message": fault.message}}, fault.headers)
+            return
+        if refused := _why_refused(fake, body):
+            self._answer(refused[0], {"error": {"message": refused[1]}})
+            return
+        if fault is not None and fault.kind == "slow_start":
+            fake.released.wait(fault.seconds)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        events = _vllm_events(fake, body) if fake.kind == "vllm" else _sglang_events(fake, body)
+        num_sent = 0
+        for num_tokens, event in events:
+            if fault is not None and fault.kind != "slow_start" and num_sent >= fault.after:
+                self._fail(fault, event)
+                return
+            fake.released.wait(fake.token_seconds * num_tokens)
+            self._send(b"data: " + json.dumps(fake.alter(event), ensure_ascii=False).encode() + b"\n\n")
+            num_sent += num_tokens
+        self._send(b"data: [DONE]\n\n")
+        self._send(b"")
+
+    def _fail(self, fault: Fault, event: dict[str, Any]) -> None:
+        fake = self.server_of_ours
+        line = b"data: " + json.dumps(event).encode()
+        if fault.kind == "cut":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif fault.kind == "half_line":
+            self._send(line[: len(line) // 2])
+            self._send(b"")
+        elif fault.kind == "clean_end":
+            self._send(b"")
+        elif fault.kind == "no_tokens":
+            self._send(b"data: [DONE]\n\n")
+            self._send(b"")
+        elif fault.kind == "garbage":
+            self._send(line[: len(line) // 2] + b"\n\n")
+        elif fault.kind == "abort":
+            self._send(b"data: " + json.dumps(_aborted(fake, event)).encode() + b"\n\n")
+        elif fault.kind == "error_event":
+            self._send(
+                b"data: " + json.dumps({"error": {"message": fault.message, "code": fault.status}}).encode() + b"\n\n"
+            )
+        elif fault.kind == "stall":
+            fake.released.wait(60)
+        self.close_connection = True
+
+    def _send(self, piece: bytes) -> None:
+        self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        self.wfile.flush()
+
+    def _answer(self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _why_refused(fake: FakeServer, body: dict[str, Any]) -> tuple[int, str] | None:
+    """What the real servers refuse."""
+    if fake.kind == "vllm":
+        params, prompt, wanted = body, body["prompt"], body["max_tokens"]
+        if body["model"] != fake.model:
+            return 404, f"The model `{body['model']}` does not exist."
+        longest = fake.max_model_len or math.inf
+    else:
+        params, prompt = body["sampling_params"], body["input_ids"]
+        wanted = params["max_new_tokens"]
+        longest = (fake.max_model_len or math.inf) - 1
+    if wanted < 1:
+        return 400, f"max_tokens must be at least 1, got {wanted}."
+    if len(prompt) + wanted > longest:
+        return 400, f"This model's maximum context length is {longest} tokens."
+    if not 0 <= params["temperature"] <= 2 or not 0 < params["top_p"] <= 1:
+        return 400, "temperature must be in [0, 2], top_p in (0, 1]"
+    return None
+
+
+def _tokens(
+    fake: FakeServer, prompt: list[int], params: dict[str, Any], num_most: int
+) -> Iterator[tuple[int, float, str | None]]:
+    """Token by token: id, log-probability, and why it is the last."""
+    context = list(prompt)
+    seed = params.get("seed", params.get("sampling_seed"))
+    own = () if params["ignore_eos"] else fake.server_eos
+    stops = set(own) | (set() if params["ignore_eos"] and fake.kind == "sglang" else set(params["stop_token_ids"]))
+    for number in range(num_most):
+        token_id, logprob = fake.draw(context, params["temperature"], params["top_p"], seed)
+        context.append(token_id)
+        reason = "stop" if token_id in stops else "length" if number == num_most - 1 else None
+        yield token_id, logprob, reason
+        if reason:
+            return
+
+
+def _chunks(fake: FakeServer, *of: Any) -> Iterator[list[tuple[int, float, str | None]]]:
+    chunk: list[tuple[int, float, str | None]] = []
+    for token in _tokens(fake, *of):
+        chunk.append(token)
+        if len(chunk) >= fake.chunk_size or token[2]:
+            yield chunk
+            chunk = []
+
+
+def _vllm_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    is_first = True
+    for chunk in _chunks(fake, body["prompt"], body, body["max_tokens"]):
+        reason = chunk[-1][2]
+        is_ours = chunk[-1][0] in body["stop_token_ids"]
+        choice = {
+            "index": 0,
+            "text": LINE_ENDS,
+            "logprobs": {"token_logprobs": [max(logprob, -9999.0) for _, logprob, _ in chunk]},
+            "finish_reason": reason,
+            "stop_reason": chunk[-1][0] if reason == "stop" and is_ours else None,
+            "prompt_token_ids": body["prompt"] if is_first else None,
+            "token_ids": [token_id for token_id, _, _ in chunk],
+        }
+        is_first = False
+        yield len(chunk), {"id": "cmpl-1", "object": "text_completion", "model": fake.model, "choices": [choice]}
+
+
+def _sglang_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    params = body["sampling_params"]
+    listed: list[list[Any]] = []
+    for chunk in _chunks(fake, body["input_ids"], params, params["max_new_tokens"]):
+        new = [[logprob, token_id, None] for token_id, logprob, _ in chunk]
+        listed += new
+        reason = chunk[-1][2]
+        shown = new if fake.incremental else listed
+        finish: dict[str, Any] | None = None
+        if reason == "stop":
+            finish = {"type": "stop", "matched": chunk[-1][0]}
+        elif reason == "length":
+            finish = {"type": "length", "length": params["max_new_tokens"]}
+        meta = {
+            "id": "1",
+            "finish_reason": finish,
+            "prompt_tokens": len(body["input_ids"]),
+            "completion_tokens": len(listed),
+            "output_token_logprobs": list(shown),
+        }
+        yield len(chunk), {"text": LINE_ENDS, "output_ids": [entry[1] for entry in shown], "meta_info": meta}
+
+
+def _aborted(fake: FakeServer, event: dict[str, Any]) -> dict[str, Any]:
+    if fake.kind == "vllm":
+        choice = {**event["choices"][0], "finish_reason": "abort"}
+        return {**event, "choices": [choice]}
+    finish = {"type": "abort", "message": "shutting down", "status_code": 503}
+    return {**event, "meta_info": {**event["meta_info"], "finish_reason": finish}}
+
+
+def _log_softmax(logits: Sequence[float]) -> list[float]:
+    total = math.log(sum(math.exp(logit) for logit in logits))
+    return [logit - total for logit in logits]
+
+
+def main() -> None:
+    """Serve on --port until killed, under the name of --served-model-name; other words are taken and left alone."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--served-model-name", required=True)
+    known, others = parser.parse_known_args()
+    print("started with", *others, flush=True)
+    with FakeServer(model=known.served_model_name, port=known.port), contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()
