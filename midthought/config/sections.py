@@ -19,6 +19,10 @@ class ModelConfig(Section):
     """Type of the weights. Log-probabilities are exact to 1e-4 in float32 only."""
     critic: Literal["separate", "shared"] = "separate"
     """`separate`: a copy of the same base with a value head; `shared`: a value head on the policy's own trunk."""
+    lora_rank: int = Field(0, ge=0)
+    """Learn adapters of this rank on every linear layer instead of the weights (extra `lora`); 0: the weights themselves."""
+    lora_alpha: float = Field(16.0, gt=0)
+    """The adapters' scale is this over their rank."""
     hidden_size: int = Field(128, ge=16)
     """Width of the small model that the run makes (unused with `local_path`)."""
     num_layers: int = Field(4, ge=1)

@@ -1,6 +1,7 @@
 """Checkpoints: folders of safetensors and JSON, written whole or not at all, checked on reading. No pickle.
 
     step_000040/  policy/ (a Hugging Face model, with its tokenizer)   critic.safetensors   optimizer.safetensors
+                  adapters.safetensors (LoRA; they are in policy/ as well)
                   learner.json (counters)   random.json   state.json (the caller's)   manifest.json (sizes and SHA-256)
 
 Knows no loop: what `state` means (cursor, best figure, …) is the caller's business.
@@ -24,6 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError
+from midthought.learning.adapters import adapter_tensors, has_adapters, load_adapter_tensors, merged_copy
 from midthought.learning.learner import Learner
 from midthought.pretrained import load_model, quiet_transformers
 
@@ -53,8 +55,16 @@ class Checkpoint:
         """
         remedy = "resume with the settings that it was written with"
         try:
-            saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype)
-            learner.policy.load_state_dict(saved.state_dict())
+            adapters_file = self.path / "adapters.safetensors"
+            if adapters_file.exists() != has_adapters(learner.policy):
+                raise CheckpointError(
+                    f"checkpoint {self.path} holds {'' if adapters_file.exists() else 'no '}adapters, unlike this run; {remedy}"
+                )
+            if has_adapters(learner.policy):
+                load_adapter_tensors(learner.policy, load_file(adapters_file))
+            else:
+                saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype)
+                learner.policy.load_state_dict(saved.state_dict())
             critic_file = self.path / "critic.safetensors"
             if critic_file.exists() != (learner.critic is not None):
                 has = "a" if critic_file.exists() else "no"
@@ -161,7 +171,9 @@ def keep_last(run_dir: str | Path, num_kept: int, best: str | Path | None = None
 
 def _write_parts(folder: Path, learner: Learner, tokenizer: Any | None, state: dict[str, Any]) -> None:
     with quiet_transformers():
-        learner.policy.save_pretrained(folder / "policy")
+        merged_copy(learner.policy).save_pretrained(folder / "policy")
+    if has_adapters(learner.policy):
+        save_file(_on_cpu(adapter_tensors(learner.policy)), folder / "adapters.safetensors")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder / "policy")
     if learner.critic is not None:

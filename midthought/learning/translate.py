@@ -6,6 +6,7 @@ from typing import Any
 
 from midthought.algo.kl import KLKind
 from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig
+from midthought.learning.adapters import add_adapters
 from midthought.learning.harvest import PPOPlan
 from midthought.learning.learner import Learner, LearnerSettings
 from midthought.learning.model import Critic, frozen_copy
@@ -13,12 +14,17 @@ from midthought.learning.model import Critic, frozen_copy
 
 def make_learner(policy: Any, config: RecipeConfig, num_iters: int) -> Learner:
     """A learner for the policy as it stands, with a critic where the estimator needs one, and the reference where there
-    is a KL term."""
+    is a KL term. With `model.lora_rank` adapters are put into the policy: they learn, and without them it is its own
+    reference."""
     training = config.training
     make_critic = Critic.separate if config.model.critic == "separate" else Critic.shared
     critic = make_critic(policy) if "values" in training.estimator_needs[training.adv_estimator] else None
-    reference = frozen_copy(policy) if training.kl_coef or training.kl_loss_coef else None
-    return Learner(policy, critic, reference, ppo_settings(training, config.inference, num_iters))
+    needs_reference = bool(training.kl_coef or training.kl_loss_coef)
+    settings = ppo_settings(training, config.inference, num_iters)
+    if config.model.lora_rank:
+        adapted = add_adapters(policy, config.model.lora_rank, config.model.lora_alpha)
+        return Learner(adapted, critic, adapted if needs_reference else None, settings)
+    return Learner(policy, critic, frozen_copy(policy) if needs_reference else None, settings)
 
 
 def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters: int) -> LearnerSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,16 @@ from midthought.errors import CheckpointError
 from midthought.report.run_folder import RunFolder, write_whole
 
 FILE_NAME = "progress.json"
-_FIELDS = ("stage", "from_path", "done", "figures", "seconds", "num_metric_lines", "num_trajectory_lines")
+_FIELDS = (
+    "stage",
+    "from_path",
+    "done",
+    "figures",
+    "seconds",
+    "peak_rss_mib",
+    "num_metric_lines",
+    "num_trajectory_lines",
+)
 
 
 class RunProgress:
@@ -27,6 +37,8 @@ class RunProgress:
         self.done: list[str] = []
         self.figures: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
+        self.peak_rss_mib = 0.0
+        """Most memory that any process of the run has held."""
         self.num_metric_lines = 0
         self.num_trajectory_lines = 0
 
@@ -42,6 +54,7 @@ class RunProgress:
             setattr(self, name, value)
 
     def save(self) -> None:
+        self.peak_rss_mib = max(self.peak_rss_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         write_whole(self._path, json.dumps({name: getattr(self, name) for name in _FIELDS}, indent=1) + "\n")
 
     @contextmanager

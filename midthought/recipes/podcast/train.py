@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ import torch
 from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
 from midthought.inference.source import LocalSource, require_local
+from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
@@ -147,7 +147,7 @@ class PodcastRun:
 
     def _warm_up(self) -> dict[str, Any]:
         settings = self.config.warmup
-        learner = Learner(self.workshop.policy, None, None, sft_settings(self.config, settings.num_steps))
+        learner = self._sft_learner(self.workshop.policy, settings.num_steps)
         start = self._go_on(learner, "warmup")
         every = 10 * self.config.checkpoint.save_interval
         with self.console.stage("Warm-up (SFT)", total=settings.num_steps, unit="steps") as bar:
@@ -162,7 +162,7 @@ class PodcastRun:
 
             habits = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
             self.workshop.supervise(learner, habits, start, settings.num_steps, on_step)
-        self._export("warmup")
+        self._export("warmup", learner)
         return {}
 
     def _take_over(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class PodcastRun:
             plan = ppo_plan(training, self.config.inference, self.workshop.pad_token_id)
             tasks = ShuffledTasks(self.world.tasks["train"], training.seed)
             run_ppo(source, learner, tasks, plan, start=start, num_iters=num_iters, on_iteration=on_iteration)
-        self._export("policy")
+        self._export("policy", learner)
         return {}
 
     @property
@@ -223,7 +223,7 @@ class PodcastRun:
         seconds = self.progress.seconds["warmup"] + self.progress.seconds["ppo"]
         deadline = time.monotonic() + seconds
         num_steps = round(self.config.warmup.num_steps * seconds / self.progress.seconds["warmup"])
-        learner = Learner(policy, None, None, sft_settings(self.config, num_steps))
+        learner = self._sft_learner(policy, num_steps)
         with self.console.stage("Control arm (SFT only)", total=num_steps, unit="steps") as bar:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
@@ -291,18 +291,26 @@ class PodcastRun:
         self._best = tuple(checkpoint.state["best"])
         return int(checkpoint.state["step"])
 
-    def _export(self, name: str) -> None:
-        """The policy as a Hugging Face folder in the run folder."""
+    def _sft_learner(self, policy: Any, num_steps: int) -> Learner:
+        model = self.config.model
+        learned = add_adapters(policy, model.lora_rank, model.lora_alpha) if model.lora_rank else policy
+        return Learner(learned, None, None, sft_settings(self.config, num_steps))
+
+    def _export(self, name: str, learner: Learner | None = None) -> None:
+        """The policy as a Hugging Face folder in the run folder; adapters that a stage learned become part of it."""
+        if learner is not None and has_adapters(learner.policy):
+            merge_adapters(learner.policy)
         save_model(self.workshop.policy, self.workshop.renderer.tokenizer, self.path / name)
 
     def _report(self) -> dict[str, Any]:
+        self.progress.save()
         seconds = {stage: spent for stage, spent in self.progress.seconds.items() if stage != "control"}
         summary = {
             **self.progress.figures,
             "control.exact_match": self.progress.figures.get("control.exact_match"),
             "seconds": sum(seconds.values()),
             **{f"seconds.{stage}": spent for stage, spent in self.progress.seconds.items()},
-            "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_rss_mib": self.progress.peak_rss_mib,
             "seed": self.config.training.seed,
         }
         self.run.write_summary(summary)

@@ -76,6 +76,12 @@ def test_a_policy_that_is_not_there_is_named(tmp_path):
         evaluate(tmp_path / "nowhere", tmp_path / "again")
     with pytest.raises(SettingsError, match="nothing to evaluate"):
         find_recipe("podcast").run(
-            tmp_path / "again", Console(quiet=True), words=(), stage="evaluate", config=None, from_path=None, resume=False
+            tmp_path / "again",
+            Console(quiet=True),
+            words=(),
+            stage="evaluate",
+            config=None,
+            from_path=None,
+            resume=False,
         )
     assert not (tmp_path / "again").exists()

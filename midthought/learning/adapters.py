@@ -1,0 +1,58 @@
+"""LoRA: small matrices that learn in place of a model's weights (peft). Knows no loss and no loop."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor
+
+from midthought.errors import MissingExtraError
+
+
+def add_adapters(policy: Any, rank: int, alpha: float) -> Any:
+    """The policy with adapters on all its linear layers but the output layer; they alone learn, and change nothing yet.
+
+    `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] = 0 at first. Source: Hu et al. 2021 (arXiv
+    2106.09685), section 4.1. The layers of `policy` itself are replaced: it computes with the adapters, too.
+    Raises MissingExtraError where peft is not installed.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise MissingExtraError("peft", "lora") from None
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
+    return get_peft_model(policy, config)
+
+
+def has_adapters(policy: Any) -> bool:
+    """Whether `add_adapters` made it."""
+    return hasattr(policy, "get_base_model")
+
+
+def merge_adapters(adapted: Any) -> Any:
+    """The policy that was given to `add_adapters`, with what the adapters learned in its weights and its own layers back."""
+    return adapted.merge_and_unload()
+
+
+def merged_copy(policy: Any) -> Any:
+    """The policy without adapters to be saved: itself, or a copy with their weight in it."""
+    return copy.deepcopy(policy).merge_and_unload() if has_adapters(policy) else policy
+
+
+def adapter_tensors(adapted: Any) -> dict[str, Tensor]:
+    """The adapters' weights by name."""
+    from peft import get_peft_model_state_dict
+
+    tensors: dict[str, Tensor] = get_peft_model_state_dict(adapted)
+    return tensors
+
+
+def load_adapter_tensors(adapted: Any, tensors: dict[str, Tensor]) -> None:
+    """Put them back. Raises RuntimeError where they are of other adapters."""
+    from peft import set_peft_model_state_dict
+
+    result = set_peft_model_state_dict(adapted, tensors)
+    missing = [name for name in result.missing_keys if "lora_" in name]
+    if missing or result.unexpected_keys:
+        raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")

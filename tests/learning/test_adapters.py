@@ -1,0 +1,115 @@
+"""LoRA: adapters alone learn, merge into the weights they stand beside, and come back from a checkpoint."""
+
+import copy
+
+import pytest
+import torch
+
+pytest.importorskip("peft")
+
+from midthought.config import ConfigStore
+from midthought.errors import CheckpointError
+from midthought.inference.local import LocalEngine
+from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters, merged_copy
+from midthought.learning.batch import PPOBatch
+from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.ppo import improve
+from midthought.learning.translate import make_learner
+from midthought.pretrained import load_model
+
+IDS = torch.tensor([[3, 4, 5, 6]])
+
+
+@pytest.fixture
+def batch(make_trajectory) -> PPOBatch:
+    return PPOBatch.from_trajectories([make_trajectory(seed) for seed in range(6)])
+
+
+def lora_learner(policy):
+    config = ConfigStore().merged({"model": {"lora_rank": 4}, "training": {"learning_rate": 1e-2, "warmup_steps": 0}})
+    return make_learner(policy, config, num_iters=10)
+
+
+def test_fresh_adapters_change_nothing_and_only_they_learn(make_policy, batch):
+    policy = make_policy()
+    before = policy(input_ids=IDS).logits
+    learner = lora_learner(policy)
+    assert has_adapters(learner.policy) and torch.equal(policy(input_ids=IDS).logits, before)
+    weights = {name: tensor.clone() for name, tensor in learner.policy.named_parameters()}
+    improve(learner, batch)
+    changed = {name for name, tensor in learner.policy.named_parameters() if not torch.equal(tensor, weights[name])}
+    assert changed and all("lora_" in name for name in changed)
+    assert not torch.equal(policy(input_ids=IDS).logits, before)
+
+
+def test_the_reference_is_the_policy_without_its_adapters(make_policy, batch):
+    policy = make_policy()
+    twin = copy.deepcopy(policy)
+    learner = lora_learner(policy)
+    improve(learner, batch)
+    scored, _ = learner.score(batch)
+    plain, _ = lora_learner(twin).score(batch)
+    assert torch.equal(scored.reference_logprobs, plain.old_logprobs)
+    assert not torch.equal(scored.old_logprobs, plain.old_logprobs)
+
+
+def test_merged_the_policy_is_what_it_was_with_adapters_and_has_its_own_layers_back(make_policy, batch):
+    policy = make_policy()
+    names = set(policy.state_dict())
+    learner = lora_learner(policy)
+    improve(learner, batch)
+    adapted = policy(input_ids=IDS).logits
+    assert torch.allclose(merged_copy(learner.policy)(input_ids=IDS).logits, adapted, atol=1e-5)
+    assert any("lora_" in name for name in policy.state_dict())
+    merged = merge_adapters(learner.policy)
+    assert merged is policy and set(policy.state_dict()) == names
+    assert torch.allclose(policy(input_ids=IDS).logits, adapted, atol=1e-5)
+
+
+def test_a_checkpoint_brings_the_adapters_back_bit_by_bit_and_its_policy_loads_anywhere(make_policy, batch, tmp_path):
+    policy = make_policy()
+    twin = copy.deepcopy(policy)
+    learner = lora_learner(policy)
+    improve(learner, batch)
+    saved = load_checkpoint(save_checkpoint(tmp_path / "step", learner))
+    other = lora_learner(twin)
+    saved.restore(other)
+    assert torch.equal(twin(input_ids=IDS).logits, policy(input_ids=IDS).logits)
+    first, second = improve(learner, batch), improve(other, batch)
+    assert first == second
+    assert torch.equal(twin(input_ids=IDS).logits, policy(input_ids=IDS).logits)
+    whole = load_model(saved.policy_path)
+    assert not any("lora_" in name for name in whole.state_dict())
+
+
+def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, tmp_path):
+    plain = make_learner(make_policy(), ConfigStore(), num_iters=10)
+    checkpoint = load_checkpoint(save_checkpoint(tmp_path / "plain", plain))
+    with pytest.raises(CheckpointError, match="holds no adapters, unlike this run"):
+        checkpoint.restore(lora_learner(make_policy()))
+    adapted = load_checkpoint(save_checkpoint(tmp_path / "adapted", lora_learner(make_policy())))
+    with pytest.raises(CheckpointError, match="holds adapters, unlike this run"):
+        adapted.restore(plain)
+
+
+def test_the_engine_samples_with_the_adapters(make_policy, batch):
+    import asyncio
+
+    from midthought.inference.engine import Sampling
+
+    policy = make_policy()
+    learner = lora_learner(policy)
+    for _ in range(3):
+        improve(learner, batch)
+    engine = LocalEngine(policy, eos_token_ids=[], max_seq_len=64)
+    done = asyncio.run(engine.sample(0, IDS[0].tolist(), Sampling(max_tokens=6, seed=1)))
+    ids = torch.tensor([[*IDS[0].tolist(), *done.token_ids]])
+    logprobs = torch.log_softmax(learner.policy(input_ids=ids).logits, dim=-1)[0, 3:-1]
+    again = logprobs.gather(-1, ids[0, 4:, None])[:, 0]
+    assert torch.allclose(again, torch.tensor(done.sampled_logprobs), atol=1e-5)
+
+
+def test_adapters_of_a_rank_are_that_small(make_policy):
+    adapted = add_adapters(make_policy(), rank=2, alpha=4)
+    shapes = {min(tensor.shape) for name, tensor in adapted.named_parameters() if "lora_" in name}
+    assert shapes == {2}
