@@ -38,7 +38,7 @@ $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,mcp,data,math,judge,vllm,sglang,lora,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,mcp,data,math,judge,vllm,sglang,lora,wandb,dev]'
 	touch $@
 
 clean:

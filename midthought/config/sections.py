@@ -282,3 +282,5 @@ class CheckpointConfig(Section):
     """Newest checkpoints kept, besides the best."""
     keep_best: bool = True
     """Keep the checkpoint with the best validation as well."""
+    wandb_project: str = ""
+    """Log to this Weights & Biases project, too (extra `wandb`). Empty: TensorBoard only."""

@@ -15,6 +15,7 @@ from typing import Any, Self
 from midthought.errors import CheckpointError
 from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.tensorboard_events import TensorBoardEvents
+from midthought.report.wandb_events import WandbEvents
 
 
 class RunFolder:
@@ -25,7 +26,8 @@ class RunFolder:
     `keep_metric_lines` and `keep_trajectory_lines` and goes on as if it had never stopped.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, wandb_project: str = "") -> None:
+        """`wandb_project`: log there as well; MissingExtraError where wandb is not installed."""
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.metrics_path = self.path / "metrics.jsonl"
@@ -36,7 +38,9 @@ class RunFolder:
         self.report_path = self.path / "report.html"
         self.metrics = JsonLines(self.metrics_path)
         self.trajectories = JsonLines(self.trajectories_path)
-        self._events = TensorBoardEvents(self.tensorboard_path)
+        self._events: list[TensorBoardEvents | WandbEvents] = [TensorBoardEvents(self.tensorboard_path)]
+        if wandb_project:
+            self._events.append(WandbEvents(self.path, wandb_project))
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +72,8 @@ class RunFolder:
             raise ValueError(f"a metric cannot be named 'stage' or 'step': {sorted(metrics)}")
         values = {name: float(value) for name, value in metrics.items()}
         self.metrics.append([{"stage": stage, "step": step, **values}])
-        self._events.add(stage, step, values)
+        for events in self._events:
+            events.add(stage, step, values)
 
     def add_trajectories(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows made by `trajectory_row` to `trajectories.jsonl`."""
@@ -99,15 +104,18 @@ class RunFolder:
         next_steps: dict[str, int] = {}
         for row in self.metrics.read():
             next_steps[row["stage"]] = max(next_steps.get(row["stage"], 0), row["step"] + 1)
-        self._events.forget_from(next_steps)
+        for events in self._events:
+            if isinstance(events, TensorBoardEvents):
+                events.forget_from(next_steps)
 
     def keep_trajectory_lines(self, num_lines: int) -> None:
         """Drop the trajectories that were added after the first `num_lines`."""
         self.trajectories.keep(num_lines)
 
     def close(self) -> None:
-        """Write out TensorBoard's events. Everything else is on its way to the disk already."""
-        self._events.close()
+        """Write out TensorBoard's events and W&B's. Everything else is on its way to the disk already."""
+        for events in self._events:
+            events.close()
 
 
 def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

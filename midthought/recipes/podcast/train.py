@@ -79,7 +79,7 @@ class PodcastRun:
 
     def _open(self) -> None:
         """Check everything that can be wrong with the input, before anything is written."""
-        self.run = RunFolder(self.path)
+        self.run = RunFolder(self.path, wandb_project=self.config.checkpoint.wandb_project)
         self.progress = RunProgress(self.run)
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
