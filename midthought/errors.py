@@ -7,10 +7,15 @@ MidthoughtError
 │   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
 │   ├── CheckpointError       a run or checkpoint that is not there or not whole (also a FileNotFoundError)
 │   ├── MemoryStoreError      a memory that is not built, or built otherwise    (also a ValueError)
+│   ├── DataError             a data set, or a row of it, that cannot be read  (also a ValueError)
+│   ├── RewardError           a reward function that raises or gives no number (also a ValueError)
+│   ├── EpisodeError          an environment that does not keep its contract   (also a RuntimeError)
+│   ├── McpServerError        an MCP server that cannot be reached             (also a ConnectionError)
 │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
 ├── RecordError               a Trajectory whose invariants do not hold        (also a ValueError)
 ├── ForeignTextError          foreign text that would have become a control token (also a ValueError)
-└── EngineError               the engine cannot do what was asked              (also a RuntimeError)
+├── EngineError               the engine cannot do what was asked              (also a RuntimeError)
+└── NoReplyError              an endpoint gave nothing that can be used        (also a ConnectionError)
 """
 
 from __future__ import annotations
@@ -47,6 +52,22 @@ class MemoryStoreError(UserError, ValueError):
     """A memory that has not been built, or was built with other settings."""
 
 
+class DataError(UserError, ValueError):
+    """A data set, or a row of it, that cannot be read."""
+
+
+class RewardError(UserError, ValueError):
+    """A reward function that cannot be called, raises, or gives no finite number."""
+
+
+class EpisodeError(UserError, RuntimeError):
+    """An environment or reward function that does not keep its contract."""
+
+
+class McpServerError(UserError, ConnectionError):
+    """An MCP server that cannot be started or reached, or that does not speak the protocol."""
+
+
 class MissingExtraError(UserError, ImportError):
     """An optional package is missing."""
 
@@ -64,6 +85,17 @@ class ForeignTextError(MidthoughtError, ValueError):
 
 class EngineError(MidthoughtError, RuntimeError):
     """The engine cannot do what was asked of it."""
+
+
+class NoReplyError(MidthoughtError, ConnectionError):
+    """The endpoint gave nothing that can be used, all retries included."""
+
+    def __init__(self, words: str, *, is_passing: bool, wait_seconds: float = 0.0) -> None:
+        super().__init__(words)
+        self.is_passing = is_passing
+        """Whether another attempt may do better."""
+        self.wait_seconds = wait_seconds
+        """How long the endpoint asks to be left alone."""
 
 
 def near_names(wrong: str, known: Iterable[str]) -> str:

@@ -15,8 +15,13 @@ STANDARD = {
     "RecordError": ValueError,
     "ForeignTextError": ValueError,
     "EngineError": RuntimeError,
+    "DataError": ValueError,
+    "RewardError": ValueError,
+    "EpisodeError": RuntimeError,
+    "McpServerError": ConnectionError,
+    "NoReplyError": ConnectionError,
 }
-USER_ERRORS = {name for name in STANDARD if name not in {"RecordError", "ForeignTextError", "EngineError"}}
+USER_ERRORS = STANDARD.keys() - {"RecordError", "ForeignTextError", "EngineError", "NoReplyError"}
 
 
 def error_classes():

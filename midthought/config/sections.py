@@ -21,7 +21,7 @@ class ModelConfig(Section):
     """`separate`: a copy of the same base with a value head; `shared`: a value head on the policy's own trunk."""
     lora_rank: int = Field(0, ge=0)
     """Learn adapters of this rank on every linear layer instead of the weights (extra `lora`); 0: the weights themselves."""
-    lora_alpha: float = Field(16.0, gt=0)
+    lora_alpha: int = Field(16, ge=1)
     """The adapters' scale is this over their rank."""
     hidden_size: int = Field(128, ge=16)
     """Width of the small model that the run makes (unused with `local_path`)."""

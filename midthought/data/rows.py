@@ -12,13 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from midthought.errors import MissingExtraError, UserError
+from midthought.errors import DataError, MissingExtraError
 
 _PARQUET_BATCH_ROWS = 256
-
-
-class DataError(UserError, ValueError):
-    """A data set, or a row of it, that cannot be read."""
 
 
 class Row(NamedTuple):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from midthought.errors import MidthoughtError, MissingExtraError, SettingsError
+from midthought.errors import MissingExtraError, NoReplyError, SettingsError
 
 if TYPE_CHECKING:
     import httpx
@@ -32,17 +32,6 @@ class Reply(NamedTuple):
 
     text: str
     finish_reason: str
-
-
-class NoReplyError(MidthoughtError, ConnectionError):
-    """The endpoint gave nothing that can be used, all retries included."""
-
-    def __init__(self, words: str, *, is_passing: bool, wait_seconds: float = 0.0) -> None:
-        super().__init__(words)
-        self.is_passing = is_passing
-        """Whether another attempt may do better."""
-        self.wait_seconds = wait_seconds
-        """How long the endpoint asks to be left alone."""
 
 
 class _PerLoop(NamedTuple):

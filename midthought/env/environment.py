@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from midthought.config import EnvironmentConfig
-from midthought.errors import SettingsError, UserError
+from midthought.errors import EpisodeError, SettingsError
 
 StepResult = tuple[str, float, bool, dict[str, Any]]
 """(observation, reward, done, info) of one step."""
@@ -25,10 +25,6 @@ StepResult = tuple[str, float, bool, dict[str, Any]]
 _WATCHED = "_is_watched"
 _running: ContextVar[tuple[BaseEnvironment, ...]] = ContextVar("midthought_running_environments", default=())
 """Environments whose `reset` or `step` called whoever is running now."""
-
-
-class EpisodeError(UserError, RuntimeError):
-    """An environment or reward function that does not keep its contract."""
 
 
 @dataclass(slots=True)
@@ -66,6 +62,7 @@ class BaseEnvironment(ABC):
     """
 
     config: EnvironmentConfig
+    _episode_so_far: _Progress
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         self = super().__new__(cls)

@@ -15,17 +15,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.errors import MidthoughtError, UserError
+from midthought.errors import MidthoughtError, RewardError
 from midthought.types import Reward, Trajectory
 
 AnyRewardFunction = Callable[..., float | Awaitable[float]]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`."""
 
 _SIGNATURES = "a reward function is called as f(trajectory) or f(trajectory, environment)"
-
-
-class RewardError(UserError, ValueError):
-    """A reward function that cannot be called, raises, or gives no finite number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from midthought.errors import MissingExtraError
 
 
-def add_adapters(policy: Any, rank: int, alpha: float) -> Any:
+def add_adapters(policy: Any, rank: int, alpha: int) -> Any:
     """The policy with adapters on all its linear layers but the output layer; they alone learn, and change nothing yet.
 
     `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] = 0 at first. Source: Hu et al. 2021 (arXiv
@@ -52,7 +52,7 @@ def load_adapter_tensors(adapted: Any, tensors: dict[str, Tensor]) -> None:
     """Put them back. Raises RuntimeError where they are of other adapters."""
     from peft import set_peft_model_state_dict
 
-    result = set_peft_model_state_dict(adapted, tensors)
+    result: Any = set_peft_model_state_dict(adapted, tensors)
     missing = [name for name in result.missing_keys if "lora_" in name]
     if missing or result.unexpected_keys:
         raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.errors import UserError
+from midthought.errors import McpServerError
 
 _MAX_PAGES = 100
 _LATER_SECONDS = 1.0
@@ -23,10 +23,6 @@ _LATER_SECONDS = 1.0
 _LISTEN_SECONDS = 1.0
 """How long the last lines of a server that has ended may take to arrive."""
 _CLOSE_SECONDS = 15.0
-
-
-class McpServerError(UserError, ConnectionError):
-    """An MCP server that cannot be started or reached, or that does not speak the protocol."""
 
 
 class Started:

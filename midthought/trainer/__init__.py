@@ -1,0 +1,1 @@
+"""The front door: one class that composes everything below it."""

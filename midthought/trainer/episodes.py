@@ -1,0 +1,59 @@
+"""Which of the episodes that a trainer is given are learned from, and what is said of those that failed."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+
+from midthought.errors import SettingsError
+from midthought.learning.harvest import Harvest, PPOPlan, has_no_spread
+from midthought.types import RolloutData, StopReason, Trajectory
+
+_log = logging.getLogger(__name__)
+
+
+def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: Harvest | None) -> Harvest:
+    """Sort out what can be learned from, as the rewards stand now: of the last rollout as it was, changed, or others.
+
+    Episodes without a reward are left out, then flat groups where the plan says so, then the surplus of dynamic sampling.
+    ReMax's baselines are those that were rolled out with the episodes. Raises SettingsError where there is no episode, or
+    one without the baseline that the plan asks for.
+    """
+    if not len(data):
+        raise SettingsError("there is nothing to learn from: the data holds no episode")
+    own = {id(trajectory) for trajectory in rolled_out.data} if rolled_out is not None else set()
+    is_own = all(id(trajectory) in own for trajectory in data)
+    harvest = Harvest(data=data, metrics=dict(rolled_out.metrics) if rolled_out is not None and is_own else {})
+    kept = _judged_groups(data)
+    if plan.drop_flat_groups:
+        num_judged = len(kept)
+        kept = [group for group in kept if not has_no_spread(group, by_turn=plan.flat_by_turn)]
+        harvest.metrics["batch/num_flat_groups"] = num_judged - len(kept)
+    if is_own:
+        kept = kept[: plan.batch_size // plan.group_size]
+    if plan.greedy_baseline:
+        if rolled_out is None or not is_own:
+            raise SettingsError(
+                "training.adv_estimator='remax' compares with a greedy episode of the same task, which only rollout() "
+                "runs; learn from its episodes, or set training.adv_estimator to another"
+            )
+        known = {t.group: found for t, found in zip(rolled_out.usable, rolled_out.baselines or [], strict=True)}
+        kept = [group for group in kept if group[0].group in known]
+        harvest.baselines = [known[group[0].group] for group in kept for _ in group]
+    harvest.usable = [trajectory for group in kept for trajectory in group]
+    return harvest
+
+
+def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:
+    """Log how many episodes failed, and why the first one did."""
+    failed = [trajectory for trajectory in data if trajectory.stop_reason is StopReason.FAILED]
+    if failed:
+        _log.warning("%s: %d of %d episodes failed; the first: %s", where, len(failed), len(data), failed[0].error)
+
+
+def _judged_groups(data: RolloutData) -> list[list[Trajectory]]:
+    groups: dict[int, list[Trajectory]] = defaultdict(list)
+    for trajectory in data:
+        if trajectory.reward is not None:
+            groups[trajectory.group].append(trajectory)
+    return list(groups.values())

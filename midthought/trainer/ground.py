@@ -1,0 +1,185 @@
+"""What a trainer trains on: the tasks of a data set, or the episodes of an environment. Each makes tasks, and the other
+side of their episodes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from midthought.config import ConfigStore
+from midthought.data.tasks import load_tasks
+from midthought.env.environment import BaseEnvironment
+from midthought.env.episode import EnvironmentEpisode, episode_statistics
+from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.rewards import combine_rewards, weighted
+from midthought.env.stream import EnvironmentStream
+from midthought.env.weighting import AsyncReward, WeightedReward
+from midthought.errors import SettingsError
+from midthought.inference.rollout import EpisodeEnvironment
+from midthought.learning.harvest import ShuffledTasks, TaskStream
+from midthought.text import Renderer
+from midthought.types import Task, Trajectory
+
+NUM_SAMPLES = 200
+"""Prompts whose words a made tokenizer is made from."""
+
+
+class Ground(ABC):
+    """Tasks and their episodes."""
+
+    stream: TaskStream
+    """What the training loop draws from."""
+    num_tasks: int | None
+    """Tasks of a pass; None where there is no end of them."""
+    has_held_out: bool
+    """Whether there is anything to evaluate on."""
+
+    @abstractmethod
+    def texts(self) -> Iterable[str]:
+        """Some prompts and answers."""
+
+    @abstractmethod
+    def open(self, renderer: Renderer) -> None:
+        """The tokenizer is known now; before this there are no episodes."""
+
+    @abstractmethod
+    def episode(self, task: Task) -> EpisodeEnvironment:
+        """The other side of a training episode."""
+
+    @abstractmethod
+    def held_out(self, count: int) -> list[Task]:
+        """At most `count` tasks that training does not see, the same ones every time. SettingsError where there are none."""
+
+    @abstractmethod
+    def held_out_episode(self, task: Task) -> EpisodeEnvironment:
+        """The other side of such a task's episode."""
+
+    @abstractmethod
+    def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        """Figures of its own, beside those of every rollout."""
+
+
+def make_ground(
+    config: ConfigStore,
+    env: BaseEnvironment | Callable[[], BaseEnvironment] | None,
+    dataset: Any,
+    validation: Any,
+    reward_fn: Callable[..., Any] | None,
+    reward_funcs: Sequence[Any],
+) -> Ground:
+    """The ground that a trainer's arguments describe.
+
+    Raises SettingsError where they contradict each other, RewardError or SettingsError for a reward function that cannot be
+    called, DataError for a data set that cannot be read or is empty.
+    """
+    if (env is None) == (dataset is None):
+        raise SettingsError("give the trainer an environment (env=) or tasks (dataset=): one of the two")
+    if reward_fn is not None and reward_funcs:
+        raise SettingsError("reward_fn and reward_funcs say the same thing twice; put the function into reward_funcs")
+    if env is not None:
+        judge = combine_rewards(reward_funcs) if reward_funcs else reward_fn
+        return EnvironmentGround(env, judge, config, validation=validation)
+    functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else reward_funcs
+    return QuestionGround(dataset, combine_rewards(functions) if functions else None, config, validation=validation)
+
+
+class QuestionGround(Ground):
+    """The tasks of a data set: one answer each, judged from the record."""
+
+    def __init__(
+        self, dataset: Any, reward: WeightedReward | AsyncReward | None, config: ConfigStore, *, validation: Any = None
+    ) -> None:
+        """`reward` None: that of the settings' `reward` section, for which every task needs an answer."""
+        self._tasks = _tasks(dataset, "dataset", needs_answer=reward is None)
+        self._held_out = [] if validation is None else _tasks(validation, "validation", needs_answer=reward is None)
+        self._reward = reward
+        self._config = config
+        self._environment: QuestionEnvironment | None = None
+        self.stream = ShuffledTasks(self._tasks, config.training.seed)
+        self.num_tasks = len(self._tasks)
+        self.has_held_out = bool(self._held_out)
+
+    def texts(self) -> Iterable[str]:
+        return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
+
+    def open(self, renderer: Renderer) -> None:
+        if self._reward is not None:
+            self._environment = QuestionEnvironment(self._reward, self._config.environment.step_timeout_seconds)
+            return
+        end_tokens = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
+        self._environment = QuestionEnvironment(answer_reward(self._config.reward, renderer.decode, end_tokens))
+
+    def episode(self, task: Task) -> QuestionEnvironment:
+        assert self._environment is not None
+        return self._environment
+
+    def held_out(self, count: int) -> list[Task]:
+        if not self._held_out:
+            raise SettingsError("there is nothing to evaluate on; give the trainer held-out tasks (validation=)")
+        return self._held_out[:count]
+
+    held_out_episode = episode
+
+    def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        return {}
+
+
+class EnvironmentGround(Ground):
+    """Episodes of an environment; held out are those of another one, or starts from other seeds."""
+
+    num_tasks = None
+    has_held_out = True
+
+    def __init__(
+        self,
+        environment: BaseEnvironment | Callable[[], BaseEnvironment],
+        reward_fn: Callable[..., Any] | None,
+        config: ConfigStore,
+        *,
+        validation: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
+    ) -> None:
+        seed = config.training.seed
+        environment = _configured(environment, config)
+        other = environment if validation is None else _configured(validation, config)
+        self._stream = EnvironmentStream(environment, reward_fn, seed=seed)
+        self._others = EnvironmentStream(other, reward_fn, seed=seed, purpose="held out")
+        self._samples = functools.partial(EnvironmentStream, environment, seed=seed, purpose="held out")
+        self.stream = self._stream
+
+    def texts(self) -> Iterable[str]:
+        return [task.prompt for task in self._samples().draw(0, NUM_SAMPLES)]
+
+    def open(self, renderer: Renderer) -> None:
+        """Nothing: environments read words, not tokens."""
+
+    def episode(self, task: Task) -> EnvironmentEpisode:
+        return self._stream.episode(task)
+
+    def held_out(self, count: int) -> list[Task]:
+        return self._others.draw(0, count)
+
+    def held_out_episode(self, task: Task) -> EnvironmentEpisode:
+        return self._others.episode(task)
+
+    def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+        return {f"env/{name}": value for name, value in episode_statistics(trajectories).items()}
+
+
+def _tasks(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
+    tasks = load_tasks(source, needs_answer=needs_answer)
+    unknown = next((task.task_id for task in tasks if needs_answer and not task.answer), None)
+    if unknown is not None:
+        raise SettingsError(
+            f"{name}: task {unknown!r} has no answer to compare with; give it one, or judge by a reward_fn of your own"
+        )
+    return tasks
+
+
+def _configured(environment: Any, config: ConfigStore) -> Any:
+    """A class that takes a `config` is made with the settings' `environment` section; anything else stays as it is."""
+    if isinstance(environment, type) and "config" in inspect.signature(environment.__init__).parameters:  # type: ignore[misc]
+        return functools.partial(environment, config=config.environment)
+    return environment

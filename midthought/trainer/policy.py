@@ -1,0 +1,57 @@
+"""The model that a trainer begins with, and its tokenizer: given, loaded from a folder, or made on the spot."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from midthought.config import ConfigStore
+from midthought.errors import SettingsError
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.pretrained import load_model, load_tokenizer
+from midthought.trainer.rollouts import MAX_LENGTH
+
+
+def find_policy(
+    config: ConfigStore,
+    model: Any,
+    tokenizer: Any,
+    *,
+    texts: Callable[[], Iterable[str]],
+    checkpoint: Path | None = None,
+) -> tuple[Any, Any]:
+    """Model and tokenizer: those given, else those of `model.local_path`, else a small Qwen3 that `training.seed` makes.
+
+    A made tokenizer is made from `texts`, or is the one of `checkpoint` where the run goes on from there. Raises
+    SettingsError for a model without its tokenizer, ModelPathError for a path that holds none.
+    """
+    settings = config.model
+    if model is not None:
+        if tokenizer is None:
+            raise SettingsError(
+                "a loaded model needs its tokenizer: RayPPOTrainer(…, model=model, tokenizer=tokenizer)"
+            )
+        return model, tokenizer
+    if settings.local_path:
+        return load_model(settings.local_path, settings.dtype), tokenizer or load_tokenizer(settings.local_path)
+    if tokenizer is None and checkpoint is not None:
+        tokenizer = load_tokenizer(checkpoint / "policy")
+    tokenizer = tokenizer or make_tokenizer(texts(), settings.vocab_size)
+    made = make_policy(
+        tokenizer,
+        hidden_size=settings.hidden_size,
+        num_layers=settings.num_layers,
+        num_heads=settings.num_heads,
+        max_length=MAX_LENGTH,
+        seed=config.training.seed,
+    )
+    return made, tokenizer
+
+
+def vocabulary_digest(tokenizer: Any) -> str:
+    """Tells tokenizers apart by their tokens and ids."""
+    words = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()

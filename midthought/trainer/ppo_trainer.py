@@ -1,0 +1,345 @@
+"""`RayPPOTrainer`: a model, tasks or an environment, a reward, tools; PPO and its relatives make the model better at it.
+
+Composes the rooms below and holds no mathematics: rollouts come from a source, updates from a learner.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from midthought.config import ConfigStore
+from midthought.env.environment import BaseEnvironment
+from midthought.errors import CheckpointError, SettingsError, UserError
+from midthought.inference.source import require_local
+from midthought.learning.adapters import merged_copy
+from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.harvest import Harvest, gather_episodes
+from midthought.learning.ppo import learn
+from midthought.learning.rollout_metrics import rollout_metrics
+from midthought.learning.stopping import StopRequest
+from midthought.learning.translate import make_learner, ppo_plan, ppo_settings
+from midthought.pretrained import save_model
+from midthought.report.json_lines import json_value
+from midthought.text import Renderer
+from midthought.tools.definition import Tool
+from midthought.tools.notations import Notation
+from midthought.tools.parsers import ActionParser
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.episodes import sort_episodes, tell_failures
+from midthought.trainer.ground import make_ground
+from midthought.trainer.keeping import Keeping, is_right
+from midthought.trainer.policy import find_policy, vocabulary_digest
+from midthought.trainer.rollouts import Opening, as_notation, make_engine, make_source
+from midthought.types import RolloutData
+
+_log = logging.getLogger(__name__)
+
+
+class TrainerClosedError(UserError, RuntimeError):
+    """A trainer that is used after `cleanup`."""
+
+
+class TrainerCallback:
+    """What happens during training, told as it happens: a step, then its validation, then its checkpoint.
+
+    Extend it and override what is wanted. What it raises ends `fit` between two iterations; KeyboardInterrupt, too.
+    """
+
+    def on_step(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
+        """An iteration is done; `trainer.iteration` counts them."""
+
+    def on_evaluation(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
+        """An evaluation is done."""
+
+    def on_save(self, trainer: RayPPOTrainer, path: Path) -> None:
+        """A checkpoint stands at `path`."""
+
+
+class RayPPOTrainer:
+    """Trains a model in an environment, or on the tasks of a data set, in this process.
+
+    >>> trainer = RayPPOTrainer(config, env, reward_fn=my_reward)       # doctest: +SKIP
+    >>> trainer.fit(num_epochs=3)                                        # doctest: +SKIP
+
+    An episode that breaks (the environment or the reward function raises, takes too long or gives nonsense, NaN among it;
+    a prompt that is longer than the model's positions) is a failed one: counted, logged, not learned from. Works inside a
+    running event loop (notebooks). With `inference.deterministic`, equal settings give equal runs, figures under `time/`
+    apart, as far as the environment's `reset` takes a seed.
+
+    Args:
+        config: the settings; a copy is kept, checked as a whole once more.
+        env: a `BaseEnvironment`, or a function without parameters that makes one; every episode has its own. A class that
+            takes a `config` is given `config.environment`.
+        reward_fn: judges an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
+            `f(trajectory, environment)`, plain or `async`, giving a number. On a data set the environment is None.
+        dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, or a `datasets.Dataset`.
+        model: a loaded causal LM (then its `tokenizer` as well), trained in place. None: `config.model.local_path`, and
+            where that is empty a small Qwen3 that is made here.
+        tools: what the policy may call.
+        notation: how it calls: a name, an `ActionParser` or a `Notation`.
+        system_prompt: stands before every task; how to call the tools is added to it.
+        reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
+        validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
+        callbacks: told of every step, evaluation and checkpoint.
+        run_path: a run folder for metrics, trajectories, checkpoints and the report. None: nothing is written unasked.
+        resume: go on from the newest checkpoint in `run_path`; from the beginning where there is none yet. The KL
+            divergence is still measured from the model that is given here, so give the one that the run began with.
+
+    Raises:
+        SettingsError: neither or both of `env` and `dataset`; settings that contradict each other.
+        RewardError: a reward function that cannot be called (SettingsError with an environment).
+        CheckpointError: a run lies at `run_path` already and `resume` is not set.
+    """
+
+    def __init__(
+        self,
+        config: ConfigStore,
+        env: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
+        reward_fn: Callable[..., Any] | None = None,
+        dataset: Any = None,
+        *,
+        model: Any = None,
+        tokenizer: Any = None,
+        tools: ToolRegistry | Iterable[Tool] = (),
+        notation: str | ActionParser | Notation = "in_thought",
+        system_prompt: str = "",
+        reward_funcs: Sequence[Any] = (),
+        validation: Any = None,
+        callbacks: Sequence[TrainerCallback] = (),
+        run_path: str | Path | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.config = _checked(config)
+        if resume and run_path is None:
+            raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
+        registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+        opening = Opening(system_prompt, registry, as_notation(notation))
+        self._ground = make_ground(self.config, env, dataset, validation, reward_fn, reward_funcs)
+        self._keeping = Keeping(run_path, self.config, resume=resume) if run_path is not None else None
+        self.callbacks = list(callbacks)
+        self.metrics_history: list[dict[str, float]] = []
+        """The figures of every iteration, in order; `iteration` counts them from 1."""
+        self.iteration = 0
+        """Iterations done."""
+        newest = self._keeping.newest if self._keeping is not None else None
+        self.model, self.tokenizer = find_policy(
+            self.config,
+            model,
+            tokenizer,
+            texts=lambda: [*self._ground.texts(), opening.instructions()],
+            checkpoint=newest,
+        )
+        self.renderer = Renderer(self.tokenizer)
+        self._ground.open(self.renderer)
+        self.learner = make_learner(self.model, self.config, self.num_iters())
+        inference, seed = self.config.inference, self.config.training.seed
+        self._engine = make_engine(self.model, self.renderer, inference)
+        shared = self._engine, self.renderer, opening
+        self.source = make_source(*shared, self._ground.episode, inference, seed=seed)
+        self._held_out = make_source(*shared, self._ground.held_out_episode, inference, seed=seed)
+        pad_token_id = int(self.tokenizer.pad_token_id or 0)
+        self._plan = ppo_plan(self.config.training, self.config.inference, pad_token_id)
+        self._harvest: Harvest | None = None
+        self._best = (-math.inf, 0)
+        """Reward of the best validation, and its iteration."""
+        self._is_closed = False
+        if newest is not None:
+            self.load_checkpoint(newest)
+        if self._keeping is not None:
+            self._keeping.begin()
+
+    # -- training ----------------------------------------------------------------------------------------------
+
+    def fit(self, num_epochs: int | None = None) -> list[dict[str, float]]:
+        """Train until `num_epochs` epochs are done, those of earlier calls and of a loaded checkpoint counted; the figures
+        of all iterations.
+
+        An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment. None:
+        what `training` says. Ctrl-C goes through between two iterations, with a checkpoint where there is a run folder.
+        """
+        self._require_open()
+        num_iters = self.num_iters(num_epochs)
+        self.learner.settings = ppo_settings(self.config.training, self.config.inference, num_iters)
+        if self.iteration >= num_iters:
+            _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, num_iters)
+        with StopRequest() as stop:
+            while self.iteration < num_iters:
+                self.train_step(self.rollout())
+                is_best = self._validate()
+                is_stopped = stop.requested
+                is_due = self.iteration % self.config.checkpoint.save_interval == 0 or self.iteration == num_iters
+                if self._keeping is not None and (is_best or is_due or is_stopped):
+                    self.save_checkpoint()
+                if is_stopped:
+                    raise KeyboardInterrupt
+            if self._keeping is not None:
+                self.save_model(self._keeping.run.path / "policy")
+                self._keeping.finish(self.metrics_history)
+        return self.metrics_history
+
+    def rollout(self) -> RolloutData:
+        """The episodes of the next iteration, with their rewards. Asking again gives the same ones from the same weights."""
+        self._require_open()
+        self._harvest = gather_episodes(self.source, self._ground.stream, self._plan, self.iteration)
+        tell_failures(f"iteration {self.iteration + 1}", self._harvest.data)
+        return self._harvest.data
+
+    def train_step(self, data: RolloutData | None = None) -> dict[str, float]:
+        """Learn from episodes: those of the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
+
+        One iteration is then done; its figures are returned and stand in `metrics_history`. Where nothing can be learned
+        from (all failed, no spread) no weight changes and `batch/num_episodes` is 0. SettingsError: there is no episode;
+        RecordError: a reward that is not finite, or episodes without anything that a policy sampled.
+        """
+        self._require_open()
+        if data is None and self._harvest is None:
+            raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
+        began = time.perf_counter()
+        harvest = sort_episodes(data if data is not None else self._harvest.data, self._plan, self._harvest)  # type: ignore[union-attr]
+        metrics = learn(self.source, self.learner, self._plan, harvest, self.iteration)
+        metrics |= self._ground.statistics(harvest.data.trajectories)
+        seconds = harvest.data.seconds + time.perf_counter() - began
+        metrics["time/seconds"] = seconds
+        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in harvest.data) / seconds
+        self.iteration += 1
+        self._harvest = None
+        self.metrics_history.append({"iteration": self.iteration, **metrics})
+        if self._keeping is not None:
+            self._keeping.log("ppo", self.iteration, metrics)
+            self._keeping.show(harvest.data.trajectories, self.renderer, arm="train", iteration=self.iteration)
+        for callback in self.callbacks:
+            callback.on_step(self, metrics)
+        return metrics
+
+    def evaluate(self, num_episodes: int | None = None) -> dict[str, float]:
+        """Greedy episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`).
+
+        `reward/mean` and its parts, calls, lengths; `exact_match` where tasks have an answer; `env/` statistics.
+        SettingsError: a data set without `validation`.
+        """
+        self._require_open()
+        number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
+        if number < 1:
+            raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
+        done = self._held_out.evaluate(self._ground.held_out(number))
+        tell_failures("evaluation", done)
+        metrics = rollout_metrics(done) | self._ground.statistics(done)
+        judged = [right for right in (is_right(t, self.renderer) for t in done) if right is not None]
+        if judged:
+            metrics["exact_match"] = sum(judged) / len(judged)
+        if self._keeping is not None:
+            self._keeping.log("validation", self.iteration, metrics)
+            self._keeping.show(done, self.renderer, arm="validation", iteration=self.iteration)
+        for callback in self.callbacks:
+            callback.on_evaluation(self, metrics)
+        return metrics
+
+    def num_iters(self, num_epochs: int | None = None) -> int:
+        """Iterations of so many epochs; None: of the settings."""
+        return self.config.training.num_iters(self._ground.num_tasks, num_epochs)
+
+    def _validate(self) -> bool:
+        """Evaluate where it is time to; True where the reward is the best so far."""
+        every = self.config.training.validate_every
+        if not every or self.iteration % every or not self._ground.has_held_out:
+            return False
+        reward = self.evaluate()["reward/mean"]
+        is_best = reward > self._best[0]
+        if is_best:
+            self._best = reward, self.iteration
+        return is_best
+
+    # -- keeping -----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, path: str | Path | None = None) -> Path:
+        """Write weights, optimizer, random states and history; None: into the run folder, where old ones are cleared."""
+        self._require_open()
+        if path is None and self._keeping is None:
+            raise SettingsError("where to? give save_checkpoint a path, or the trainer a run_path")
+        target = Path(path) if path is not None else self._keeping.checkpoint_path(self.iteration)  # type: ignore[union-attr]
+        state = {
+            "iteration": self.iteration,
+            "metrics_history": self.metrics_history,
+            "best": self._best,
+            "policy_version": self._engine.policy_version,
+            "vocabulary": vocabulary_digest(self.tokenizer),
+            **(self._keeping.counts() if self._keeping is not None else {}),
+        }
+        save_checkpoint(target, self.learner, tokenizer=self.tokenizer, state=json_value(state))
+        if path is None and self._keeping is not None:
+            self._keeping.clear(self.iteration, best=self._best[1])
+        for callback in self.callbacks:
+            callback.on_save(self, target)
+        return target
+
+    def load_checkpoint(self, path: str | Path) -> None:
+        """Go on from a checkpoint, as if nothing had happened since.
+
+        Where it lies in the trainer's own run folder, the metrics and episodes that were written after it are dropped.
+        CheckpointError: it is not whole, of another model or tokenizer, or not of this class.
+        """
+        self._require_open()
+        checkpoint = load_checkpoint(path)
+        state = checkpoint.state
+        if "vocabulary" not in state:
+            raise CheckpointError(
+                f"checkpoint {path} was not written by RayPPOTrainer; give one of its save_checkpoint"
+            )
+        if state["vocabulary"] != vocabulary_digest(self.tokenizer):
+            raise CheckpointError(
+                f"checkpoint {path} has another tokenizer than this trainer; give the trainer the one in {path}/policy"
+            )
+        checkpoint.restore(self.learner)
+        self.iteration = int(state["iteration"])
+        self.metrics_history = [
+            {name: math.nan if value is None else value for name, value in figures.items()}
+            for figures in state["metrics_history"]
+        ]
+        reward, iteration = state["best"]
+        self._best = (-math.inf if reward is None else reward, iteration)
+        self._harvest = None
+        self.source.update_weights()
+        self._engine.policy_version = int(state["policy_version"])
+        if self._keeping is not None and self._keeping.holds(path) and "num_metric_lines" in state:
+            self._keeping.forget_after(state)
+
+    def save_model(self, path: str | Path) -> None:
+        """Write the policy and its tokenizer as a folder that any Hugging Face tool loads."""
+        self._require_open()
+        save_model(merged_copy(self.learner.policy), self.tokenizer, path)
+
+    def cleanup(self) -> None:
+        """Close the run folder and let go of models, optimizer and caches. `metrics_history` stays; what needs a model
+        raises TrainerClosedError from now on. Doing so again is fine."""
+        if self._keeping is not None:
+            self._keeping.run.close()
+        self.learner = self.source = self._held_out = self.model = self._engine = self._harvest = None  # type: ignore
+        self._is_closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise TrainerClosedError("this trainer was cleaned up; make a new one, and load a checkpoint to go on")
+
+
+def _checked(config: ConfigStore) -> ConfigStore:
+    if not isinstance(config, ConfigStore):
+        raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
+    config = config.merged({})
+    require_local(config.inference.backend)
+    if config.ray.use_ray:
+        raise SettingsError(
+            f"ray.use_ray=true: rolling out on {config.ray.num_actors} Ray actors is not built yet; set ray.use_ray to false "
+            "to train in this process"
+        )
+    return config

@@ -1,0 +1,97 @@
+"""How a trainer's episodes are run: what each begins with, the engine that samples them, the source that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from midthought.config import InferenceConfig
+from midthought.env.environment import EpisodeError
+from midthought.errors import SettingsError
+from midthought.inference.local import LocalEngine
+from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
+from midthought.inference.source import LocalSource
+from midthought.text import Renderer
+from midthought.tools.notations import Notation
+from midthought.tools.notations.find import find_notation
+from midthought.tools.parsers import ActionParser
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Task
+
+MAX_LENGTH = 4096
+"""Most tokens of a sequence where the model does not say, and of a model that is made here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What every conversation begins with: the system prompt, the tools and how they are called, then the task."""
+
+    system_prompt: str
+    registry: ToolRegistry
+    notation: Notation
+
+    def instructions(self) -> str:
+        """What the policy is told of its tools."""
+        return self.notation.instructions(self.registry.definitions())
+
+    def messages(self, task: Task) -> list[dict[str, str]]:
+        """The conversation before the policy's first word."""
+        system = "\n\n".join(part for part in (self.system_prompt, self.instructions()) if part)
+        asked = {"role": "user", "content": task.prompt}
+        return [{"role": "system", "content": system}, asked] if system else [asked]
+
+
+def as_notation(given: str | ActionParser | Notation) -> Notation:
+    """A notation from its name, a parser or itself. Raises SettingsError for anything else."""
+    if isinstance(given, str):
+        return find_notation(given)
+    if isinstance(given, ActionParser):
+        return given.notation
+    if isinstance(given, type) or not hasattr(given, "scanner"):
+        raise SettingsError(f"notation={given!r}: give a name, an ActionParser or a Notation (an object, not a class)")
+    return given
+
+
+def make_engine(model: Any, renderer: Renderer, inference: InferenceConfig) -> LocalEngine:
+    """The local engine over the model that is trained."""
+    return LocalEngine(
+        model,
+        eos_token_ids=renderer.eos_token_ids,
+        max_num_seqs=inference.max_num_seqs,
+        max_seq_len=getattr(model.config, "max_position_embeddings", None) or MAX_LENGTH,
+        deterministic=inference.deterministic,
+    )
+
+
+def make_source(
+    engine: LocalEngine,
+    renderer: Renderer,
+    opening: Opening,
+    episode: Callable[[Task], EpisodeEnvironment],
+    inference: InferenceConfig,
+    *,
+    seed: int,
+) -> LocalSource:
+    """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode."""
+
+    def fitting(task: Task) -> EpisodeEnvironment:
+        num_tokens = len(renderer.prompt(opening.messages(task)))
+        if num_tokens >= engine.max_seq_len:
+            raise EpisodeError(
+                f"the prompt of task {task.task_id!r} has {num_tokens} tokens, and the model has {engine.max_seq_len} "
+                "positions; shorten it, or take a model with more"
+            )
+        return episode(task)
+
+    parts = RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=opening.notation,
+        toolbox=Toolbox(opening.registry, timeout_seconds=inference.tool_timeout_seconds),
+        messages=opening.messages,
+        environment=fitting,
+        settings=RolloutSettings.from_config(inference),
+    )
+    return LocalSource(parts, engine, seed=seed)

@@ -1,0 +1,618 @@
+"""Environments under the rollout loop: what they are told and pay, how they break, groups that begin alike, statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from midthought.config import EnvironmentConfig
+from midthought.env.environment import BaseEnvironment, EpisodeError
+from midthought.env.episode import (
+    EnvironmentEpisode,
+    EnvironmentTasks,
+    EnvironmentTurn,
+    call_blocking,
+    episode_statistics,
+    takes_environment,
+)
+from midthought.env.game import SimpleGameEnvironment
+from midthought.errors import SettingsError
+from midthought.inference.byte_tokenizer import byte_tokenizer
+from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.inference.scripted import ScriptedEngine
+from midthought.text import Renderer
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory, Turn
+
+
+class Echo(BaseEnvironment):
+    """Says what it was told and pays its length; `end` ends it. Begins with a number drawn from the seed."""
+
+    def reset(self, seed: int | None = None) -> str:
+        self.start = random.Random(seed).randrange(10**9)
+        return f"start {self.start}"
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        return f"heard {action!r}", float(len(action)), action == "end", {"success": action == "end"}
+
+    def get_prompt_prefix(self) -> str:
+        return "Say something."
+
+
+class Doing(BaseEnvironment):
+    """Its `step` does what it was told to."""
+
+    def __init__(self, action: Callable[[], Any], seconds: float = 30.0) -> None:
+        super().__init__(EnvironmentConfig(step_timeout_seconds=seconds))
+        self.action = action
+
+    def reset(self) -> str:
+        return "begin"
+
+    def step(self, action: str) -> Any:
+        return self.action()
+
+
+class AsyncDoing(Doing):
+    async def step(self, action: str) -> Any:
+        done = self.action()
+        return await done if asyncio.iscoroutine(done) else done
+
+
+class Locked(Echo):
+    """Cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def new_trajectory(prompt: str = "start") -> Trajectory:
+    return Trajectory(Task(task_id="t", prompt=prompt, answer=""), [1])
+
+
+def write(trajectory: Trajectory, text: str) -> Turn:
+    """The policy's next turn, as the loop records it."""
+    trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -1.0), finish=Finish.END))
+    trajectory.end_turn(Turn(turn_number=len(trajectory.turns), model_output=text))
+    return trajectory.turns[-1]
+
+
+def ready(environment: BaseEnvironment) -> BaseEnvironment:
+    call_blocking(environment.reset, 30.0, "reset")
+    return environment
+
+
+def say(episode: EnvironmentEpisode, trajectory: Trajectory, *texts: str) -> list[str | None]:
+    replies = []
+    for text in texts:
+        write(trajectory, text)
+        replies.append(asyncio.run(episode.reply(trajectory)))
+    return replies
+
+
+def failure(environment: BaseEnvironment) -> str:
+    """What the first reply of a broken environment says."""
+    trajectory = new_trajectory()
+    write(trajectory, "go")
+    with pytest.raises(EpisodeError) as caught:
+        asyncio.run(EnvironmentEpisode(ready(environment)).reply(trajectory))
+    return str(caught.value)
+
+
+def scored(reward_fn: Any, *, rewards: tuple[float, ...] = (1.0, 2.0)) -> Reward:
+    trajectory = new_trajectory()
+    for reward in rewards:
+        write(trajectory, "go").reward = reward
+    episode = EnvironmentEpisode(ready(Echo()), reward_fn)
+    return asyncio.run(episode.score(trajectory))
+
+
+# -- one episode -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "action"),
+    [
+        ("go", "go"),
+        ("  go on\n", "go on"),
+        ("<think>Hm.</think>\n\ngo", "go"),
+        ("Hm.</think>no<think>Ah.</think> go", "go"),
+        ("<think>go, and nothing after it", ""),
+        ("Hm.</think>", ""),
+        ("", ""),
+        ("é🦉\ud800", "é🦉\ud800"),
+    ],
+)
+def test_the_environment_is_told_what_follows_the_last_thought(written, action):
+    episode, trajectory = EnvironmentEpisode(ready(Echo())), new_trajectory()
+    assert say(episode, trajectory, written) == [f"heard {action!r}"]
+
+
+def test_a_reply_fills_the_turn_in_and_the_end_of_the_episode_is_none():
+    episode, trajectory = EnvironmentEpisode(ready(Echo())), new_trajectory()
+    assert say(episode, trajectory, "one", "end") == ["heard 'one'", None]
+    first, last = trajectory.turns
+    assert (first.turn_number, first.model_output, first.observation, first.reward, first.done) == (
+        0, "one", "heard 'one'", 3.0, False,
+    )  # fmt: skip
+    assert (last.observation, last.reward, last.done, last.info) == ("heard 'end'", 3.0, True, {"success": True})
+    assert trajectory.dones == [False, True] and trajectory.rewards == [3.0, 3.0]
+
+
+def test_the_reward_of_every_turn_stays_with_its_turn():
+    episode, trajectory = EnvironmentEpisode(ready(Echo())), new_trajectory()
+    say(episode, trajectory, "a", "bcd")
+    write(trajectory, "cut off by the limit")
+    reward = asyncio.run(episode.score(trajectory))
+    assert reward == Reward(turns=(1.0, 3.0, 0.0)) and reward.total == 4.0
+
+
+def test_asynchronous_environments_play_the_same():
+    async def answer() -> Any:
+        await asyncio.sleep(0)
+        return "seen", 0.5, False, {}
+
+    trajectory = new_trajectory()
+    assert say(EnvironmentEpisode(ready(AsyncDoing(answer))), trajectory, "go") == ["seen"]
+    assert trajectory.turns[0].reward == 0.5
+
+
+def test_all_steps_of_an_environment_with_its_own_loop_run_on_the_same_loop():
+    """Connections belong to a loop; the rollout's loop lives for one iteration only."""
+    loops = []
+
+    async def answer() -> Any:
+        loops.append(asyncio.get_running_loop())
+        return "seen", 0.0, False, {}
+
+    trajectory = new_trajectory()
+    say(EnvironmentEpisode(ready(AsyncDoing(answer))), trajectory, "a", "b")  # each under an asyncio.run of its own
+    assert len(loops) == 2 and loops[0] is loops[1]
+
+
+def test_many_blocking_steps_run_at_the_same_time():
+    everybody = threading.Barrier(20)
+
+    def meet() -> Any:
+        everybody.wait(timeout=30)
+        return "met", 1.0, True, {}
+
+    async def play() -> list[str | None]:
+        trajectories = [new_trajectory() for _ in range(20)]
+        for trajectory in trajectories:
+            write(trajectory, "go")
+        episodes = [EnvironmentEpisode(ready(Doing(meet))) for _ in trajectories]
+        return await asyncio.gather(*(e.reply(t) for e, t in zip(episodes, trajectories, strict=True)))
+
+    assert asyncio.run(play()) == [None] * 20
+
+
+# -- broken environments ---------------------------------------------------------------------------------------
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def action() -> Any:
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize("kind", [Doing, AsyncDoing])
+@pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), SystemExit("enough"), KeyboardInterrupt("stop")])
+def test_a_step_that_raises_is_told_with_the_environments_name(kind, error):
+    message = failure(kind(raising(error)))
+    assert message.startswith(f"{kind.__name__}.step raised ") and str(error) in message
+    assert say(EnvironmentEpisode(ready(Echo())), new_trajectory(), "go") == ["heard 'go'"], "the others play on"
+
+
+@pytest.mark.parametrize("kind", [Doing, AsyncDoing])
+def test_a_step_that_blocks_is_given_up_at_its_deadline(kind):
+    """Even a coroutine that blocks the environments' own loop."""
+    release = threading.Event()
+    try:
+        message = failure(kind(lambda: release.wait(60), seconds=0.05))
+    finally:
+        release.set()
+    assert message == (
+        f"{kind.__name__}.step gave nothing within 0.05 seconds; make it quicker or raise environment.step_timeout_seconds"
+    )
+
+
+def test_a_coroutine_that_will_not_be_cancelled_is_given_up_too():
+    over = threading.Event()
+
+    async def deaf() -> Any:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+        return "seen", 0.0, False, {}
+
+    try:
+        assert "gave nothing within 0.05 seconds" in failure(AsyncDoing(deaf, seconds=0.05))
+    finally:
+        over.set()
+
+
+def test_a_step_that_cancels_itself_is_a_failure_and_cancels_nobody_else():
+    assert "cancelled from inside" in failure(AsyncDoing(raising(asyncio.CancelledError())))
+
+
+@pytest.mark.parametrize("kind", [Doing, AsyncDoing])
+def test_a_reward_that_is_no_number_is_a_failure(kind):
+    message = failure(kind(lambda: ("seen", float("nan"), False, {})))
+    assert message == f"{kind.__name__}.step: the reward must be a finite number, got nan (float)"
+
+
+def test_a_cancelled_rollout_cancels_the_step():
+    cancelled = threading.Event()
+
+    async def wait() -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def play() -> None:
+        trajectory = new_trajectory()
+        write(trajectory, "go")
+        reply = asyncio.ensure_future(EnvironmentEpisode(environment).reply(trajectory))
+        await asyncio.sleep(0.05)
+        reply.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reply
+
+    environment = ready(AsyncDoing(wait))
+    asyncio.run(play())
+    assert cancelled.wait(30)
+
+
+# -- reward functions ------------------------------------------------------------------------------------------
+
+
+async def slowly(trajectory):
+    await asyncio.sleep(0)
+    return 0.25
+
+
+class Judge:
+    def __call__(self, trajectory, environment):
+        return environment.get_step_count()
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "reward"),
+    [
+        (lambda trajectory: 2, Reward(parts={"reward_fn": 2.0})),
+        (lambda trajectory: len(trajectory), Reward(parts={"reward_fn": 2.0})),
+        (lambda trajectory: {"a": 1, "b": -0.5}, Reward(parts={"a": 1.0, "b": -0.5})),
+        (lambda trajectory: Reward(parts={"a": 1.0}, turns=(0.5,)), Reward(parts={"a": 1.0}, turns=(0.5,))),
+        (lambda trajectory, environment: float(environment.is_done()), Reward(parts={"reward_fn": 0.0})),
+        (lambda one, two: isinstance(two, Echo), Reward(parts={"reward_fn": 1.0})),
+        (lambda trajectory, env=None: env.get_step_count(), Reward(parts={"reward_fn": 0.0})),
+        (lambda trajectory, scale=3.0: scale, Reward(parts={"reward_fn": 3.0})),
+        (lambda *everything: len(everything), Reward(parts={"reward_fn": 1.0})),
+        (slowly, Reward(parts={"reward_fn": 0.25})),
+        (Judge(), Reward(parts={"reward_fn": 0.0})),
+        (len, Reward(parts={"reward_fn": 2.0})),
+        (lambda trajectory: {}, Reward()),
+    ],
+)
+def test_a_reward_function_replaces_what_the_environment_paid(reward_fn, reward):
+    assert scored(reward_fn) == reward
+
+
+@pytest.mark.parametrize(
+    "reward_fn",
+    [lambda: 0, lambda one, two, three: 0, lambda trajectory, *, scale: 0, 3, dict, "reward"],
+    ids=["no parameter", "three", "a needed keyword", "a number", "no signature", "a name"],
+)
+def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_forms(reward_fn):
+    remedy = r"write reward_fn\(trajectory\) or reward_fn\(trajectory, environment\)"
+    with pytest.raises(SettingsError, match=remedy):
+        EnvironmentEpisode(Echo(), reward_fn)
+    with pytest.raises(SettingsError, match=remedy):
+        EnvironmentTasks(Echo, reward_fn)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("nan"), "finite number, got nan"),
+        (None, "finite number, got None"),
+        ("1", "finite number, got '1'"),
+        ({"a": 1.0, "b": float("inf")}, "part 'b' must be a finite number, got inf"),
+        (Reward(parts={"a": float("nan")}), "part 'a' must be a finite number, got nan"),
+        (Reward(turns=(0.0, float("nan"))), "turn 1's reward must be a finite number, got nan"),
+        (Reward(turns=(0.0, 0.0, 0.0)), "rewards for 3 turns, the episode has 2"),
+    ],
+)
+def test_a_reward_that_cannot_be_learned_from_is_an_error(value, message):
+    with pytest.raises(EpisodeError, match=message):
+        scored(lambda trajectory: value)
+
+
+def test_a_reward_function_that_raises_is_named():
+    with pytest.raises(EpisodeError, match="reward_fn raised KeyError: 'answer'"):
+        scored(lambda trajectory: {}["answer"])
+
+
+def test_a_function_with_a_default_that_is_no_environment_gets_the_trajectory_only():
+    assert not takes_environment(lambda trajectory, weight=1.0: weight)
+    assert takes_environment(lambda trajectory, environment=None: 0)
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [Echo, Echo(), lambda: Echo()], ids=["class", "instance", "factory"])
+def test_every_group_begins_alike_and_no_two_groups_do(source):
+    tasks = EnvironmentTasks(source)
+    made = tasks.make(3, seed=7)
+    assert len({task.task_id for task in made}) == len({task.prompt for task in made}) == 3
+    for task in made:
+        one, other = tasks.episode(task).environment, tasks.episode(task).environment
+        assert one is not other and one.start == other.start
+        assert task.prompt == f"Say something.\nstart {one.start}" and task.answer == ""
+    assert [task.prompt for task in made] == [task.prompt for task in EnvironmentTasks(source).make(3, seed=7)]
+    assert [task.prompt for task in made] != [task.prompt for task in tasks.make(3, seed=8)]
+
+
+def test_an_instance_that_was_given_stays_as_it_was():
+    mine = Echo()
+    mine.reset(seed=1)
+    mine.step("hello")
+    tasks = EnvironmentTasks(mine)
+    episode = tasks.episode(tasks.make(1, seed=0)[0])
+    say(episode, new_trajectory(), "one", "two")
+    assert mine.get_step_count() == 1 and episode.environment.get_step_count() == 2
+
+
+def test_an_environment_without_a_seed_is_copied_as_it_was_reset():
+    class Seedless(Echo):
+        def reset(self):
+            return super().reset()
+
+    tasks = EnvironmentTasks(Seedless())
+    first, second = tasks.make(2, seed=0)
+    starts = [tasks.start(task).start for task in (first, first, second, second)]
+    assert starts[0] == starts[1] != starts[2] == starts[3]
+
+
+def test_asynchronous_resets_run_side_by_side():
+    waiting = []
+
+    class Meeting(BaseEnvironment):
+        async def reset(self, seed):
+            waiting.append(seed)
+            while len(waiting) < 4:
+                await asyncio.sleep(0.001)
+            return f"start {seed}"
+
+        async def step(self, action):
+            return "", 0.0, True, {}
+
+    assert len({task.prompt for task in EnvironmentTasks(Meeting).make(4, seed=0)}) == 4
+
+
+def test_tasks_can_be_made_inside_a_running_loop():
+    class Later(Echo):
+        async def reset(self, seed=None):
+            await asyncio.sleep(0)
+            return super().reset(seed)
+
+    async def notebook() -> list[Task]:
+        return EnvironmentTasks(Echo).make(2, seed=0) + EnvironmentTasks(Later).make(2, seed=0)
+
+    assert len(asyncio.run(notebook())) == 4
+
+
+def test_an_instance_that_cannot_be_copied_is_told_to_become_a_factory():
+    with pytest.raises(EpisodeError, match=r"Locked cannot be copied \(TypeError: .*lock.*\); give a factory"):
+        EnvironmentTasks(Locked()).make(1, seed=0)
+
+
+def test_a_factory_makes_equal_starts_of_what_cannot_be_copied():
+    tasks = EnvironmentTasks(Locked)
+    (task,) = tasks.make(1, seed=3)
+    first, second, third = (tasks.start(task) for _ in range(3))
+    assert first.start == second.start == third.start
+    assert len({id(first), id(second), id(third)}) == 3
+
+
+def test_what_can_neither_be_copied_nor_repeated_can_be_played_once():
+    class Seedless(Locked):
+        def reset(self):
+            return super().reset()
+
+    class Careless(Locked):
+        def reset(self, seed):
+            return super().reset()
+
+    for source, message in ((Seedless, "its reset takes no seed"), (Careless, "gave another observation")):
+        tasks = EnvironmentTasks(source)
+        (task,) = tasks.make(1, seed=0)
+        assert say(tasks.episode(task), new_trajectory(), "go") == ["heard 'go'"]
+        with pytest.raises(EpisodeError, match=f"{source.__name__} cannot be copied and .*{message}"):
+            tasks.episode(task)
+
+
+def test_tasks_of_an_earlier_call_are_not_known_any_more():
+    tasks = EnvironmentTasks(Echo)
+    (old,) = tasks.make(1, seed=0)
+    tasks.make(1, seed=1)
+    with pytest.raises(EpisodeError, match="'Echo-0-0' is not of the newest make"):
+        tasks.episode(old)
+
+
+def test_no_groups_are_no_tasks():
+    assert EnvironmentTasks(Echo).make(0, seed=0) == []
+
+
+def test_what_is_no_environment_is_refused():
+    with pytest.raises(SettingsError, match="give a BaseEnvironment, or a function"):
+        EnvironmentTasks("FrozenLake-v1")  # type: ignore[arg-type]
+    with pytest.raises(EpisodeError, match="the environment's factory gave a NoneType"):
+        EnvironmentTasks(lambda: None).make(1, seed=0)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_reset_that_breaks_is_named(is_async):
+    release = threading.Event()
+
+    class Broken(Echo):
+        def reset(self, seed=None):
+            if self.config.step_timeout_seconds < 1:
+                release.wait(60)
+            raise OSError("no server")
+
+    class BrokenLater(Broken):
+        async def reset(self, seed=None):
+            super().reset(seed)
+
+    kind = BrokenLater if is_async else Broken
+    with pytest.raises(EpisodeError, match=rf"{kind.__name__}\.reset raised OSError: no server"):
+        EnvironmentTasks(kind).make(2, seed=0)
+    try:
+        with pytest.raises(EpisodeError, match=rf"{kind.__name__}\.reset gave nothing within 0.05 seconds"):
+            EnvironmentTasks(lambda: kind(EnvironmentConfig(step_timeout_seconds=0.05))).make(1, seed=0)
+    finally:
+        release.set()
+
+
+# -- statistics ------------------------------------------------------------------------------------------------
+
+
+def finished(
+    *turns: tuple[float, dict], stop: StopReason = StopReason.ANSWERED, reward: Reward | None = None
+) -> Trajectory:
+    trajectory = new_trajectory()
+    for number, (paid, info) in enumerate(turns):
+        write(trajectory, "go")
+        trajectory.turns[-1] = EnvironmentTurn(turn_number=number, model_output="go", reward=paid, info=info)
+    trajectory.stop_reason = stop
+    trajectory.reward = reward or Reward(turns=tuple(paid for paid, _ in turns))
+    return trajectory
+
+
+def test_statistics_worked_by_hand():
+    trajectories = [
+        finished((1.0, {}), (2.0, {"success": True})),
+        finished((0.0, {"success": True}), (-1.0, {"success": False})),
+        finished((0.5, {"truncated": True})),
+        finished((0.0, {}), (0.0, {}), (0.0, {}), stop=StopReason.MAX_TURNS),
+    ]
+    assert episode_statistics(trajectories) == {
+        "num_episodes": 4.0,
+        "return_mean": 0.625,
+        "return_min": -1.0,
+        "return_max": 3.0,
+        "steps_mean": 2.0,
+        "truncated_share": 0.5,
+        "success_share": 0.25,
+    }
+
+
+def test_statistics_leave_out_failed_episodes_and_success_that_nobody_spoke_of():
+    broken = new_trajectory()
+    broken.stop_reason, broken.error = StopReason.FAILED, "EpisodeError: …"
+    statistics = episode_statistics([broken, finished((1.0, {}), reward=Reward(parts={"reward_fn": 7.0}))])
+    assert statistics["num_episodes"] == 1.0 and statistics["return_mean"] == 7.0
+    assert "success_share" not in statistics
+    assert episode_statistics([broken]) == episode_statistics([]) == {"num_episodes": 0.0}
+
+
+def test_a_turn_that_no_environment_answered_is_no_step():
+    trajectory = finished((1.0, {}))
+    trajectory.stop_reason = None
+    write(trajectory, "cut off")
+    trajectory.stop_reason = StopReason.LENGTH
+    assert episode_statistics([trajectory])["steps_mean"] == 1.0
+
+
+def test_hundreds_of_episodes_of_the_game_run_side_by_side():
+    tasks = EnvironmentTasks(SimpleGameEnvironment)
+    made = tasks.make(10, seed=0)
+
+    async def play(task: Task) -> Trajectory:
+        trajectory, episode = new_trajectory(task.prompt), tasks.episode(task)
+        sight: str | None = task.prompt.splitlines()[-1]
+        while sight is not None:
+            write(trajectory, "take" if "here" in sight else "complete" if "have" in sight else sight.split(" is ")[-1])
+            sight = await episode.reply(trajectory)
+        trajectory.stop_reason = StopReason.ANSWERED
+        trajectory.reward = await episode.score(trajectory)
+        return trajectory
+
+    async def play_all() -> list[Trajectory]:
+        return await asyncio.gather(*(play(task) for task in made * 20))
+
+    trajectories = asyncio.run(play_all())
+    optimum = sum(tasks.start(task).optimal_return() for task in made) / 10
+    statistics = episode_statistics(trajectories)
+    assert statistics["return_mean"] == pytest.approx(optimum) and statistics["success_share"] == 1.0
+
+
+# -- under the loop --------------------------------------------------------------------------------------------
+
+
+def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3, **limits: Any) -> list[Trajectory]:
+    """Two episodes per group of a scripted policy, as training drives them."""
+    renderer = Renderer(byte_tokenizer())
+    parts = RolloutParts(
+        engine=ScriptedEngine(lambda _, token_ids: script(renderer.decode(token_ids)), renderer),
+        renderer=renderer,
+        notation=InThoughtNotation(),
+        toolbox=Toolbox(ToolRegistry()),
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=tasks.episode,
+        settings=RolloutSettings(max_tokens=4000, max_turns=8, **limits),
+    )
+    starts = [EpisodeStart(task=task, seed=0) for task in tasks.make(num_groups, seed=5) for _ in range(2)]
+    trajectories = asyncio.run(run_episodes(parts, starts))
+    for trajectory in trajectories:
+        trajectory.check()
+    return trajectories
+
+
+def sensible_player(conversation: str) -> str | None:
+    """Thinks, then does what the last sight calls for; says nothing after its own words."""
+    *_, sight, answer = conversation.split("<|im_start|>")
+    if answer != "assistant\n":
+        return None
+    word = "take key" if "here" in sight else "complete" if "have" in sight else sight.split(" is ")[-1].split(".")[0]
+    return f"<think>I was told: north, south.</think>{word}"
+
+
+def test_the_loop_plays_the_game_to_its_optimum_and_credits_every_turn():
+    tasks = EnvironmentTasks(SimpleGameEnvironment)
+    trajectories = roll_out(tasks, sensible_player)
+    for trajectory in trajectories:
+        assert trajectory.error is None and trajectory.stop_reason is StopReason.ANSWERED
+        assert trajectory.reward.total == pytest.approx(tasks.start(trajectory.task).optimal_return())
+        assert len(trajectory.reward.turns) == len(trajectory.turn_ends) == len(trajectory)
+        assert trajectory.rewards[-1] == max(trajectory.rewards) and trajectory.dones[-1]
+        assert trajectory.states[0] == trajectory.task.prompt
+    assert episode_statistics(trajectories)["success_share"] == 1.0
+
+
+def test_the_loop_makes_a_failed_episode_of_an_environment_that_breaks():
+    trajectories = roll_out(EnvironmentTasks(Doing(raising(OSError("no server")))), sensible_player)
+    for trajectory in trajectories:
+        assert trajectory.stop_reason is StopReason.FAILED and trajectory.reward is None
+        assert trajectory.error == "EpisodeError: Doing.step raised OSError: no server"
+
+
+def test_the_loop_gives_the_reward_function_the_environment_that_was_played():
+    tasks = EnvironmentTasks(SimpleGameEnvironment, lambda trajectory, env: {"steps": -env.get_step_count()})
+    for trajectory in roll_out(tasks, sensible_player, num_groups=1):
+        assert trajectory.reward == Reward(parts={"steps": float(-len(trajectory))})

@@ -1,0 +1,91 @@
+import asyncio
+import time
+
+import pytest
+
+from midthought.config import RewardConfig
+from midthought.env.environment import EpisodeError
+from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.rewards import combine_rewards
+from midthought.env.weighting import RewardError
+from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+
+WORDS = {1: "<think>", 2: "hm", 3: "</think>", 4: "red", 5: "blue", 6: "<end>", 7: "#call"}
+
+
+def decode(token_ids):
+    return "".join(WORDS[token_id] for token_id in token_ids)
+
+
+def episode(*token_ids, num_calls=0):
+    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="red"), [1])
+    for _ in range(num_calls):
+        trajectory.add_demonstrated([7])
+        trajectory.add_results([ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)], [2])
+    trajectory.add_demonstrated(token_ids)
+    trajectory.stop_reason = StopReason.ANSWERED
+    return trajectory
+
+
+def test_nobody_replies():
+    assert asyncio.run(QuestionEnvironment(combine_rewards([len])).reply(episode(4))) is None
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "parts"),
+    [
+        (episode(2, 3, 4, 6), {"correct": 1.0, "thought": 0.1, "calls": 0.0}),
+        (episode(2, 3, 5, 6), {"correct": 0.0, "thought": 0.1, "calls": 0.0}),
+        (episode(3, 4, 6, num_calls=2), {"correct": 1.0, "thought": 0.1, "calls": -0.2}),
+        (episode(4, 6), {"correct": 0.0, "thought": 0.0, "calls": 0.0}),
+    ],
+)
+def test_the_reward_of_the_settings_pays_answer_and_thought_and_takes_for_calls(trajectory, parts):
+    reward = answer_reward(RewardConfig(), decode, ["<end>"])
+    found = asyncio.run(QuestionEnvironment(reward).score(trajectory))
+    assert dict(found.parts) == pytest.approx(parts)
+
+
+@pytest.mark.parametrize("seconds", [None, 5.0])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_reward_is_the_same_with_a_deadline_and_without(seconds, is_async):
+    async def later(trajectory):
+        await asyncio.sleep(0)
+        return 2.0
+
+    function = later if is_async else lambda trajectory: 2.0
+    environment = QuestionEnvironment(combine_rewards([("two", 1.5, function)]), seconds)
+    assert dict(asyncio.run(environment.score(episode(4))).parts) == {"two": 3.0}
+
+
+def test_a_reward_that_blocks_holds_nobody_up():
+    def slow(trajectory):
+        time.sleep(0.2)
+        return 1.0
+
+    async def score_many():
+        environment = QuestionEnvironment(combine_rewards([slow]), 5.0)
+        return await asyncio.gather(*(environment.score(episode(4)) for _ in range(8)))
+
+    began = time.perf_counter()
+    assert [reward.total for reward in asyncio.run(score_many())] == [1.0] * 8
+    assert time.perf_counter() - began < 8 * 0.2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_reward_that_hangs_is_given_up(is_async):
+    async def hangs_politely(trajectory):
+        await asyncio.sleep(60)
+
+    function = hangs_politely if is_async else lambda trajectory: time.sleep(1)
+    environment = QuestionEnvironment(combine_rewards([("hangs", 1.0, function)]), 0.05)
+    with pytest.raises(EpisodeError, match=r"the reward gave nothing within 0\.05 seconds"):
+        asyncio.run(environment.score(episode(4)))
+
+
+@pytest.mark.parametrize("seconds", [None, 5.0])
+@pytest.mark.parametrize(("value", "words"), [(float("nan"), "gave nan"), ("red", "gave 'red'"), (None, "gave None")])
+def test_what_is_no_number_is_said_with_the_functions_name(seconds, value, words):
+    environment = QuestionEnvironment(combine_rewards([("mine", 1.0, lambda trajectory: value)]), seconds)
+    with pytest.raises((RewardError, EpisodeError), match=f"reward function 'mine' {words}"):
+        asyncio.run(environment.score(episode(4)))

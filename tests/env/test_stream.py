@@ -1,0 +1,94 @@
+import gc
+import logging
+import weakref
+
+import pytest
+
+from midthought.env.environment import BaseEnvironment, EpisodeError
+from midthought.env.stream import MAX_TRIES, EnvironmentStream
+from midthought.errors import SettingsError
+
+
+class Numbers(BaseEnvironment):
+    def reset(self, seed: int = 0) -> str:
+        self.seed = seed
+        return f"Start {seed}."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        return "", 1.0, True, {}
+
+
+def test_what_is_drawn_follows_from_seed_purpose_iteration_and_attempt_alone():
+    def prompts(seed=0, purpose="train", iteration=0, attempt=0):
+        stream = EnvironmentStream(Numbers, seed=seed, purpose=purpose)
+        return tuple(task.prompt for task in stream.draw(iteration, 3, attempt))
+
+    assert prompts() == prompts()
+    others = {prompts(), prompts(seed=1), prompts(purpose="held out"), prompts(iteration=1), prompts(attempt=1)}
+    assert len(others) == 5
+
+
+def test_drawing_again_gives_the_same_tasks_whatever_came_between():
+    stream = EnvironmentStream(Numbers, seed=0)
+    first = stream.draw(3, 2)
+    stream.draw(4, 2)
+    assert stream.draw(3, 2) == first
+
+
+def test_tasks_of_every_attempt_of_the_iteration_still_have_episodes():
+    stream = EnvironmentStream(Numbers, seed=0)
+    batches = [stream.draw(7, 2, attempt) for attempt in range(3)]
+    tasks = [task for batch in batches for task in batch]
+    assert len({task.task_id for task in tasks}) == 6
+    for task in tasks:  # ReMax rolls the greedy episodes out after the last batch
+        one, other = stream.episode(task).environment, stream.episode(task).environment
+        assert one is not other
+        assert task.prompt == f"Start {one.seed}." == f"Start {other.seed}."
+
+
+def test_environments_of_older_iterations_are_let_go():
+    stream = EnvironmentStream(Numbers, seed=0)
+    old = stream.draw(0, 2) + stream.draw(0, 2, attempt=1)
+    living = [weakref.ref(stream._made[task.task_id]._starts[task.task_id].environment) for task in old]
+    assert all(reference() is not None for reference in living)
+    stream.draw(1, 2)
+    gc.collect()
+    assert [reference() for reference in living] == [None] * 4
+    with pytest.raises(EpisodeError, match="not of the newest iteration"):
+        stream.episode(old[0])
+
+
+class Flaky(Numbers):
+    num_failures = 0
+
+    def reset(self, seed: int = 0) -> str:
+        if Flaky.num_failures > 0:
+            Flaky.num_failures -= 1
+            raise ConnectionError("the server is away")
+        return super().reset(seed)
+
+
+def test_a_reset_that_fails_is_tried_again_from_other_seeds(monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    usual = EnvironmentStream(Flaky, seed=0).draw(0, 2)
+    monkeypatch.setattr(Flaky, "num_failures", MAX_TRIES - 1)
+    stream = EnvironmentStream(Flaky, seed=0)
+    tasks = stream.draw(0, 2)
+    assert len(tasks) == 2
+    assert {task.prompt for task in tasks}.isdisjoint(task.prompt for task in usual)
+    assert stream.episode(tasks[1]).environment.seed > 0
+    assert caplog.text.count("the server is away") == MAX_TRIES - 1
+
+
+def test_a_reset_that_goes_on_failing_is_an_error(monkeypatch):
+    monkeypatch.setattr(Flaky, "num_failures", 100)
+    with pytest.raises(EpisodeError, match=r"Flaky.reset raised ConnectionError: the server is away"):
+        EnvironmentStream(Flaky, seed=0).draw(0, 2)
+    assert Flaky.num_failures == 100 - MAX_TRIES
+
+
+def test_what_cannot_be_used_is_refused_at_once():
+    with pytest.raises(SettingsError, match="give a BaseEnvironment"):
+        EnvironmentStream(3, seed=0)
+    with pytest.raises(SettingsError, match="cannot be called"):
+        EnvironmentStream(Numbers, lambda: 1.0, seed=0)

@@ -1,0 +1,43 @@
+"""The pages say what is true: every block of Python in them runs, from top to bottom, as a reader would run it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from midthought.inference.engines import BACKENDS, ScriptedInferenceEngine
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    page for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if "```python" in page.read_text("utf-8")
+)
+WORDS = ["Red?", '{"tool": "my_tool", "parameters": {"param": "blue"}}', "green", "blue"]
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+
+
+@pytest.fixture
+def scripted_model(monkeypatch) -> None:
+    """Stands in for the vLLM server that a page names."""
+
+    def engine(model_path: str, **options: object) -> ScriptedInferenceEngine:
+        said = iter(WORDS * 50)
+        return ScriptedInferenceEngine(lambda episode, token_ids: next(said) + "<|im_end|>")
+
+    monkeypatch.setitem(BACKENDS, "vllm", engine)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run(page, scripted_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    for number, block in enumerate(blocks(page)):
+        exec(compile(block, f"{page.name}, block {number + 1}", "exec"), names)
+
+
+def test_the_library_and_the_page_on_extending_are_among_them():
+    assert {"library.md", "extend.md"} <= {page.name for page in PAGES}

@@ -1,0 +1,117 @@
+"""What `import midthought` gives: exactly the documented names, quickly, and nothing heavy until a name is asked for."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import midthought
+
+PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+DESIGNED = [
+    "ConfigStore",
+    "ModelConfig",
+    "InferenceConfig",
+    "RewardConfig",
+    "EnvironmentConfig",
+    "TrainingConfig",
+    "RayConfig",
+    "CheckpointConfig",
+    "create_default_config",
+    "merge_configs",
+    "BaseEnvironment",
+    "SimpleGameEnvironment",
+    "Trajectory",
+    "RolloutData",
+    "AdvantageEstimator",
+    "compute_gae_advantage_return",
+    "compute_grpo_advantage",
+    "compute_advantage",
+    "compute_policy_loss",
+    "compute_value_loss",
+    "kl_divergence",
+    "apply_kl_penalty",
+    "KLController",
+    "BaseInferenceEngine",
+    "VLLMInferenceEngine",
+    "SGLangInferenceEngine",
+    "create_inference_engine",
+    "GenerationOutput",
+    "MultiTurnInferenceEngine",
+    "BatchInferenceManager",
+    "LocalInferenceEngine",
+    "ToolDefinition",
+    "ToolParameter",
+    "Tool",
+    "ToolRegistry",
+    "ParsedAction",
+    "ActionParser",
+    "JSONActionParser",
+    "ReActActionParser",
+    "FunctionCallingParser",
+    "MultiTurnManager",
+    "ToolCall",
+    "Turn",
+    "EnvironmentStepTool",
+    "QueryTool",
+    "CalculateTool",
+    "RayPPOTrainer",
+    "PolicyValueModel",
+    "PolicyHead",
+    "ValueHead",
+    "PPOBatch",
+]
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", midthought.__all__)
+def test_a_public_name_is_there_and_says_what_it_is(name):
+    value = getattr(midthought, name)
+    assert value.__name__ == name if inspect.isclass(value) or inspect.isfunction(value) else value is not None
+    assert (inspect.getdoc(value) or "").strip(), f"{name} has no docstring"
+
+
+def test_every_name_of_the_setup_package_is_public():
+    assert set(DESIGNED) <= set(midthought.__all__)
+
+
+def page() -> str:
+    """docs/api.md: the public names room by room, with the first paragraph of their docstrings."""
+    lines = ["# Public names", "", "All importable from `midthought`; each is loaded when it is first asked for.", ""]
+    rooms: dict[str, list[tuple[str, str]]] = {}
+    for name, module in midthought._ROOM_OF.items():
+        rooms.setdefault(module.partition(".")[0], []).append((name, module))
+    for room, names in rooms.items():
+        lines += [f"## {room}", "", "| name | module | what it is |", "| --- | --- | --- |"]
+        for name, module in names:
+            said = " ".join((inspect.getdoc(getattr(midthought, name)) or "").split("\n\n")[0].split())
+            lines.append(f"| `{name}` | `midthought.{module}` | {said.replace('|', chr(92) + '|')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_the_page_of_public_names_is_up_to_date():
+    assert PAGE.read_text("utf-8") == page(), "write it anew: python tests/test_exports.py"
+
+
+def test_importing_the_package_loads_no_torch():
+    assert (
+        run("import sys, midthought; print(not {'torch', 'transformers', 'pydantic'} & set(sys.modules))") == "True\n"
+    )
+
+
+def test_a_name_that_is_not_there_is_told_as_python_does():
+    with pytest.raises(AttributeError, match="no attribute 'RayPPOTrainr'"):
+        midthought.RayPPOTrainr  # noqa: B018
+    assert dir(midthought) == midthought.__all__
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")

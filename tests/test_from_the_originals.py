@@ -1,0 +1,108 @@
+"""The page that maps the originals is true: every name of the right column is there, every command exists, no name is missing."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import midthought
+from midthought.cli import app
+from midthought.config import ConfigStore
+
+PAGE = Path(__file__).parent.parent / "docs" / "from-the-originals.md"
+ROWS = [
+    tuple(cell.strip() for cell in line.strip("|").split(" | "))
+    for line in PAGE.read_text("utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith(("| ---", "| there"))
+]
+HERE = sorted({name for _, right in ROWS for name in re.findall(r"`([^`]+)`", right)})
+
+
+def resolve(dotted: str) -> object:
+    """A module, or a member of one."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part)
+        return found
+    raise AssertionError(f"{dotted} is nowhere")
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if re.fullmatch(r"[A-Za-z_]\w*", name)])
+def test_a_plain_name_is_public_a_section_or_a_word_of_the_documents(name):
+    known = {*midthought.__all__, *ConfigStore.model_fields, "training", "seed", "cluster", "tiny", "own", "feedback"}
+    words = {"reset", "step", "async", "eval", "datasets", "reward", "trust_remote_code"}
+    assert name in known | words
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if re.fullmatch(r"midthought(\.\w+)+", name)])
+def test_a_dotted_name_can_be_imported(name):
+    assert resolve(name) is not None
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if re.fullmatch(r"[A-Z]\w+(\.\w+)+", name)])
+def test_a_method_is_there(name):
+    owner, _, attribute = name.partition(".")
+    assert hasattr(getattr(midthought, owner), attribute)
+
+
+@pytest.mark.parametrize("key", [name for name in HERE if re.fullmatch(r"(inference|training|model)\.\w+", name)])
+def test_a_setting_is_there(key):
+    section, _, name = key.partition(".")
+    assert name in type(getattr(ConfigStore(), section)).model_fields
+
+
+@pytest.mark.parametrize("command", [name for name in HERE if name.startswith("midthought ")])
+def test_a_command_is_there(command):
+    result = CliRunner().invoke(app, [*command.split()[1:2], *command.split()[2:3][: "memory" in command], "--help"])
+    assert result.exit_code == 0, result.output
+
+
+def test_every_file_that_the_page_links_to_is_there():
+    links = re.findall(r"\]\(([^)]+)\)", PAGE.read_text("utf-8"))
+    assert links and [link for link in links if not (PAGE.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ConfigStore",
+        "BaseEnvironment",
+        "SimpleGameEnvironment",
+        "Trajectory",
+        "RolloutData",
+        "compute_gae_advantage_return",
+        "compute_grpo_advantage",
+        "compute_policy_loss",
+        "compute_value_loss",
+        "KLController",
+        "BaseInferenceEngine",
+        "VLLMInferenceEngine",
+        "SGLangInferenceEngine",
+        "MultiTurnInferenceEngine",
+        "BatchInferenceManager",
+        "Tool",
+        "ToolRegistry",
+        "ActionParser",
+        "MultiTurnManager",
+        "EnvironmentStepTool",
+        "PolicyValueModel",
+        "PPOBatch",
+        "RayPPOTrainer",
+        "ToolDefinition",
+        "JSONActionParser",
+        "ReActActionParser",
+        "FunctionCallingParser",
+        "create_inference_engine",
+    ],
+)
+def test_every_name_of_the_setup_packages_manifest_stands_on_the_page(name):
+    assert any(f"`{name}`" in left for left, _ in ROWS) and name in midthought.__all__

@@ -1,0 +1,130 @@
+"""What the trainer's tests train on: a policy that was taught to answer in one word, a tool, worlds easy, hostile and slow."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from midthought import BaseEnvironment, Task, Trajectory, create_default_config, tool
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.small_model import make_policy
+from midthought.text import Renderer
+from midthought.tools.notations.find import find_notation
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.rollouts import Opening
+
+COLOURS = ("red", "blue", "green")
+PAID = {"red": 1.0, "blue": 0.25}
+QUESTIONS = [{"question": f"Say a colour, {place}.", "answer": "red"} for place in ("first", "second", "third")]
+
+
+class Colours(BaseEnvironment):
+    """Two turns; each pays by the colour that was said."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.num_turns = 0
+        return QUESTIONS[seed % 3]["question"]
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        self.num_turns += 1
+        return "Again.", PAID.get(action, 0.0), self.num_turns == 2, {"success": action == "red"}
+
+
+class AsyncColours(Colours):
+    async def reset(self, seed: int = 0) -> str:
+        return Colours.reset(self, seed)
+
+    async def step(self, action: str) -> tuple[str, float, bool, dict]:
+        return Colours.step(self, action)
+
+
+class Raising(Colours):
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        raise RuntimeError("the world broke")
+
+
+class Hanging(Colours):
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        time.sleep(0.3)
+        return super().step(action)
+
+
+class Nonsense(Colours):
+    def step(self, action: str) -> Any:
+        return action
+
+
+@tool
+def twice(word: str) -> str:
+    """Says it twice.
+
+    Args:
+        word: what to say
+    """
+    return f"{word} {word}"
+
+
+def settings(estimator: str = "gae", *, max_tokens: int = 40, **training: Any) -> Any:
+    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters_per_epoch": 2, "num_epochs": 1} | training
+    training = {"validate_every": 0, "num_validation_questions": 3, "learning_rate": 1e-3} | training
+    if estimator in ("grpo", "grpo_turns"):
+        training = {"group_size": 4} | training
+    return create_default_config(
+        model={"hidden_size": 64, "num_layers": 2, "vocab_size": 400},
+        inference={"max_tokens": max_tokens, "deterministic": True},
+        training={"adv_estimator": estimator, **training},
+    )
+
+
+def taught(renderer: Renderer, episodes: list[Trajectory], num_steps: int = 60) -> Any:
+    policy = make_policy(renderer.tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
+    learner = Learner(policy, None, None, LearnerSettings(learning_rate=3e-3))
+    batch = PPOBatch.from_trajectories(episodes, demonstrations=True)
+    for _ in range(num_steps):
+        learner.sft_step(batch)
+    return policy
+
+
+def demonstration(renderer: Renderer, opening: Opening, question: str, parts: list[list[int] | str]) -> Trajectory:
+    """Texts are what the policy writes; ids are context that it reads."""
+    task = Task(task_id="t", prompt=question, answer="red")
+    trajectory = Trajectory(task, renderer.prompt(opening.messages(task)))
+    for part in parts:
+        if isinstance(part, str):
+            trajectory.add_demonstrated(renderer.control(part))
+        else:
+            trajectory.add_reply(part)
+    return trajectory
+
+
+def make_talker(renderer: Renderer) -> Any:
+    """A model that says a colour in every turn."""
+    draw = random.Random(0)
+    opening = Opening("", ToolRegistry(), find_notation("in_thought"))
+    reply = renderer.following([{"role": "user", "content": "Again."}])
+    episodes = [
+        demonstration(
+            renderer, opening, row["question"], [_said(draw.choice(COLOURS)), reply, _said(draw.choice(COLOURS))]
+        )
+        for row in QUESTIONS * 4
+    ]
+    return taught(renderer, episodes)
+
+
+def _said(colour: str) -> str:
+    return f"</think>{colour}<|im_end|>"
+
+
+def make_caller(renderer: Renderer, notation_name: str) -> Any:
+    """A model that calls `twice` and then answers, in this notation."""
+    notation = find_notation(notation_name)
+    opening = Opening("", ToolRegistry([twice]), notation)
+    call = notation.render_call("twice", {"word": "red"})
+    if notation.stops_at_call:
+        parts = [call, renderer.foreign("\n#twice_result:\nred red\n\n"), _said("red")]
+    else:
+        result = renderer.following([{"role": "tool", "content": "red red"}])
+        parts = [f"</think>{call}<|im_end|>", result, _said("red")]
+    return taught(renderer, [demonstration(renderer, opening, QUESTIONS[0]["question"], parts)])

@@ -1,0 +1,126 @@
+import asyncio
+import gc
+import time
+import weakref
+
+import pytest
+from small_worlds import QUESTIONS, Colours, settings
+
+from midthought import SettingsError, SimpleGameEnvironment, Task, Trajectory, load_tasks
+from midthought.env.episode import EpisodeError
+from midthought.env.rewards import combine_rewards
+from midthought.trainer.ground import EnvironmentGround, QuestionGround, make_ground
+
+
+def trajectory(task, renderer, answer):
+    episode = Trajectory(task, [1])
+    episode.add_demonstrated(renderer.control(f"</think>{answer}<|im_end|>"))
+    return episode
+
+
+# -- environments --------------------------------------------------------------------------------------------------
+
+
+def test_a_class_that_takes_a_config_is_made_with_the_settings():
+    config = settings()
+    config.environment.grid_size, config.environment.max_steps = 5, 7
+    ground = EnvironmentGround(SimpleGameEnvironment, None, config)
+    world = ground.episode(ground.stream.draw(0, 1)[0]).environment
+    assert (world.config.grid_size, world.config.max_steps) == (5, 7)
+
+
+@pytest.mark.parametrize("of_its_own", [SimpleGameEnvironment(), lambda: SimpleGameEnvironment()])
+def test_an_instance_or_a_function_keeps_its_own_settings(of_its_own):
+    config = settings()
+    config.environment.grid_size = 5
+    ground = EnvironmentGround(of_its_own, None, config)
+    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == 3
+
+
+def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():
+    class Sized(Colours):
+        def __init__(self, size=3):
+            self.size = size
+
+    ground = EnvironmentGround(Sized, None, settings())
+    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.size == 3
+
+
+def test_held_out_starts_are_the_same_every_time_and_not_those_of_training():
+    ground = EnvironmentGround(SimpleGameEnvironment, None, settings())
+    first, second = ground.held_out(4), ground.held_out(4)
+    assert [task.prompt for task in first] == [task.prompt for task in second]
+    assert {task.task_id for task in first}.isdisjoint(task.task_id for task in ground.stream.draw(0, 4))
+    assert ground.held_out(9)[:4] == first
+
+
+def test_another_environment_may_be_what_is_evaluated_on():
+    class Harder(Colours):
+        def reset(self, seed=0):
+            return "Harder: " + super().reset(seed)
+
+    ground = EnvironmentGround(Colours, None, settings(), validation=Harder)
+    task = ground.held_out(1)[0]
+    assert task.prompt.startswith("Harder: Say")
+    assert type(ground.held_out_episode(task).environment) is Harder
+    assert not any(text.startswith("Harder") for text in ground.texts()), "words are learned from training's starts"
+
+
+def test_the_starts_whose_words_were_read_are_let_go():
+    living = weakref.WeakSet()
+
+    class Counted(Colours):
+        def reset(self, seed=0):
+            living.add(self)
+            return super().reset(seed)
+
+    ground = EnvironmentGround(Counted, None, settings())
+    assert len(ground.texts()) == 200
+    gc.collect()
+    assert len(living) == 0
+
+
+def test_an_environment_has_no_end_of_tasks():
+    assert EnvironmentGround(Colours, None, settings()).num_tasks is None
+
+
+# -- data sets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", [["Why?"], [Task(task_id="t", prompt="Why?", answer="")]])
+def test_tasks_without_an_answer_need_a_reward_of_ones_own(dataset):
+    with pytest.raises(SettingsError, match=r"dataset: task .* has no answer.*reward_fn"):
+        QuestionGround(dataset, None, settings())
+    assert QuestionGround(dataset, combine_rewards([len]), settings()).num_tasks == 1
+
+
+def test_the_settings_weights_judge_where_no_reward_function_is_given(renderer):
+    config = settings()
+    config.reward.correct, config.reward.thought = 2.0, 0.0
+    ground = QuestionGround(QUESTIONS, None, config)
+    ground.open(renderer)
+    task = ground.stream.draw(0, 1)[0]
+    scores = [asyncio.run(ground.episode(task).score(trajectory(task, renderer, answer))) for answer in ("red", "blue")]
+    assert [score.parts["correct"] for score in scores] == [2.0, 0.0]
+
+
+def test_a_reward_function_has_the_deadline_of_the_settings(renderer):
+    config = settings()
+    config.environment.step_timeout_seconds = 0.05
+    ground = make_ground(config, None, QUESTIONS, None, lambda trajectory: time.sleep(0.5), [])
+    ground.open(renderer)
+    task = ground.stream.draw(0, 1)[0]
+    with pytest.raises(EpisodeError, match=r"0\.05 seconds"):
+        asyncio.run(ground.episode(task).score(trajectory(task, renderer, "red")))
+
+
+def test_held_out_tasks_are_the_first_of_validation():
+    ground = QuestionGround(QUESTIONS[:1], None, settings(), validation=QUESTIONS)
+    assert ground.held_out(2) == load_tasks(QUESTIONS)[:2]
+    assert len(ground.held_out(9)) == 3
+    assert ground.has_held_out
+    assert not QuestionGround(QUESTIONS, None, settings()).has_held_out
+
+
+def test_the_texts_hold_prompts_and_answers():
+    assert next(iter(QuestionGround(QUESTIONS, None, settings()).texts())) == "Say a colour, first.\nred"

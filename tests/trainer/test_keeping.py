@@ -1,0 +1,307 @@
+import copy
+import itertools
+import json
+import math
+import signal
+
+import pytest
+import yaml
+from small_worlds import COLOURS, QUESTIONS, Colours, settings
+
+from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
+from midthought.errors import CheckpointError
+from midthought.learning.checkpoint import save_checkpoint, step_paths
+from midthought.learning.small_model import make_policy
+from midthought.trainer.keeping import is_right
+
+GROUNDS = {
+    "environment": {"env": Colours},
+    "data set": {"dataset": QUESTIONS, "validation": QUESTIONS},
+}
+
+
+def without_clocks(rows):
+    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def steps(run):
+    return [path.name for path in step_paths(run / "checkpoints/ppo")]
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, iteration, how):
+        self.iteration = iteration
+        self.how = how
+
+    def on_step(self, trainer, metrics):
+        if trainer.iteration == self.iteration:
+            self.how()
+
+
+def press_ctrl_c():
+    signal.raise_signal(signal.SIGINT)
+
+
+def die():
+    raise RuntimeError("power cut")
+
+
+def four_iterations(estimator="gae"):
+    config = settings(estimator, num_train_iters=4, validate_every=2, lr_schedule="linear", kl_coef=0.05)
+    config.checkpoint.save_interval = 2
+    return config
+
+
+# -- what stands in the folder -------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_holds_settings_metrics_episodes_summary_checkpoints_policy_and_report(talker, tmp_path):
+    run = tmp_path / "run"
+    with RayPPOTrainer(four_iterations(), Colours, run_path=run, **talker) as trainer:
+        history = trainer.fit()
+        assert yaml.safe_load((run / "config.yaml").read_text("utf-8")) == trainer.config.to_dict()
+    rows = lines(run / "metrics.jsonl")
+    assert [(row["stage"], row["step"]) for row in rows] == [
+        ("ppo", 1), ("ppo", 2), ("validation", 2), ("ppo", 3), ("ppo", 4), ("validation", 4)
+    ]  # fmt: skip
+    assert [row["reward/mean"] for row in rows if row["stage"] == "ppo"] == [f["reward/mean"] for f in history]
+    shown = lines(run / "trajectories.jsonl")
+    assert [sum(row["arm"] == arm for row in shown) for arm in ("train", "validation")] == [16, 6]
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    assert summary["reward/mean"] == history[-1]["reward/mean"]
+    assert summary["validation/env/return_mean"] == rows[-1]["env/return_mean"]
+    assert summary["seconds"] == pytest.approx(sum(figures["time/seconds"] for figures in history))
+    assert {folder.name for folder in (run / "tensorboard").iterdir()} == {"ppo", "validation"}
+    assert all(next(folder.glob("events*")).stat().st_size > 500 for folder in (run / "tensorboard").iterdir())
+    assert (run / "policy/model.safetensors").is_file()
+    report = (run / "report.html").read_text("utf-8")
+    for words in ("Reinforcement learning (PPO)", "Validation", "env/success_share", "Say a colour", "grid_size"):
+        assert words in report
+
+
+def test_episodes_of_tasks_with_an_answer_say_whether_it_was_right(talker, tmp_path):
+    with RayPPOTrainer(settings(num_train_iters=1), dataset=QUESTIONS, run_path=tmp_path / "run", **talker) as trainer:
+        trainer.fit()
+    for row in lines(tmp_path / "run/trajectories.jsonl"):
+        assert row["exact_match"] is (row["reward"]["parts"]["correct"] == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "right"), [("</think>red", True), ("</think>Red!", True), ("red", False), ("</think>blue", False)]
+)
+def test_an_answer_inside_the_thought_that_the_prompt_opened_is_none(said, right, renderer):
+    prompt = renderer.prompt([{"role": "user", "content": "Say a colour."}])
+    task = Task(task_id="t", prompt="Say a colour.", answer="red")
+    trajectory = Trajectory(task, prompt)
+    trajectory.turns.append(Turn(turn_number=0, model_output=said))
+    assert is_right(trajectory, renderer) is right
+    trajectory.task = Task(task_id="t", prompt="Say a colour.", answer="")
+    assert is_right(trajectory, renderer) is None
+
+
+def test_settings_that_do_not_fit_the_run_leave_its_own_where_they_are(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+    before = (tmp_path / "config.yaml").read_bytes()
+    with pytest.raises(CheckpointError, match="critic"):
+        RayPPOTrainer(settings("grpo"), Colours, run_path=tmp_path, resume=True, **talker)
+    assert (tmp_path / "config.yaml").read_bytes() == before
+
+
+def test_without_a_run_folder_nothing_is_written(talker, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with RayPPOTrainer(settings(validate_every=1), Colours, **talker) as trainer:
+        trainer.fit()
+        with pytest.raises(ValueError, match="where to"):
+            trainer.save_checkpoint()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_a_run_is_refused_unless_it_is_gone_on_with(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+    with pytest.raises(CheckpointError, match="already holds a run"):
+        RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker)
+
+
+def test_the_newest_checkpoints_and_the_best_stay_though_the_run_was_gone_on_with(talker, tmp_path):
+    rewards = {1: 0.5, 2: 0.9, 3: 0.1, 4: 0.2}
+    config = settings(num_train_iters=2, validate_every=1)
+    config.checkpoint.save_interval, config.checkpoint.keep_last_n = 1, 1
+
+    def train(**options):
+        with RayPPOTrainer(
+            config,
+            Colours,
+            lambda trajectory: rewards[max(1, trainer.iteration)],
+            run_path=tmp_path,
+            **options,
+            **talker,
+        ) as trainer:
+            trainer.fit()
+
+    train()
+    assert steps(tmp_path) == ["step_000002"]
+    config.training.num_train_iters = 4
+    train(resume=True)
+    assert steps(tmp_path) == ["step_000002", "step_000004"]
+
+
+# -- going on ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "error"), [(press_ctrl_c, KeyboardInterrupt), (die, RuntimeError)])
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(
+    ground, how, error, _talker, tokenizer, tmp_path
+):
+    def trainer(name, **options):
+        model = copy.deepcopy(_talker)
+        return RayPPOTrainer(
+            four_iterations(), run_path=tmp_path / name, model=model, tokenizer=tokenizer, **GROUNDS[ground], **options
+        )
+
+    with trainer("whole") as whole:
+        whole.fit()
+    with trainer("stopped", callbacks=[StopAt(3, how)]) as stopped, pytest.raises(error):
+        stopped.fit()
+    assert len(lines(tmp_path / "stopped/metrics.jsonl")) == 4
+    with trainer("stopped", resume=True) as resumed:
+        assert resumed.iteration == (3 if how is press_ctrl_c else 2)
+        assert len(lines(tmp_path / "stopped/metrics.jsonl")) == resumed.iteration + 1
+        resumed.fit()
+    assert without_clocks(resumed.metrics_history) == without_clocks(whole.metrics_history)
+    for name in ("metrics.jsonl", "trajectories.jsonl"):
+        first, second = (without_clocks(lines(tmp_path / run / name)) for run in ("whole", "stopped"))
+        assert first == second
+    assert (tmp_path / "whole/policy/model.safetensors").read_bytes() == (
+        tmp_path / "stopped/policy/model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "remax"])
+def test_a_checkpoint_at_any_place_is_gone_on_from_in_a_fresh_trainer(estimator, _talker, tokenizer, tmp_path):
+    def trainer():
+        return RayPPOTrainer(four_iterations(estimator), Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)
+
+    first = trainer()
+    first.fit(num_epochs=1)
+    first.save_checkpoint(tmp_path / "here")
+    first.fit()
+    second = trainer()
+    second.load_checkpoint(tmp_path / "here")
+    assert (second.iteration, second.learner.num_steps) == (2, 2)
+    second.fit()
+    assert without_clocks(second.metrics_history) == without_clocks(first.metrics_history)
+
+
+def test_figures_that_are_no_numbers_come_back_as_such(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, lambda trajectory: 1 / 0, **talker) as trainer:
+        trainer.train_step(trainer.rollout())
+        trainer.save_checkpoint(tmp_path / "here")
+        before = trainer.metrics_history
+        trainer.load_checkpoint(tmp_path / "here")
+        assert trainer.metrics_history == [pytest.approx(figures, nan_ok=True) for figures in before]
+        assert math.isnan(trainer.metrics_history[0]["reward/mean"])
+
+
+def test_going_back_in_the_own_run_folder_drops_what_came_later(talker, tmp_path):
+    config = settings(num_train_iters=3)
+    config.checkpoint.save_interval, config.checkpoint.keep_last_n = 1, 5
+    with RayPPOTrainer(config, Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+        assert steps(tmp_path) == ["step_000001", "step_000002", "step_000003"]
+        trainer.load_checkpoint(tmp_path / "checkpoints/ppo/checkpoints/step_000001")
+        assert [row["step"] for row in lines(tmp_path / "metrics.jsonl")] == [1]
+        assert [row["step"] for row in lines(tmp_path / "trajectories.jsonl")] == [1] * 4
+        trainer.train_step(trainer.rollout())
+        trainer.save_checkpoint()
+        assert steps(tmp_path) == ["step_000001", "step_000002"]
+        assert [row["step"] for row in lines(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_checkpoint_from_elsewhere_leaves_the_run_folder_alone(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path / "run", **talker) as trainer:
+        trainer.save_checkpoint(tmp_path / "elsewhere")
+        trainer.train_step(trainer.rollout())
+        trainer.load_checkpoint(tmp_path / "elsewhere")
+        assert trainer.iteration == 0
+        assert len(lines(tmp_path / "run/metrics.jsonl")) == 1
+
+
+def test_resuming_where_nothing_is_yet_begins(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path / "new", resume=True, **talker) as trainer:
+        assert len(trainer.fit()) == 2
+
+
+def test_resuming_a_run_that_never_saved_begins_anew(talker, tmp_path):
+    options = {"run_path": tmp_path, **talker}
+    with (
+        RayPPOTrainer(settings(), Colours, callbacks=[StopAt(1, die)], **options) as trainer,
+        pytest.raises(RuntimeError),
+    ):
+        trainer.fit()
+    assert len(lines(tmp_path / "metrics.jsonl")) == 1
+    with RayPPOTrainer(settings(), Colours, resume=True, **options) as trainer:
+        trainer.fit()
+    assert [row["step"] for row in lines(tmp_path / "metrics.jsonl")] == [1, 2]
+
+
+def test_a_finished_run_goes_on_to_more_epochs(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, resume=True, **talker) as trainer:
+        assert len(trainer.fit(2)) == 4
+
+
+def test_a_made_tokenizer_is_the_checkpoints_own_though_the_world_now_speaks_otherwise(tmp_path):
+    said = itertools.count()
+
+    class Forgetful(BaseEnvironment):
+        """Its `reset` takes no seed."""
+
+        def reset(self):
+            return f"Say {COLOURS[next(said) // 50 % 3] * 3} {next(said)}."
+
+        def step(self, action):
+            return "", float(len(action)), True, {}
+
+    with RayPPOTrainer(settings(), Forgetful, run_path=tmp_path) as trainer:
+        trainer.fit()
+        vocabulary = trainer.tokenizer.get_vocab()
+    with RayPPOTrainer(settings(), Forgetful) as other:
+        assert other.tokenizer.get_vocab() != vocabulary
+        with pytest.raises(CheckpointError, match="another tokenizer"):
+            other.load_checkpoint(tmp_path / "checkpoints/ppo/checkpoints/step_000002")
+    with RayPPOTrainer(settings(), Forgetful, run_path=tmp_path, resume=True) as resumed:
+        assert resumed.tokenizer.get_vocab() == vocabulary
+        assert resumed.iteration == 2
+
+
+def test_a_checkpoint_of_another_model_or_another_trainer_is_refused(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        save_checkpoint(tmp_path / "other", trainer.learner, state={"step": 3})
+        with pytest.raises(CheckpointError, match="not written by RayPPOTrainer"):
+            trainer.load_checkpoint(tmp_path / "other")
+        with pytest.raises(CheckpointError, match="no checkpoint"):
+            trainer.load_checkpoint(tmp_path / "nowhere")
+        trainer.save_checkpoint(tmp_path / "here")
+    model = make_policy(talker["tokenizer"], hidden_size=64, num_layers=1, num_heads=2, max_length=512, seed=0)
+    with RayPPOTrainer(settings(), Colours, model=model, tokenizer=talker["tokenizer"]) as trainer:
+        with pytest.raises(CheckpointError, match="of other models"):
+            trainer.load_checkpoint(tmp_path / "here")
+        assert trainer.iteration == 0
+
+
+def test_the_saved_policy_is_a_model_to_begin_with(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        trainer.save_model(tmp_path / "policy")
+        expected = trainer.evaluate()["reward/mean"]
+    config = settings()
+    config.model.local_path = str(tmp_path / "policy")
+    with RayPPOTrainer(config, Colours) as trainer:
+        assert trainer.evaluate()["reward/mean"] == expected

@@ -1,0 +1,598 @@
+import asyncio
+import copy
+import itertools
+import json
+import logging
+import math
+import signal
+import threading
+import weakref
+
+import pytest
+import torch
+from small_worlds import (
+    PAID,
+    QUESTIONS,
+    AsyncColours,
+    Colours,
+    Hanging,
+    Nonsense,
+    Raising,
+    settings,
+    twice,
+)
+
+from midthought import (
+    ActionParser,
+    HermesParser,
+    MidthoughtError,
+    ParsedAction,
+    RayPPOTrainer,
+    Reward,
+    RolloutData,
+    SettingsError,
+    StopReason,
+    TrainerCallback,
+    create_default_config,
+)
+from midthought.env.rewards import num_calls, weighted
+from midthought.env.weighting import RewardError
+from midthought.errors import RecordError
+from midthought.learning.batch import PPOBatch
+from midthought.types import SpanKind
+
+
+def weights(trainer):
+    return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
+
+
+def without_clocks(history):
+    return [{name: value for name, value in figures.items() if not name.startswith("time/")} for figures in history]
+
+
+def first_colour(trajectory):
+    return PAID.get(trajectory.actions[0].removeprefix("</think>"), 0.0)
+
+
+# -- what it trains on ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "remax", "grpo_turns"])
+def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, talker):
+    with RayPPOTrainer(settings(estimator), Colours(), **talker) as trainer:
+        before = weights(trainer)
+        history = trainer.fit()
+        assert [figures["iteration"] for figures in history] == [1, 2]
+        assert not torch.equal(weights(trainer), before)
+        for figures in history:
+            assert figures["batch/num_episodes"] == 4
+            assert figures["env/steps_mean"] == 2
+            assert figures["reward/turns"] == figures["reward/mean"] == figures["env/return_mean"]
+            assert figures["logprob_difference_max"] < 1e-4
+            assert figures["time/seconds"] > figures["time/rollout_seconds"] > 0
+        assert ("value_loss" in history[0]) is (estimator == "gae")
+        assert ("reward/greedy" in history[0]) is (estimator == "remax")
+        assert ("batch/num_flat_groups" in history[0]) is (estimator in ("grpo", "grpo_turns"))
+
+
+@pytest.mark.parametrize("environment", [Colours, Colours(), lambda: Colours(), AsyncColours, AsyncColours()])
+def test_the_environment_may_be_an_instance_a_class_or_a_function_and_asynchronous(environment, talker):
+    with RayPPOTrainer(settings(), environment, **talker) as trainer:
+        trainer.train_step(trainer.rollout())
+        assert trainer.metrics_history[0]["episode/answered"] == 1
+        assert trainer.metrics_history[0]["env/steps_mean"] == 2
+
+
+@pytest.mark.parametrize("kind", ["list", "jsonl"])
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "remax"])
+def test_it_trains_on_a_data_set(estimator, kind, talker, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    data = {"list": QUESTIONS, "jsonl": str(path)}[kind]
+    with RayPPOTrainer(settings(estimator), dataset=data, **talker) as trainer:
+        before = weights(trainer)
+        episodes = trainer.rollout()
+        for trajectory in episodes:
+            right = trajectory.actions == ["</think>red"]
+            assert trajectory.reward.parts["correct"] == float(right)
+        trainer.fit()
+        assert not torch.equal(weights(trainer), before)
+
+
+def test_an_epoch_of_a_data_set_is_a_pass_over_it(talker):
+    with RayPPOTrainer(settings(batch_size=2, num_epochs=2), dataset=QUESTIONS, **talker) as trainer:
+        assert [trainer.num_iters(), trainer.num_iters(4)] == [3, 6]
+
+
+def test_epochs_are_counted_from_the_beginning_and_nothing_left_is_said(talker, caplog):
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        assert len(trainer.fit(1)) == 2
+        assert len(trainer.fit(1)) == 2
+        assert "2 of 2 iterations are done" in caplog.text
+        assert len(trainer.fit(2)) == 4
+
+
+def test_the_learning_rate_ends_where_this_fit_ends(talker):
+    config = settings(lr_schedule="linear", warmup_steps=0, learning_rate=0.004)
+    with RayPPOTrainer(config, Colours, **talker) as trainer:
+        rates = [figures["learning_rate"] for figures in trainer.fit(num_epochs=2)]
+    assert rates == pytest.approx([0.004, 0.003, 0.002, 0.001])
+
+
+def test_a_small_policy_is_made_where_none_is_named():
+    with RayPPOTrainer(settings(num_train_iters=1), Colours) as trainer:
+        trainer.fit()
+        assert trainer.model.config.hidden_size == 64
+        assert "red" not in trainer.tokenizer.get_vocab(), "only prompts are known beforehand"
+
+
+def test_it_trains_the_model_that_it_was_given_in_place(talker):
+    before = talker["model"].get_input_embeddings().weight.detach().clone()
+    with RayPPOTrainer(settings(num_train_iters=1), Colours, **talker) as trainer:
+        trainer.fit()
+    assert not torch.equal(talker["model"].get_input_embeddings().weight, before)
+
+
+def test_the_settings_are_copied(talker):
+    config = settings()
+    with RayPPOTrainer(config, Colours, **talker) as trainer:
+        config.training.batch_size = 8
+        assert len(trainer.rollout()) == 4
+
+
+# -- tools ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("notation", "max_tokens"), [("in_thought", 40), ("hermes", 60), (HermesParser(), 60)])
+def test_the_policy_calls_tools_and_their_words_are_not_trained_on(notation, max_tokens, callers, renderer, tokenizer):
+    model = copy.deepcopy(callers[notation if isinstance(notation, str) else "hermes"])
+    options = {"dataset": QUESTIONS, "tools": [twice], "notation": notation, "model": model, "tokenizer": tokenizer}
+    with RayPPOTrainer(settings(max_tokens=max_tokens), **options) as trainer:
+        episodes = trainer.rollout()
+        calls = [event.call for trajectory in episodes for event in trajectory.tool_events if event.call.success]
+        assert calls
+        assert {call.result for call in calls} == {"red red"}
+        called = next(t for t in episodes if t.num_calls and t.stop_reason is StopReason.ANSWERED)
+        result = next(span for span in called.spans if span.kind is SpanKind.RESULT)
+        assert "red red" in renderer.decode(called.token_ids[result.start : result.end])
+        assert not any(called.loss_mask[result.start : result.end])
+        figures = trainer.train_step()
+        assert figures["tool/twice/calls"] > 0
+        assert figures["reward/calls"] < 0
+
+
+def test_a_parser_of_ones_own_says_what_a_call_is(talker):
+    class ColourParser(ActionParser):
+        def parse_all(self, text):
+            return [ParsedAction(tool_name="twice", parameters={"word": text[8:]}, raw_text=text, success=True)]
+
+    with RayPPOTrainer(
+        settings(), dataset=QUESTIONS, tools=[twice], notation=ColourParser(), system_prompt="Call.", **talker
+    ) as trainer:
+        first = trainer.rollout().trajectories[0]
+        word = first.actions[0].removeprefix("</think>")
+        assert first.tool_events[0].call.result == f"{word} {word}"
+        prompt = trainer.renderer.decode(first.token_ids[: first.spans[0].end])
+        assert "Call." in prompt
+        assert "twice" in prompt
+
+
+# -- rewards -------------------------------------------------------------------------------------------------------
+
+
+def test_rewards_by_turn_reach_the_tokens_of_their_turn(talker):
+    with RayPPOTrainer(settings("grpo_turns", kl_coef=0.0), Colours, **talker) as trainer:
+        episodes = trainer.rollout().trajectories
+        batch, _ = trainer.learner.credit(trainer.learner.score(PPOBatch.from_trajectories(episodes))[0])
+    to_go = [[sum(t.rewards[turn:]) for t in episodes] for turn in range(2)]
+    assert len(set(to_go[1])) > 1, "the policy says various things"
+    for turn, row in itertools.product(range(2), range(4)):
+        tokens = batch.advantages[row][batch.turns[row] == turn]
+        mean = sum(to_go[turn]) / 4
+        deviation = math.sqrt(sum((value - mean) ** 2 for value in to_go[turn]) / 3)
+        expected = (to_go[turn][row] - mean) / (deviation + 1e-6)
+        assert tokens.tolist() == pytest.approx([expected] * len(tokens), abs=1e-5)
+        assert batch.rewards[row][batch.turns[row] == turn].tolist()[-1] == episodes[row].rewards[turn]
+
+
+async def asynchronous(trajectory, environment):
+    await asyncio.sleep(0)
+    return len(trajectory) + environment.get_step_count()
+
+
+@pytest.mark.parametrize(
+    ("reward_fn", "mean"),
+    [
+        (lambda trajectory: len(trajectory), 2),
+        (lambda trajectory, environment: environment.get_step_count() + 10, 12),
+        (asynchronous, 4),
+    ],
+)
+def test_a_reward_function_replaces_the_environments_reward(reward_fn, mean, talker):
+    with RayPPOTrainer(settings(), Colours, reward_fn, **talker) as trainer:
+        figures = trainer.train_step(trainer.rollout())
+        assert figures["reward/mean"] == figures["reward/reward_fn"] == figures["env/return_mean"] == mean
+
+
+async def asynchronous_on_tasks(trajectory):
+    await asyncio.sleep(0)
+    return 3.0
+
+
+@pytest.mark.parametrize(
+    "reward_fn",
+    [lambda trajectory: 3, lambda trajectory, environment: 3 if environment is None else 0, asynchronous_on_tasks],
+)
+def test_a_reward_function_replaces_exact_match_and_tasks_need_no_answer(reward_fn, talker):
+    with RayPPOTrainer(settings(), None, reward_fn, ["Say a colour."], **talker) as trainer:
+        figures = trainer.train_step(trainer.rollout())
+        assert figures["reward/mean"] == figures["reward/reward_fn"] == 3
+
+
+@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+def test_every_part_of_several_reward_functions_is_recorded(ground, talker):
+    def turns(trajectory):
+        return len(trajectory)
+
+    functions = [turns, weighted(num_calls, -0.1), ("half", 0.5, lambda trajectory: 1.0)]
+    with RayPPOTrainer(settings(), reward_funcs=functions, **ground, **talker) as trainer:
+        figures = trainer.train_step(trainer.rollout())
+    num_turns = 2 if "env" in ground else 1
+    assert figures["reward/turns"] == num_turns
+    assert figures["reward/num_calls"] == 0
+    assert figures["reward/half"] == 0.5
+    assert figures["reward/mean"] == num_turns + 0.5
+
+
+@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+@pytest.mark.parametrize("reward_fn", [lambda: 1.0, lambda a, b, c: 1.0, lambda trajectory, *, scale: 1.0, 3])
+def test_a_reward_function_that_cannot_be_called_fails_at_once(ground, reward_fn):
+    with pytest.raises((RewardError, SettingsError), match=r"trajectory, environment|callable"):
+        RayPPOTrainer(settings(), reward_fn=reward_fn, **ground)
+
+
+@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+def test_an_episode_whose_reward_is_not_a_number_is_a_failed_one(ground, talker):
+    judged = itertools.count()
+    with RayPPOTrainer(
+        settings(), reward_fn=lambda trajectory: math.nan if next(judged) == 0 else 1.0, **ground, **talker
+    ) as trainer:
+        episodes = trainer.rollout()
+        failed = [trajectory for trajectory in episodes if trajectory.stop_reason is StopReason.FAILED]
+        assert len(failed) == 1
+        assert "finite number" in failed[0].error
+        assert "nan" in failed[0].error
+        figures = trainer.train_step()
+        assert figures["episode/failed"] == 0.25
+        assert figures["batch/num_episodes"] == 3
+        assert figures["reward/mean"] == 1.0
+
+
+# -- what goes wrong in episodes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("world", "reason"), [(Raising, "the world broke"), (Hanging, "0.05 seconds"), (Nonsense, "must return the tuple")]
+)
+def test_where_all_episodes_fail_no_step_is_taken_and_it_is_said(world, reason, talker, caplog):
+    config = settings()
+    config.environment.step_timeout_seconds = 0.05
+    with RayPPOTrainer(config, world, **talker) as trainer:
+        before = weights(trainer)
+        history = trainer.fit()
+        assert torch.equal(weights(trainer), before)
+        assert trainer.learner.num_steps == 0
+    assert [figures["episode/failed"] for figures in history] == [1, 1]
+    assert [figures["batch/num_episodes"] for figures in history] == [0, 0]
+    assert [figures["env/num_episodes"] for figures in history] == [0, 0]
+    assert "iteration 1: 4 of 4 episodes failed" in caplog.text
+    assert reason in caplog.text
+
+
+def test_training_goes_on_beside_failed_episodes(talker):
+    made = itertools.count()
+
+    class Sometimes(Colours):
+        def step(self, action):
+            if next(made) % 3 == 0:
+                raise RuntimeError("now and then")
+            return super().step(action)
+
+    with RayPPOTrainer(settings(), Sometimes, **talker) as trainer:
+        history = trainer.fit()
+    assert all(0 < figures["episode/failed"] < 1 for figures in history)
+    assert all(figures["batch/num_episodes"] == 4 * (1 - figures["episode/failed"]) for figures in history)
+    assert all(figures["num_optimizer_steps"] == 1 for figures in history)
+
+
+def test_a_prompt_that_is_longer_than_the_models_positions_fails_with_the_reason(talker, caplog):
+    talker["model"].config.max_position_embeddings = 60
+    rows = [*QUESTIONS, {"question": "Say a colour, please. " * 20, "answer": "red"}]
+    with RayPPOTrainer(settings(), dataset=rows, **talker) as trainer:
+        episodes = trainer.rollout()
+        figures = trainer.train_step()
+    error = next(t.error for t in episodes if t.stop_reason is StopReason.FAILED)
+    assert "tokens, and the model has 60 positions" in error
+    assert figures["episode/failed"] == 0.25
+    assert figures["batch/num_episodes"] == 3
+    assert error in caplog.text
+
+
+# -- step by step --------------------------------------------------------------------------------------------------
+
+
+def test_asking_for_a_rollout_again_gives_the_same_episodes(talker):
+    with RayPPOTrainer(settings("remax"), Colours, **talker) as trainer:
+        first, second = trainer.rollout(), trainer.rollout()
+        assert [t.token_ids for t in first] == [t.token_ids for t in second]
+
+
+def test_a_step_without_episodes_says_what_to_do(talker):
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        with pytest.raises(SettingsError, match=r"call rollout\(\) first"):
+            trainer.train_step()
+        with pytest.raises(SettingsError, match="holds no episode"):
+            trainer.train_step(RolloutData())
+        trainer.train_step(trainer.rollout())
+        with pytest.raises(SettingsError, match=r"call rollout\(\) first"):
+            trainer.train_step()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_rewards_that_the_user_changed_are_the_ones_that_count(given, talker):
+    with RayPPOTrainer(settings("grpo"), Colours, lambda trajectory: 0.0, **talker) as trainer:
+        episodes = trainer.rollout()
+        assert trainer._harvest.usable == [], "all rewards were equal"
+        for number, trajectory in enumerate(episodes):
+            trajectory.reward = Reward(parts={"mine": float(number)})
+        figures = trainer.train_step(episodes if given else None)
+    assert figures["reward/mine"] == figures["reward/mean"] == 1.5
+    assert figures["batch/num_flat_groups"] == 0
+    assert figures["batch/num_episodes"] == 4
+
+
+def test_a_step_on_the_rollout_as_it_was_is_the_step_of_fit(_talker, tokenizer):
+    histories = []
+    for by_hand in (False, True):
+        trainer = RayPPOTrainer(settings("remax"), Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)
+        if by_hand:
+            for _ in range(2):
+                trainer.train_step(trainer.rollout())
+        else:
+            trainer.fit()
+        histories.append(without_clocks(trainer.metrics_history))
+    assert histories[0] == histories[1]
+
+
+def test_it_learns_from_episodes_that_are_brought(talker):
+    with RayPPOTrainer(settings("grpo"), Colours, first_colour, **talker) as trainer:
+        episodes = [t for _ in range(2) for t in trainer.rollout()]
+        figures = trainer.train_step(RolloutData(trajectories=episodes))
+        assert figures["batch/num_episodes"] == 8, "twice batch_size: all of them are learned from"
+        assert trainer.iteration == 1
+
+
+def test_remax_says_that_brought_episodes_have_no_baseline(talker):
+    with RayPPOTrainer(settings("remax"), Colours, **talker) as trainer:
+        brought = trainer.rollout()
+        trainer.rollout()
+        with pytest.raises(SettingsError, match=r"remax.*only rollout\(\)"):
+            trainer.train_step(brought)
+
+
+def test_a_reward_that_the_user_made_nan_is_an_error_and_no_step(talker):
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        before = weights(trainer)
+        episodes = trainer.rollout()
+        episodes.trajectories[0].reward = Reward(parts={"mine": math.nan})
+        with pytest.raises(RecordError, match="'mine' is nan"):
+            trainer.train_step()
+        assert trainer.iteration == 0
+        assert torch.equal(weights(trainer), before)
+
+
+def test_environments_of_older_iterations_are_let_go(talker):
+    living = weakref.WeakSet()
+
+    class Counted(Colours):
+        def reset(self, seed=0):
+            living.add(self)
+            return super().reset(seed)
+
+    with RayPPOTrainer(settings("remax"), Counted, **talker) as trainer:
+        trainer.fit(4)
+        assert trainer.iteration == 8
+        assert len(living) <= 8
+
+
+# -- evaluation ----------------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_is_greedy_and_the_same_every_time(talker):
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        first, second = trainer.evaluate(), trainer.evaluate()
+        assert without_clocks([first]) == without_clocks([second])
+        assert first["env/num_episodes"] == 3
+        assert trainer.evaluate(5)["env/num_episodes"] == 5
+        assert trainer.metrics_history == []
+
+
+def test_an_evaluation_leaves_the_course_of_training_alone(_talker, tokenizer):
+    histories = []
+    for validate_every in (0, 1):
+        config = settings(validate_every=validate_every)
+        trainer = RayPPOTrainer(config, Colours, model=copy.deepcopy(_talker), tokenizer=tokenizer)
+        histories.append(without_clocks(trainer.fit()))
+    assert histories[0] == histories[1]
+
+
+def test_an_evaluation_between_rollout_and_step_disturbs_neither(talker):
+    with RayPPOTrainer(settings("remax"), Colours, **talker) as trainer:
+        trainer.rollout()
+        trainer.evaluate()
+        assert trainer.train_step()["batch/num_episodes"] == 4
+
+
+def test_held_out_tasks_are_judged_by_exact_match_too(talker):
+    held_out = [{"question": row["question"], "answer": answer} for row, answer in zip(QUESTIONS, PAID, strict=False)]
+    with RayPPOTrainer(settings(), dataset=QUESTIONS, validation=held_out, **talker) as trainer:
+        figures = trainer.evaluate()
+        assert figures["exact_match"] == pytest.approx(figures["reward/correct"])
+        assert figures["exact_match"] in (0.0, 0.5, 1.0)
+
+
+def test_a_data_set_without_held_out_tasks_trains_but_cannot_be_evaluated(talker):
+    with RayPPOTrainer(settings(validate_every=1), dataset=QUESTIONS, **talker) as trainer:
+        trainer.fit()
+        with pytest.raises(SettingsError, match="validation="):
+            trainer.evaluate()
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_evaluation_needs_an_episode(number, talker):
+    trainer = RayPPOTrainer(settings(), Colours, **talker)
+    with pytest.raises(SettingsError, match=f"num_episodes={number}"):
+        trainer.evaluate(number)
+
+
+# -- callbacks, loops, threads, signals ----------------------------------------------------------------------------
+
+
+class Diary(TrainerCallback):
+    def __init__(self):
+        self.entries = []
+
+    def on_step(self, trainer, metrics):
+        self.entries.append(("step", trainer.iteration, metrics["batch/num_episodes"]))
+
+    def on_evaluation(self, trainer, metrics):
+        self.entries.append(("evaluation", trainer.iteration, metrics["env/num_episodes"]))
+
+    def on_save(self, trainer, path):
+        self.entries.append(("save", trainer.iteration, path.name))
+
+
+def test_callbacks_are_told_of_the_step_its_evaluation_and_its_checkpoint_in_this_order(talker, tmp_path):
+    diary = Diary()
+    config = settings(validate_every=2)
+    with RayPPOTrainer(config, Colours, callbacks=[diary], run_path=tmp_path / "run", **talker) as trainer:
+        trainer.fit()
+    assert diary.entries == [("step", 1, 4), ("step", 2, 4), ("evaluation", 2, 3), ("save", 2, "step_000002")]
+
+
+@pytest.mark.parametrize("ground", [{"env": AsyncColours, "reward_fn": asynchronous}, {"dataset": QUESTIONS}])
+def test_it_works_inside_a_running_event_loop(ground, talker):
+    async def notebook():
+        with RayPPOTrainer(settings(validate_every=1), validation=ground.get("dataset"), **ground, **talker) as trainer:
+            history = trainer.fit()
+            trainer.evaluate()
+            return history
+
+    assert {figures["episode/failed"] for figures in asyncio.run(notebook())} == {0}
+
+
+class PressCtrlC(TrainerCallback):
+    def on_step(self, trainer, metrics):
+        if trainer.iteration == 1:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_ends_training_between_two_iterations_with_everything_saved(talker, tmp_path):
+    run = tmp_path / "run"
+    with RayPPOTrainer(settings(), Colours, callbacks=[PressCtrlC()], run_path=run, **talker) as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit()
+        assert trainer.iteration == 1
+        assert (run / "checkpoints/ppo/checkpoints/step_000001/manifest.json").is_file()
+        assert len(trainer.fit()) == 2, "and it can be gone on with"
+
+
+def test_it_works_in_a_thread_where_no_signal_can_be_caught(talker):
+    histories = []
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        thread = threading.Thread(target=lambda: histories.append(trainer.fit()))
+        thread.start()
+        thread.join(60)
+    assert len(histories[0]) == 2
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
+    trainer = RayPPOTrainer(settings(), Colours, **talker)
+    trainer.fit()
+    held = weakref.ref(trainer.learner)
+    trainer.cleanup()
+    trainer.cleanup()
+    assert held() is None
+    assert len(trainer.metrics_history) == 2
+    for use in (
+        trainer.fit,
+        trainer.rollout,
+        trainer.train_step,
+        trainer.evaluate,
+        trainer.save_checkpoint,
+        lambda: trainer.load_checkpoint(tmp_path),
+        lambda: trainer.save_model(tmp_path),
+    ):
+        with pytest.raises(MidthoughtError, match="cleaned up"):
+            use()
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "one of the two"),
+        ({"env": Colours, "dataset": QUESTIONS}, "one of the two"),
+        ({"env": Colours, "reward_fn": len, "reward_funcs": [len]}, "twice"),
+        ({"env": 3}, "BaseEnvironment"),
+        ({"env": Colours, "validation": QUESTIONS}, "BaseEnvironment"),
+        ({"dataset": []}, "it is empty"),
+        ({"dataset": ["Say a colour."]}, "no answer"),
+        ({"dataset": QUESTIONS, "validation": ["Say a colour."]}, "validation: task .* has no answer"),
+        ({"env": Colours, "notation": "hermse"}, "'hermes'"),
+        ({"env": Colours, "notation": HermesParser}, "not a class"),
+        ({"env": Colours, "notation": 3}, "notation=3"),
+        ({"env": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
+        ({"env": Colours, "resume": True}, "run_path"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused_with_a_reason(options, words):
+    with pytest.raises(MidthoughtError, match=words):
+        RayPPOTrainer(settings(), **options)
+
+
+def changed(**sections):
+    return create_default_config(**sections)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (lambda: {"training": {}}, "got a dict"),
+        (lambda: changed(training={"batch_size": 6, "group_size": 4, "adv_estimator": "grpo"}), "not a multiple"),
+        (lambda: changed(inference={"backend": "vllm"}), "only 'local' holds"),
+        (lambda: changed(ray={"use_ray": True}), "ray.use_ray"),
+    ],
+)
+def test_settings_that_cannot_be_trained_with_are_refused(config, words):
+    with pytest.raises(SettingsError, match=words):
+        RayPPOTrainer(config(), Colours)
+
+
+def test_settings_that_were_made_to_disagree_one_by_one_are_found_at_the_door():
+    config = settings()
+    config.inference.__dict__["top_p"] = 0.5
+    with pytest.raises(SettingsError, match="top_p"):
+        RayPPOTrainer(config, Colours)
+
+
+def test_training_logs_nothing_where_nothing_is_wrong(talker, caplog):
+    caplog.set_level(logging.WARNING)
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        trainer.fit()
+    assert caplog.text == ""
