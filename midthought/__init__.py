@@ -11,7 +11,7 @@ from typing import Any
 _NAMES_OF = {
     "config": "ConfigStore ModelConfig InferenceConfig RewardConfig EnvironmentConfig TrainingConfig RayConfig CheckpointConfig "
     "create_default_config merge_configs",
-    "errors": "MidthoughtError UserError SettingsError",
+    "errors": "MidthoughtError UserError SettingsError RewardError EpisodeError DataError TrainerClosedError",
     "types": "Task Trajectory RolloutData Reward StopReason ParsedAction ToolCall ToolEvent Turn",
     "data.tasks": "load_tasks",
     "tools.definition": "Tool ToolDefinition ToolParameter ToolOutput",

@@ -10,6 +10,7 @@ MidthoughtError
 │   ├── DataError             a data set, or a row of it, that cannot be read  (also a ValueError)
 │   ├── RewardError           a reward function that raises or gives no number (also a ValueError)
 │   ├── EpisodeError          an environment that does not keep its contract   (also a RuntimeError)
+│   ├── TrainerClosedError    a trainer that is used after its cleanup         (also a RuntimeError)
 │   ├── McpServerError        an MCP server that cannot be reached             (also a ConnectionError)
 │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
 ├── RecordError               a Trajectory whose invariants do not hold        (also a ValueError)
@@ -62,6 +63,10 @@ class RewardError(UserError, ValueError):
 
 class EpisodeError(UserError, RuntimeError):
     """An environment or reward function that does not keep its contract."""
+
+
+class TrainerClosedError(UserError, RuntimeError):
+    """A trainer that is used after `cleanup`."""
 
 
 class McpServerError(UserError, ConnectionError):

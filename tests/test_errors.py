@@ -18,6 +18,7 @@ STANDARD = {
     "DataError": ValueError,
     "RewardError": ValueError,
     "EpisodeError": RuntimeError,
+    "TrainerClosedError": RuntimeError,
     "McpServerError": ConnectionError,
     "NoReplyError": ConnectionError,
 }

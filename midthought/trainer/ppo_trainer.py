@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from midthought.config import ConfigStore
 from midthought.env.environment import BaseEnvironment
-from midthought.errors import CheckpointError, SettingsError, UserError
+from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.inference.source import require_local
 from midthought.learning.adapters import merged_copy
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
@@ -38,10 +38,6 @@ from midthought.trainer.rollouts import Opening, as_notation, make_engine, make_
 from midthought.types import RolloutData
 
 _log = logging.getLogger(__name__)
-
-
-class TrainerClosedError(UserError, RuntimeError):
-    """A trainer that is used after `cleanup`."""
 
 
 class TrainerCallback:
