@@ -1,5 +1,5 @@
 # make demo   install, run the main job on the sample episodes, end with figures and a report
-# make test   install, then lint, type check and tests
+# make test   install, then lint, type check and tests; make test-all: the slow ones as well, verl and TRL as oracles
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -15,8 +15,9 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready-dev lint
 	$(BIN)/pytest -m "not slow"
 
-test-all: $(VENV)/.ready-dev lint
+test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles lint
 	$(BIN)/pytest
+	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -38,7 +39,11 @@ $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,mcp,data,math,judge,vllm,sglang,lora,wandb,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,mcp,data,math,judge,vllm,sglang,lora,wandb,gym,dev]'
+	touch $@
+
+$(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt
+	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/oracles --upgrade -r tests/algo/oracles.txt
 	touch $@
 
 clean:

@@ -136,26 +136,23 @@ def _watched(
             outcome = await result
         return after(self, outcome)
 
-    if inspect.iscoroutinefunction(method):
+    @functools.wraps(method)
+    async def awaited(self: BaseEnvironment, *args: Any, **options: Any) -> Any:
+        if _is_inside(self):
+            return await method(self, *args, **options)
+        before(self)
+        return await finish(self, method(self, *args, **options))
 
-        @functools.wraps(method)
-        async def watched(self: BaseEnvironment, *args: Any, **options: Any) -> Any:
-            if _is_inside(self):
-                return await method(self, *args, **options)
-            before(self)
-            return await finish(self, method(self, *args, **options))
+    @functools.wraps(method)
+    def called(self: BaseEnvironment, *args: Any, **options: Any) -> Any:
+        if _is_inside(self):
+            return method(self, *args, **options)
+        before(self)
+        with _inside(self):
+            outcome = method(self, *args, **options)
+        return finish(self, outcome) if inspect.isawaitable(outcome) else after(self, outcome)
 
-    else:
-
-        @functools.wraps(method)
-        def watched(self: BaseEnvironment, *args: Any, **options: Any) -> Any:
-            if _is_inside(self):
-                return method(self, *args, **options)
-            before(self)
-            with _inside(self):
-                outcome = method(self, *args, **options)
-            return finish(self, outcome) if inspect.isawaitable(outcome) else after(self, outcome)
-
+    watched: Callable[..., Any] = awaited if inspect.iscoroutinefunction(method) else called
     setattr(watched, _WATCHED, True)
     return watched
 

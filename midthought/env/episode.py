@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from midthought.env.environment import BaseEnvironment, EpisodeError, finite_number
+from midthought.env.environment import BaseEnvironment, finite_number
 from midthought.env.thought import last_answer
-from midthought.errors import SettingsError
+from midthought.errors import EpisodeError, SettingsError
 from midthought.tools.threads import DaemonThreads
 from midthought.types import Reward, Task, Trajectory, Turn
 
@@ -234,6 +234,7 @@ def _not_copied(environment: BaseEnvironment, error: Exception) -> EpisodeError:
 
 
 def takes_seed(environment: BaseEnvironment) -> bool:
+    """Whether `reset(seed=…)` can be called."""
     try:
         inspect.signature(environment.reset).bind(seed=0)
     except TypeError:
@@ -251,7 +252,8 @@ def _reset_all(environments: Sequence[BaseEnvironment], seeds: Sequence[int]) ->
         return [call_blocking(*reset) for reset in resets]
     futures = [_submit(reset) for reset, _, _ in resets]
     try:
-        return [_wait(future, *limits) for future, (_, *limits) in zip(futures, resets, strict=True)]
+        waited = zip(futures, resets, strict=True)
+        return [_wait(future, seconds, what) for future, (_, seconds, what) in waited]
     finally:
         for future in futures:
             future.cancel()

@@ -23,10 +23,15 @@ MIN_POINTS_TO_SMOOTH = 25
 
 SUBJECTS = (
     ("Reward", ("reward", "reward/mean", "reward/total", "reward_mean")),
+    ("Return", ("env/return_mean",)),
+    ("Success", ("env/success_share",)),
     ("Exact match", ("*exact_match*",)),
-    ("Calls per question", ("calls", "calls/mean", "calls/per_question", "calls_per_question", "num_calls*")),
+    (
+        "Calls per episode",
+        ("episode/calls", "calls", "calls/mean", "calls/per_question", "calls_per_question", "num_calls*"),
+    ),
     ("Call rate", ("*call_rate*", "calls/need*")),
-    ("KL to the warm-up model", ("kl", "kl/mean", "kl/reference", "kl_reference")),
+    ("KL to the reference model", ("kl", "kl/mean", "kl/reference", "kl_reference")),
     ("Entropy", ("entropy", "entropy/mean")),
     ("Policy loss", ("policy_loss", "loss/policy")),
     ("Value loss", ("value_loss", "loss/value")),

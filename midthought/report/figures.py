@@ -55,6 +55,12 @@ ARMS = (
 )
 
 
+VALIDATION_RATES = (
+    ("Success on held-out episodes", "validation/env/success_share"),
+    ("Exact match on held-out tasks", "validation/exact_match"),
+)
+
+
 def number(summary: Summary, key: str | None) -> float | None:
     """The figure under `key`; None where it is not there or null."""
     value = summary.get(key) if key else None
@@ -77,7 +83,7 @@ def verdict(summary: Summary) -> tuple[str, str]:
     """
     greedy = number(summary, "before.exact_match"), number(summary, "after.exact_match")
     if greedy[1] is None:
-        return "This run has not been evaluated yet.", "Its figures will stand here once the last evaluation is done."
+        return _verdict_by_reward(summary)
     sampled = number(summary, "before.sampled_exact_match"), number(summary, "after.sampled_exact_match")
     num_questions = number(summary, "num_questions")
     where = f" on {num_questions:,.0f} held-out questions" if num_questions else ""
@@ -87,6 +93,18 @@ def verdict(summary: Summary) -> tuple[str, str]:
         f"Sampled exact match{where}: {_change(*sampled)}",
         f"Greedy: {'' if greedy[0] is None else f'{greedy[0]:.3f} → '}{greedy[1]:.3f}. {_support(summary)}",
     )
+
+
+def _verdict_by_reward(summary: Summary) -> tuple[str, str]:
+    """For a run that has a reward but no questions with and without a tool."""
+    held_out, trained = number(summary, "validation/reward/mean"), number(summary, "reward/mean")
+    rates = [(label, number(summary, key)) for label, key in VALIDATION_RATES]
+    support = ", ".join(f"{label.lower()} {rate:.3f}" for label, rate in rates if rate is not None)
+    if held_out is not None:
+        return f"Reward of held-out episodes, greedy: <b>{held_out:.3f}</b>", support
+    if trained is not None:
+        return f"Reward of the last iteration: <b>{trained:.3f}</b>", "Nothing was held out to evaluate it on."
+    return "This run has not been evaluated yet.", "Its figures will stand here once the last evaluation is done."
 
 
 def _change(before: float | None, after: float | None) -> str:
@@ -129,6 +147,9 @@ def cards(summary: Summary) -> str:
         _rate_card(summary, "Calls where needless", "call_rate_needless"),
     ]
     for label, key, form in (
+        ("Reward, held out", "validation/reward/mean", "{:.3f}".format),
+        *((label, key, "{:.3f}".format) for label, key in VALIDATION_RATES),
+        ("Iterations", "iteration", "{:,.0f}".format),
         ("Whole job", "seconds", duration),
         ("Peak memory", "peak_rss_mib", lambda mib: f"{mib / 1024:.1f} GiB"),
         ("Questions", "num_questions", lambda count: f"{count:,.0f}"),
@@ -207,6 +228,9 @@ def more_figures(summary: Summary) -> str:
         "seconds",
         "peak_rss_mib",
         "seed",
+        "iteration",
+        "validation/reward/mean",
+        *(key for _, key in VALIDATION_RATES),
     }
     ends = (".low", ".high", "_interval", ".interval")
     rest = {key: value for key, value in summary.items() if key not in shown and not key.endswith(ends)}

@@ -51,7 +51,7 @@ def render(run: RunRecord) -> str:
         verdict=sentence,
         support=support,
         cards=cards(run.summary),
-        table=arms_table(run.summary) or _nothing("No arm has been evaluated yet."),
+        table=arms_table(run.summary) or _nothing(_why_no_arms(run)),
         more_figures=more_figures(run.summary),
         curves=charts or _nothing("Nothing has been logged yet."),
         trajectories_note=_trajectories_note(run),
@@ -70,6 +70,12 @@ def embedded_json(data: Mapping[str, Any]) -> str:
 
 def _asset(name: str) -> str:
     return resources.files("midthought.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _why_no_arms(run: RunRecord) -> str:
+    if "reward/mean" in run.summary:
+        return "This run was not evaluated with and without its tool; its rewards stand above and in the curves."
+    return "No arm has been evaluated yet."
 
 
 def _nothing(sentence: str) -> str:

@@ -55,7 +55,8 @@ class RunFolder:
         held = [path.name for path in (self.metrics_path, self.summary_path, self.checkpoints_path) if path.exists()]
         if held:
             raise CheckpointError(
-                f"{self.path} already holds a run ({', '.join(held)}); go on with it (--resume, or resume=True), or give another path"
+                f"{self.path} already holds a run ({', '.join(held)}); go on with it (--resume, or resume=True), or give "
+                "another path"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         return self

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.config import ConfigStore, EnvironmentConfig
-from midthought.env.environment import BaseEnvironment, EpisodeError
-from midthought.errors import SettingsError
+from midthought.env.environment import BaseEnvironment
+from midthought.errors import EpisodeError, SettingsError
 
 
 class Script(BaseEnvironment):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from midthought.config import EnvironmentConfig
-from midthought.env.environment import BaseEnvironment, EpisodeError
+from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import (
     EnvironmentEpisode,
     EnvironmentTasks,
@@ -22,7 +22,7 @@ from midthought.env.episode import (
     takes_environment,
 )
 from midthought.env.game import SimpleGameEnvironment
-from midthought.errors import SettingsError
+from midthought.errors import EpisodeError, SettingsError
 from midthought.inference.byte_tokenizer import byte_tokenizer
 from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.inference.scripted import ScriptedEngine

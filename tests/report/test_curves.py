@@ -39,7 +39,7 @@ def test_every_metric_gets_exactly_one_place() -> None:
         "reward/correct",
     ]
     main, rest = plan_charts({key: [(1, 0.5)] for key in keys})
-    assert [chart.title for chart in main] == ["Reward", "KL to the warm-up model", "Entropy", "Policy loss"]
+    assert [chart.title for chart in main] == ["Reward", "KL to the reference model", "Entropy", "Policy loss"]
     assert [chart.title for chart in rest] == ["grad_norm", "reward/correct", "time/seconds"]
 
 

@@ -68,3 +68,23 @@ def test_durations_and_changes_read_well() -> None:
         "2 h 05 min",
     ]
     assert (signed(0.5), signed(-0.02)) == ("+0.500", "−0.020")
+
+
+def test_a_run_without_arms_is_told_by_the_reward_of_its_held_out_episodes():
+    summary = {
+        "reward/mean": 0.5,
+        "validation/reward/mean": 1.25,
+        "validation/env/success_share": 0.75,
+        "iteration": 40,
+    }
+    sentence, support = verdict(summary)
+    assert sentence == "Reward of held-out episodes, greedy: <b>1.250</b>"
+    assert support == "success on held-out episodes 0.750"
+    shown = cards(summary)
+    assert "1.250" in shown and "0.750" in shown and "<dt>Iterations</dt><dd>40" in shown
+    assert "validation/reward/mean" not in more_figures(summary)
+
+
+def test_without_held_out_episodes_the_last_iteration_stands_for_them_and_that_is_said():
+    sentence, support = verdict({"reward/mean": 0.5})
+    assert sentence == "Reward of the last iteration: <b>0.500</b>" and "Nothing was held out" in support

@@ -1,0 +1,127 @@
+"""Gymnasium environments as ours, and ours as Gymnasium's. Needs the extra `gym`; imported only when used."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from midthought.config import EnvironmentConfig
+from midthought.env.environment import BaseEnvironment, StepResult
+from midthought.env.episode import call_blocking, takes_seed
+from midthought.errors import MissingExtraError, SettingsError
+
+
+class GymnasiumEnvironment(BaseEnvironment):
+    """A `gymnasium.Env` whose observations and actions are text, or are turned from and into text.
+
+    An action that `text_to_action` refuses with a ValueError or KeyError (or, without it, one outside a Text space) is not
+    done: the policy reads why, the reward is 0, and it counts as a step. `done` is `terminated or truncated`, and
+    `info["truncated"]` says which. `config.max_steps` bounds the episode beside the limits of `gym_env` itself.
+
+    Args:
+        gym_env: made anew or deep-copied for every episode, as every environment.
+        observation_to_text: from the environment's observation; needed where its space is not Text.
+        text_to_action: to the environment's action; needed where its space is not Text.
+
+    Raises SettingsError for a space that is not Text without the function that it needs, MissingExtraError.
+    """
+
+    def __init__(
+        self,
+        gym_env: Any,
+        *,
+        observation_to_text: Callable[[Any], str] | None = None,
+        text_to_action: Callable[[str], Any] | None = None,
+        config: EnvironmentConfig | None = None,
+    ) -> None:
+        super().__init__(config)
+        text_space = _gymnasium().spaces.Text
+        for space, function, parameter in (
+            (gym_env.observation_space, observation_to_text, "observation_to_text"),
+            (gym_env.action_space, text_to_action, "text_to_action"),
+        ):
+            if function is None and not isinstance(space, text_space):
+                raise SettingsError(f"{gym_env} speaks {space}, not text; give {parameter}=…")
+        self.gym_env = gym_env
+        self._observation_to_text = observation_to_text or str
+        self._text_to_action = text_to_action or functools.partial(_inside_space, gym_env.action_space)
+
+    def reset(self, seed: int | None = None) -> str:
+        """The first observation as text; `seed` is Gymnasium's."""
+        observation, _ = self.gym_env.reset(seed=seed)
+        return self._observation_to_text(observation)
+
+    def step(self, action: str) -> StepResult:
+        """One step of the wrapped environment; its `info` with `truncated` added."""
+        try:
+            gym_action = self._text_to_action(action)
+        except (ValueError, KeyError) as error:
+            return f"Not an action: {error}", 0.0, False, {"truncated": False}
+        observation, reward, terminated, truncated, info = self.gym_env.step(gym_action)
+        done = bool(terminated or truncated)
+        return self._observation_to_text(observation), reward, done, {**info, "truncated": bool(truncated)}
+
+    def get_state_description(self) -> str:
+        """What `gym_env.render()` draws as text, else the last observation."""
+        drawn = self.gym_env.render() if self.gym_env.render_mode == "ansi" else None
+        return drawn if isinstance(drawn, str) else super().get_state_description()
+
+
+def as_gymnasium(environment: BaseEnvironment) -> Any:
+    """A `gymnasium.Env` that plays on `environment`: both spaces are Text and hold every str.
+
+    An end with `info["truncated"]` is `truncated`, any other `terminated`. `reset(seed=…)` reaches environments that take
+    a seed; later resets without one go on from it. An `async def` environment is waited for. Raises MissingExtraError.
+    """
+    gymnasium = _gymnasium()
+
+    class AnyText(gymnasium.spaces.Text):  # type: ignore[misc, name-defined, unused-ignore]
+        """Every str; what is sampled is short and of letters and blanks."""
+
+        def __init__(self) -> None:
+            super().__init__(max_length=32, min_length=0, charset="abcdefghijklmnopqrstuvwxyz ")
+
+        def contains(self, x: Any) -> bool:
+            return isinstance(x, str)
+
+    class AsGymnasium(gymnasium.Env):  # type: ignore[misc, name-defined, unused-ignore]
+        metadata: ClassVar = {"render_modes": ["ansi"], "render_fps": 1}
+        render_mode = "ansi"
+
+        def __init__(self) -> None:
+            self.environment = environment
+            self.observation_space, self.action_space = AnyText(), AnyText()
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict]:
+            super().reset(seed=seed)
+            own_seed = int(self.np_random.integers(2**31)) if seed is None else seed
+            seeded = {"seed": own_seed} if takes_seed(environment) else {}
+            return self._call(functools.partial(environment.reset, **seeded)), {}
+
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            observation, reward, done, info = self._call(functools.partial(environment.step, action))
+            truncated = done and bool(info.get("truncated"))
+            return observation, reward, done and not truncated, truncated, info
+
+        def render(self) -> str:
+            return environment.get_state_description()
+
+        def _call(self, function: Callable[[], Any]) -> Any:
+            return call_blocking(function, environment.config.step_timeout_seconds, type(environment).__name__)
+
+    return AsGymnasium()
+
+
+def _inside_space(space: Any, text: str) -> str:
+    if not space.contains(text):
+        raise ValueError(f"{space.min_length} to {space.max_length} of these characters: {space.characters}")
+    return text
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium
+    except ImportError:
+        raise MissingExtraError("gymnasium", "gym") from None
+    return gymnasium

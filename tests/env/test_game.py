@@ -1,0 +1,241 @@
+"""The game: its rules, how it reads, what the best play is worth, and how far chance comes."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.config import EnvironmentConfig
+from midthought.env.game import DIRECTIONS, ITEMS, GameState, SimpleGameEnvironment, main
+from midthought.errors import EpisodeError
+
+
+def game(seed: int = 0, **settings) -> SimpleGameEnvironment:
+    made = SimpleGameEnvironment(EnvironmentConfig(**settings))
+    made.reset(seed=seed)
+    return made
+
+
+def placed(room: tuple[int, int], *items: tuple[int, int], **settings) -> SimpleGameEnvironment:
+    """A game whose player and items stand in these rooms."""
+    made = game(num_items=len(items), **settings)
+    made._state = made._first_state = GameState(room, tuple(zip(ITEMS, items, strict=False)))
+    return made
+
+
+ALL_ACTIONS = [*(f"move {direction}" for direction in DIRECTIONS), *(f"take {item}" for item in ITEMS), "complete"]
+
+
+def possible(world: SimpleGameEnvironment) -> list[str]:
+    """What can be done now, found by trying."""
+    actions = [action for action in ALL_ACTIONS if not action.startswith("take") or action[5:] in world._items()]
+    return [action for action in actions if copy.deepcopy(world).step(action)[3]["possible"]]
+
+
+def play(world: SimpleGameEnvironment, choose: Callable[[SimpleGameEnvironment, str], str]) -> float:
+    observation = world.get_state_description().splitlines()[-1]
+    while not world.is_done():
+        observation = world.step(choose(world, observation))[0]
+    return world.get_episode_reward()
+
+
+def sensible(world: SimpleGameEnvironment, observation: str) -> str:
+    """Goes where the item is said to be: the best play where there is one item."""
+    if "here" in observation:
+        return "take"
+    return "complete" if "have" in observation else observation.partition(" is ")[2]
+
+
+def test_a_game_worked_by_hand():
+    world = placed((0, 0), (1, 1))
+    assert world.get_state_description() == "@ . .\n. k .\n. . .\nThe key is south east."
+    assert world.step("move south") == ("The key is east.", 0.04, False, {"success": False, "possible": True})
+    assert world.step("Go EAST, please!")[:3] == ("The key is here.", pytest.approx(0.04 * 0.95), False)
+    assert world.get_state_description().splitlines()[1] == ". @ ."
+    assert world.step("take key")[:3] == ("You have the key.", pytest.approx(0.5 * 0.95**2), False)
+    answer = world.step("complete")
+    assert answer == ("Done.", pytest.approx(0.95**3), True, {"success": True, "possible": True})
+    assert world.get_episode_reward() == pytest.approx(world.optimal_return())
+
+
+def test_what_cannot_be_done_changes_nothing_is_told_what_can_and_uses_up_a_step():
+    world = placed((0, 0), (0, 1))
+    before = world.get_state_description()
+    for action in ("move north", "take key", "complete", "fly", ""):
+        answer, reward, done, info = world.step(action)
+        assert answer == "You can move south, move east. The key is east."
+        assert (reward, done, info) == (0.0, False, {"success": False, "possible": False})
+    assert world.get_state_description() == before and world.get_step_count() == 5
+    assert world.step("move east")[1] == pytest.approx(0.04 * 0.95**5)
+
+
+def test_moving_away_pays_nothing_and_the_nearest_item_counts():
+    world = placed((1, 1), (1, 0), (2, 2))
+    assert world.step("move east")[1] == 0.0
+    assert world.step("move south")[1] == pytest.approx(0.04 * 0.95)
+
+
+def test_several_items_are_each_seen_and_all_must_be_taken():
+    world = placed((1, 1), (1, 1), (0, 2))
+    assert world.step("complete")[0].endswith("The key is here. The lamp is north east.")
+    world.step("take key")
+    left = "You have the key. The lamp is north east."
+    assert world.step("complete")[0] == f"You can move north, move south, move east, move west. {left}"
+    for action in ("move north", "move east", "take lamp"):
+        world.step(action)
+    assert world.step("complete")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "done"),
+    [
+        ("move north", "north"),
+        ("north", "north"),
+        ("I will MOVE to the North now", "north"),
+        ("<answer>north</answer>", "north"),
+        ("south or north", "south"),
+        ("northern", None),
+        ("move", None),
+        ("nort h", None),
+        ("take key", "take"),
+        ("take", "take"),
+        ("take the golden key", "take"),
+        ("take it and complete", "take"),
+        ("take lamp", None),
+        ("pick up the key", None),
+        ("complete", None),
+        ("move nörth", None),
+        ("ｎｏｒｔｈ", None),
+        ("\x00", None),
+        ("x" * 100_000 + " take", "take"),
+        ("take " * 100_000, "take"),
+    ],
+)
+def test_the_first_action_in_the_text_is_done(text, done):
+    world = placed((1, 1), (1, 1), (0, 0))
+    world.step(text)
+    reached = {"north": (0, 1), "south": (2, 1)}.get(done or "", (1, 1))
+    assert world._state.room == reached
+    assert ("key" in dict(world._state.lying)) is (done != "take")
+
+
+def test_the_same_seed_begins_the_same_game_and_other_seeds_others():
+    starts = [game(seed).get_state_description() for seed in range(30)]
+    assert starts == [game(seed).get_state_description() for seed in range(30)]
+    assert len(set(starts)) > 15
+
+
+def test_without_a_seed_games_differ():
+    world = SimpleGameEnvironment()
+    starts = set()
+    for _ in range(30):
+        world.reset()
+        starts.add(world.get_state_description())
+    assert len(starts) > 5
+
+
+def test_before_the_first_reset_there_is_nothing_to_see_and_no_optimum():
+    world = SimpleGameEnvironment()
+    assert world.get_state_description() == "" and world.get_prompt_prefix().startswith("Take every item")
+    with pytest.raises(EpisodeError, match=r"before reset; call reset\(\) first"):
+        world.optimal_return()
+
+
+def test_every_room_and_both_sides_of_the_square_are_used():
+    rooms = {game(seed, grid_size=2)._state.room for seed in range(40)}
+    assert rooms == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def best_by_brute_force(world: SimpleGameEnvironment) -> float:
+    """The best return over all sequences of actions that can be done, played out on copies."""
+    if world.is_done():
+        return world.get_episode_reward()
+    returns = []
+    for action in possible(world):
+        twin = copy.deepcopy(world)
+        twin.step(action)
+        returns.append(best_by_brute_force(twin))
+    return max(returns)
+
+
+@pytest.mark.parametrize(
+    ("seed", "settings"),
+    [
+        *((seed, {"grid_size": 2, "max_steps": 4}) for seed in range(4)),
+        (1, {"grid_size": 2, "max_steps": 2}),
+        (3, {"grid_size": 2, "num_items": 2, "max_steps": 4}),
+        (5, {"grid_size": 3, "max_steps": 3}),
+    ],
+)
+def test_the_known_optimum_is_the_best_of_all_plays(seed, settings):
+    world = game(seed, **settings)
+    assert world.optimal_return() == pytest.approx(best_by_brute_force(world))
+
+
+def test_without_a_limit_on_steps_the_optimum_is_that_of_a_long_one():
+    for seed in range(5):
+        without = game(seed, num_items=2, max_steps=None).optimal_return()
+        assert without == pytest.approx(game(seed, num_items=2, max_steps=25).optimal_return())
+
+
+def test_the_best_play_takes_two_to_six_steps_and_following_the_sight_is_best():
+    steps = set()
+    for seed in range(150):
+        world = game(seed)
+        best = world.optimal_return()
+        assert play(world, sensible) == pytest.approx(best)
+        assert world.optimal_return() == best, "the optimum is the episode's, wherever it has come to"
+        steps.add(world.get_step_count())
+    assert steps == {2, 3, 4, 5, 6}
+
+
+@given(st.integers(0, 99), st.lists(st.sampled_from([*ALL_ACTIONS, "dance"]), max_size=12), st.integers(1, 2))
+def test_no_play_is_worth_less_than_nothing_or_more_than_the_optimum(seed, actions, num_items):
+    world = game(seed, num_items=num_items, grid_size=2)
+    for action in actions:
+        if not world.is_done():
+            assert world.step(action)[1] >= 0.0
+    assert 0.0 <= world.get_episode_reward() <= world.optimal_return() + 1e-9
+
+
+def words_of_the_game() -> list[str]:
+    world = game()
+    text = f"{world.get_prompt_prefix()} {world.step('fly')[0]} here south east You have Done"
+    return sorted({word.strip(".,:").lower() for word in text.split()})
+
+
+def test_chance_comes_as_far_as_the_documentation_says():
+    draw = random.Random(0)
+    words = words_of_the_game()
+    policies = {
+        "possible": lambda world, _: draw.choice(possible(world)),
+        "words": lambda world, _: " ".join(draw.choices(words, k=3)),
+    }
+    share = {}
+    for name, policy in policies.items():
+        worlds = [game(seed) for seed in range(300)]
+        share[name] = sum(play(world, policy) for world in worlds) / sum(world.optimal_return() for world in worlds)
+    assert share["possible"] == pytest.approx(0.27, abs=0.05)
+    assert share["words"] == pytest.approx(0.08, abs=0.04)
+
+
+def test_a_person_can_play_it_in_the_terminal(monkeypatch, capsys):
+    answers = iter([*["north"] * 2, *["west"] * 2])
+    monkeypatch.setattr("builtins.input", lambda _: next(answers, "look around"))
+    main()
+    printed = capsys.readouterr().out
+    assert "You can move north" in printed and "@" in printed and "Your return: " in printed
+
+
+def test_the_end_of_input_ends_the_play(monkeypatch, capsys):
+    def nobody(_):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", nobody)
+    main()
+    assert "Your return" not in capsys.readouterr().out
