@@ -83,6 +83,20 @@ class Task:
     labels: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     """Ids of the memory's chunks that prove the answer."""
+    before: tuple[Mapping[str, str], ...] = ()
+    """What was said before the prompt: messages with `role` and `content`, a system message first; foreign text as well."""
+
+    def messages(self, *system: str) -> list[Mapping[str, str]]:
+        """The conversation before the policy's first word; `system`, blank ones aside, is said before all else.
+
+        >>> Task(task_id="t", prompt="1 + 1?", answer="2").messages("Be short.")
+        [{'role': 'system', 'content': 'Be short.'}, {'role': 'user', 'content': '1 + 1?'}]
+        """
+        before = list(self.before)
+        said = [*system, before.pop(0)["content"]] if before and before[0]["role"] == "system" else system
+        words = "\n\n".join(filter(None, said))
+        head = [{"role": "system", "content": words}] if words else []
+        return [*head, *before, {"role": "user", "content": self.prompt}]
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "labels": dict(self.labels)}
@@ -92,6 +106,7 @@ class Task:
         fields = dict(row)
         fields["aliases"] = tuple(fields.get("aliases", ()))
         fields["evidence"] = tuple(fields.get("evidence", ()))
+        fields["before"] = tuple(fields.get("before", ()))
         return cls(**fields)
 
 
@@ -152,6 +167,8 @@ class Turn:
     """0, 1, …"""
     model_output: str
     """What the policy wrote, tool results left out."""
+    begins_in_thought: bool = False
+    """True where the chat template opened a thought for the policy to go on with."""
     parsed_action: ParsedAction | None = None
     """The first call in it; None where there was none."""
     tool_call: ToolCall = field(default_factory=ToolCall)

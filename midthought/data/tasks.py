@@ -58,10 +58,11 @@ def load_tasks(
 
     A text alone is a prompt without a ground truth (`""`); so is a row without one where `needs_answer` is False. Columns are
     `prompt_key`, `answer_key` and `id_key`, or the first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that the first
-    readable row has; a dot leads into nested ones. The prompt is a text or one message `[{"role": "user", "content": …}]`.
+    readable row has; a dot leads into nested ones. The prompt is a text or messages `[{"role": "user", "content": …}]`, the
+    last of them the user's.
     The answer is a text, a number, a list (the first is the truth, the others are its aliases), or a mapping with `value`
-    and perhaps `aliases` (TriviaQA). Columns `aliases`, `evidence` and `labels` of our own records are kept; `label_keys`
-    puts further columns into the task's labels, which are for measuring: no reward reads them.
+    and perhaps `aliases` (TriviaQA). Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept;
+    `label_keys` puts further columns into the task's labels, which are for measuring: no reward reads them.
 
     At most `limit` tasks are read. Raises DataError for a source or a row that cannot be read, for two rows of one id, and
     where not a single task is found. With `strict=False` such rows are left out, counted in the log and kept in `.skipped`.
@@ -134,9 +135,10 @@ class _TaskReader:
         said = _plain(_at(value, keys.answer)) if keys.answer else None
         answer, aliases = ("", ()) if said is None and not self._needs_answer else _answer(said)
         labels = value.get("labels")
+        before, prompt = _conversation(_at(value, keys.prompt))
         return Task(
             task_id=_place(row) if keys.task_id is None else _text(_at(value, keys.task_id), keys.task_id),
-            prompt=_prompt(_at(value, keys.prompt)),
+            prompt=prompt,
             answer=answer,
             aliases=(*aliases, *_texts(value, "aliases")),
             labels={
@@ -144,6 +146,7 @@ class _TaskReader:
                 **{key: _plain(_at(value, key)) for key in self._label_keys},
             },
             evidence=_texts(value, "evidence"),
+            before=before or _before(value, prompt),
         )
 
     def _find_keys(self, value: Mapping[str, Any]) -> _Keys:
@@ -202,22 +205,34 @@ def _text_prompt(text: str) -> str:
     return text
 
 
-def _prompt(value: Any) -> str:
+def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
+    """What was said before, and the user's prompt."""
     value = _plain(value)
     if isinstance(value, str):
-        return _text_prompt(value)
+        return (), _text_prompt(value)
     if not isinstance(value, Sequence) or not value or not all(_has(message, "role") for message in value):
         raise _RowError(f"the prompt is {_short(value)}; it must be a text or a list of messages (role, content)")
     roles = [str(message["role"]) for message in value]
-    if roles != ["user"]:
+    if roles[-1] != "user" or not {*roles[:1]} <= {"system", "user"} or not {*roles[1:]} <= {"user", "assistant"}:
         raise _RowError(
-            f"the prompt has messages of the roles {', '.join(roles)}, and a task holds one message of the user; "
-            "give a system message by the settings, or join the messages into one text"
+            f"the prompt has messages of the roles {', '.join(roles)}; it may begin with one of the system, goes on with "
+            "the user's and the assistant's, and ends with the user's"
         )
-    content = value[0].get("content")
-    if not isinstance(content, str):
-        raise _RowError(f"the message's content is {_short(content)}; it must be a text")
-    return _text_prompt(content)
+    for message in value:
+        if not isinstance(message.get("content"), str):
+            raise _RowError(f"a message's content is {_short(message.get('content'))}; it must be a text")
+    *before, last = ({"role": str(message["role"]), "content": message["content"]} for message in value)
+    return tuple(before), _text_prompt(last["content"])
+
+
+def _before(value: Mapping[str, Any], prompt: str) -> tuple[Mapping[str, str], ...]:
+    """The column `before` of our own records."""
+    found = _plain(value.get("before"))
+    if found is None:
+        return ()
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise _RowError(f"before is {_short(found)}; it must be a list of messages (role, content)")
+    return _conversation([*found, {"role": "user", "content": prompt}])[0]
 
 
 def _answer(value: Any) -> tuple[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from midthought.env.environment import BaseEnvironment, finite_number
+from midthought.env.signature import takes_environment
 from midthought.env.thought import last_answer
 from midthought.errors import EpisodeError, SettingsError
 from midthought.tools.threads import DaemonThreads
@@ -49,14 +50,19 @@ class EnvironmentEpisode:
     """
 
     def __init__(self, environment: BaseEnvironment, reward_fn: RewardFunction | None = None) -> None:
-        """`reward_fn` replaces the environment's rewards. SettingsError where it cannot be called."""
+        """`reward_fn` replaces the environment's rewards. RewardError where it cannot be called."""
         self.environment = environment
         self._name = type(environment).__name__
+        self._num_replies = 0
         self._reward_fn = reward_fn
         self._rewards_environment = reward_fn is not None and takes_environment(reward_fn)
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        """Do what the last turn says; its observation, reward and `done` are filled in. None where the episode is over."""
+        """Do what the last turn says; its observation, reward and `done` are filled in. None where the episode is over,
+        be it that a tool's step ended it."""
+        if self.environment.is_done():
+            return None
+        self._num_replies += 1
         turn = trajectory.turns[-1]
         step = functools.partial(self.environment.step, last_answer(trajectory) or "")
         seconds = self.environment.config.step_timeout_seconds
@@ -67,35 +73,17 @@ class EnvironmentEpisode:
         return None if done else observation
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """The turns' rewards, or what the reward function says instead."""
+        """The turns' rewards, or what the reward function says instead. What steps taken by tools paid is a part of its
+        own, `steps_by_tools`, credited to the end."""
         if self._reward_fn is None:
-            return Reward(turns=tuple(turn.reward for turn in trajectory.turns))
+            turns = tuple(turn.reward for turn in trajectory.turns)
+            if self.environment.get_step_count() == self._num_replies:
+                return Reward(turns=turns)
+            return Reward(parts={"steps_by_tools": self.environment.get_episode_reward() - sum(turns)}, turns=turns)
         arguments = (trajectory, self.environment) if self._rewards_environment else (trajectory,)
         judge = functools.partial(self._reward_fn, *arguments)
         value = await call(judge, self.environment.config.step_timeout_seconds, "reward_fn")
         return _as_reward(value, len(trajectory.turns))
-
-
-def takes_environment(reward_fn: RewardFunction) -> bool:
-    """Whether a reward function wants the environment after the trajectory, by its signature.
-
-    It does where a second positional parameter has no default, or is named `environment` or `env`. SettingsError where
-    it can be called in neither way.
-    """
-    try:
-        parameters = inspect.signature(reward_fn).parameters.values()
-    except (TypeError, ValueError):
-        raise SettingsError(f"reward_fn={reward_fn!r} has no signature that can be read; {_WANTED}") from None
-    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    takes_any = any(each.kind is each.VAR_POSITIONAL for each in parameters)
-    needed = [each for each in positional if each.default is each.empty]
-    needs_more = any(each.kind is each.KEYWORD_ONLY and each.default is each.empty for each in parameters)
-    if needs_more or len(needed) > 2 or not (positional or takes_any):
-        raise SettingsError(f"reward_fn{inspect.signature(reward_fn)} cannot be called; {_WANTED}")
-    return len(needed) == 2 or (len(positional) > 1 and positional[1].name in ("environment", "env"))
-
-
-_WANTED = "write reward_fn(trajectory) or reward_fn(trajectory, environment)"
 
 
 def _as_reward(value: Any, num_turns: int) -> Reward:
@@ -145,7 +133,7 @@ class EnvironmentTasks:
         environment: BaseEnvironment | Callable[[], BaseEnvironment],
         reward_fn: RewardFunction | None = None,
     ) -> None:
-        """SettingsError: neither an environment nor something to call; a reward function that cannot be called."""
+        """SettingsError: neither an environment nor something to call. RewardError: a reward function that cannot be called."""
         if not isinstance(environment, BaseEnvironment) and not callable(environment):
             raise SettingsError(
                 f"environment={environment!r}: give a BaseEnvironment, or a function without parameters that makes one"

@@ -121,7 +121,7 @@ def matched(
     """How well the answer matches the ground truth: the best of `match(answer, truth)` over the truth and its aliases.
 
     `match` is one of `env.matching` or your own, `async` too; the reward bears its name. `read` finds the answer in the
-    record: `thought.last_answer`, `thought.answer_after_thought`, or from tokens `partial(final_answer, decode=…)`.
+    record: `thought.last_answer`, or from tokens `partial(final_answer, decode=…)`.
     `extract` takes from it the part that counts, such as `last_boxed`. Where either finds none the reward is 0.
     `mathematical_match` is run in a thread; raises MissingExtraError at once where it lacks math-verify.
     """

@@ -31,20 +31,14 @@ def final_answer(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[st
 def last_answer(trajectory: Trajectory) -> str | None:
     """The last turn's words after its last closed thought, or all of them where it holds no thought; needs no `decode`.
 
-    None without a turn, and where a thought is opened and left open. A thought that the *prompt* opens and the policy
-    never closes cannot be seen from here: `answer_after_thought` is for such templates.
+    None without a turn, and where a thought is left open, whether the policy opened it or the chat template did.
     """
     if not trajectory.turns:
         return None
-    answer = trajectory.turns[-1].model_output.rpartition(THINK_CLOSE)[2]
-    return None if THINK_OPEN in answer else answer.strip()
-
-
-def answer_after_thought(trajectory: Trajectory) -> str | None:
-    """As `last_answer`, but None where the last turn closes no thought."""
-    if not trajectory.turns or THINK_CLOSE not in trajectory.turns[-1].model_output:
-        return None
-    return last_answer(trajectory)
+    turn = trajectory.turns[-1]
+    _, closed, answer = turn.model_output.rpartition(THINK_CLOSE)
+    is_open = THINK_OPEN in answer or (turn.begins_in_thought and not closed)
+    return None if is_open else answer.strip()
 
 
 def is_well_formed(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[str] = ()) -> bool:

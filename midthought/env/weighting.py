@@ -15,13 +15,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from midthought.env.signature import takes_environment
 from midthought.errors import MidthoughtError, RewardError
 from midthought.types import Reward, Trajectory
 
 AnyRewardFunction = Callable[..., float | Awaitable[float]]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`."""
-
-_SIGNATURES = "a reward function is called as f(trajectory) or f(trajectory, environment)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class WeightedReward:
     def __post_init__(self) -> None:
         for name, (weight, _) in self.parts.items():
             check_weight(name, weight)
-        wants = {name: _wants_environment(name, function) for name, (_, function) in self.parts.items()}
+        wants = {name: takes_environment(function, name) for name, (_, function) in self.parts.items()}
         object.__setattr__(self, "_wants_environment", wants)
 
     def __call__(self, trajectory: Trajectory, environment: Any = None) -> Reward:
@@ -144,24 +143,6 @@ def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether it, or its class's `__call__`, is written as `async def`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-def _wants_environment(name: str, function: AnyRewardFunction) -> bool:
-    """Whether the function is to be given the environment: its second place is required, or named so."""
-    if not callable(function):
-        raise RewardError(f"reward function {name!r} is {short(function)} and cannot be called; {_SIGNATURES}")
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # written in C, without a signature
-        return False
-    places = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    second = places[1] if len(places) > 1 else None
-    wants = second is not None and (second.default is second.empty or second.name in ("environment", "env"))
-    try:
-        signature.bind(*[None] * (1 + wants))
-    except TypeError:
-        raise RewardError(f"reward function {name!r} takes {signature}; {_SIGNATURES}") from None
-    return wants
 
 
 @contextlib.contextmanager

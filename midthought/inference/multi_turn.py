@@ -361,29 +361,25 @@ class _Voice:
 
 
 class _World:
-    """An environment's side of one episode, where tools may step it too; without an environment nobody replies."""
+    """An environment's side of one episode, which keeps the error that broke it; without one nobody replies."""
 
     def __init__(self, environment: BaseEnvironment | None) -> None:
         self.error: Exception | None = None
-        self._environment = environment
-        self._num_replies = 0
+        self._episode = None if environment is None else EnvironmentEpisode(environment)
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        if self._environment is None or self._environment.is_done():
+        if self._episode is None:
             return None
-        self._num_replies += 1
         try:
-            return await EnvironmentEpisode(self._environment).reply(trajectory)
+            return await self._episode.reply(trajectory)
         except Exception as error:
             self.error = error
             raise
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        turns = tuple(turn.reward for turn in trajectory.turns)
-        if self._environment is None or self._environment.get_step_count() == self._num_replies:
-            return Reward(turns=turns)
-        by_tools = self._environment.get_episode_reward() - sum(turns)
-        return Reward(parts={"steps_by_tools": by_tools}, turns=turns)
+        if self._episode is None:
+            return Reward(turns=tuple(turn.reward for turn in trajectory.turns))
+        return await self._episode.score(trajectory)
 
 
 class _NoCalls(ActionParser):

@@ -286,8 +286,8 @@ class Episode:
         return None if self.reply(words) else StopReason.LENGTH
 
     def _begin_turn(self) -> None:
-        in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids)
-        self._watch = TokenWatch(self._parts.renderer, self._parts.notation, in_thought=in_thought)
+        self._in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids)
+        self._watch = TokenWatch(self._parts.renderer, self._parts.notation, in_thought=self._in_thought)
         self._first_action, self._first_call = None, ToolCall()
         self._begun_at = len(self.trajectory.token_ids)
 
@@ -304,6 +304,7 @@ class Episode:
             Turn(
                 turn_number=len(trajectory.turns),
                 model_output="\n".join(map(renderer.decode, runs)),
+                begins_in_thought=self._in_thought,
                 parsed_action=self._first_action,
                 tool_call=self._first_call,
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import ConfigStore
-from midthought.env.thought import answer_after_thought, last_answer, matches
+from midthought.env.thought import last_answer, matches
 from midthought.learning.checkpoint import keep_last, latest, step_path, step_paths
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
@@ -51,7 +51,7 @@ class Keeping:
     def show(self, trajectories: Sequence[Trajectory], renderer: Renderer, *, arm: str, iteration: int) -> None:
         """Write the first few episodes down."""
         self.run.add_trajectories(
-            trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t, renderer))
+            trajectory_row(t, renderer.decode, step=iteration, arm=arm, exact_match=is_right(t))
             for t in trajectories[:NUM_SHOWN]
         )
 
@@ -98,11 +98,7 @@ class Keeping:
         write_report(self.run.path)
 
 
-def is_right(trajectory: Trajectory, renderer: Renderer) -> bool | None:
-    """Exact match of the answer, which follows the thought where the prompt opens one; None where the task has none."""
-    task, first = trajectory.task, trajectory.segments[0]
-    if not task.answer:
-        return None
-    opens = renderer.opens_thought(first.token_ids[: first.spans[0].end])
-    answer = answer_after_thought(trajectory) if opens else last_answer(trajectory)
-    return matches(answer, (task.answer, *task.aliases))
+def is_right(trajectory: Trajectory) -> bool | None:
+    """Exact match of the answer after the thought; None where the task has no answer to compare with."""
+    task = trajectory.task
+    return matches(last_answer(trajectory), (task.answer, *task.aliases)) if task.answer else None

@@ -88,7 +88,7 @@ class RayPPOTrainer:
 
     Raises:
         SettingsError: neither or both of `env` and `dataset`; settings that contradict each other.
-        RewardError: a reward function that cannot be called (SettingsError with an environment).
+        RewardError: a reward function that cannot be called.
         CheckpointError: a run lies at `run_path` already and `resume` is not set.
     """
 
@@ -225,7 +225,7 @@ class RayPPOTrainer:
         done = self._held_out.evaluate(self._ground.held_out(number))
         tell_failures("evaluation", done)
         metrics = rollout_metrics(done) | self._ground.statistics(done)
-        judged = [right for right in (is_right(t, self.renderer) for t in done) if right is not None]
+        judged = [right for right in (is_right(t) for t in done) if right is not None]
         if judged:
             metrics["exact_match"] = sum(judged) / len(judged)
         if self._keeping is not None:

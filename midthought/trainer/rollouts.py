@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,9 @@ class Opening:
         """What the policy is told of its tools."""
         return self.notation.instructions(self.registry.definitions())
 
-    def messages(self, task: Task) -> list[dict[str, str]]:
+    def messages(self, task: Task) -> list[Mapping[str, str]]:
         """The conversation before the policy's first word."""
-        system = "\n\n".join(part for part in (self.system_prompt, self.instructions()) if part)
-        asked = {"role": "user", "content": task.prompt}
-        return [{"role": "system", "content": system}, asked] if system else [asked]
+        return task.messages(self.system_prompt, self.instructions())
 
 
 def as_notation(given: str | ActionParser | Notation) -> Notation:

@@ -130,19 +130,38 @@ def test_what_is_wrong_is_said_with_its_place_and_the_remedy(rows, settings, mes
     assert message in str(raised.value)
 
 
+def test_a_prompt_of_several_messages_keeps_what_was_said_before():
+    system, asked, said = ({"role": role, "content": role[0]} for role in ("system", "user", "assistant"))
+    question = {"role": "user", "content": "q"}
+    (task,) = load_tasks([{"prompt": [system, asked, said, question], "answer": "a"}])
+    assert (task.prompt, task.before) == ("q", (system, asked, said))
+    assert task.messages() == [system, asked, said, question]
+    assert task.messages("", "Be short.")[0] == {"role": "system", "content": "Be short.\n\ns"}
+    assert Task.from_dict(json.loads(json.dumps(task.to_dict()))) == task
+    assert load_tasks([json.loads(json.dumps(task.to_dict()))])[0] == task
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], "roles system, user"),
-        ([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "roles user, assistant"),
-        ([{"role": "user", "content": [{"type": "text", "text": "q"}]}], "the message's content is"),
-        ([{"role": "user"}], "the message's content is None"),
+        ([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "roles user, assistant; it may"),
+        ([{"role": "user", "content": "q"}, {"role": "system", "content": "s"}], "roles user, system; it may"),
+        ([{"role": "system", "content": "s"}], "roles system; it may"),
+        ([{"role": "tool", "content": "s"}, {"role": "user", "content": "q"}], "roles tool, user; it may"),
+        ([{"role": "user", "content": [{"type": "text", "text": "q"}]}], "a message's content is"),
+        ([{"role": "user"}], "a message's content is None"),
+        ([{"role": "user", "content": " "}], "the prompt is empty"),
         ([{"content": "q"}], "a list of messages"),
     ],
 )
-def test_a_prompt_of_several_messages_is_refused_as_long_as_a_task_has_no_place_for_them(messages, message):
+def test_messages_that_no_policy_could_answer_are_refused(messages, message):
     with pytest.raises(DataError, match=message):
         load_tasks([{"prompt": messages, "answer": "a"}])
+
+
+def test_a_column_before_that_holds_no_messages_is_refused():
+    with pytest.raises(DataError, match="before is 'hello'; it must be a list of messages"):
+        load_tasks([{"prompt": "q", "answer": "a", "before": "hello"}])
 
 
 def test_rows_without_a_ground_truth_are_tasks_where_none_is_needed():

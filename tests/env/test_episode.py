@@ -19,10 +19,10 @@ from midthought.env.episode import (
     EnvironmentTurn,
     call_blocking,
     episode_statistics,
-    takes_environment,
 )
 from midthought.env.game import SimpleGameEnvironment
-from midthought.errors import EpisodeError, SettingsError
+from midthought.env.signature import takes_environment
+from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.inference.byte_tokenizer import byte_tokenizer
 from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.inference.scripted import ScriptedEngine
@@ -317,10 +317,10 @@ def test_a_reward_function_replaces_what_the_environment_paid(reward_fn, reward)
     ids=["no parameter", "three", "a needed keyword", "a number", "no signature", "a name"],
 )
 def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_forms(reward_fn):
-    remedy = r"write reward_fn\(trajectory\) or reward_fn\(trajectory, environment\)"
-    with pytest.raises(SettingsError, match=remedy):
+    remedy = r"write it as f\(trajectory\) or f\(trajectory, environment\)"
+    with pytest.raises(RewardError, match=remedy):
         EnvironmentEpisode(Echo(), reward_fn)
-    with pytest.raises(SettingsError, match=remedy):
+    with pytest.raises(RewardError, match=remedy):
         EnvironmentTasks(Echo, reward_fn)
 
 

@@ -38,7 +38,7 @@ from midthought.env.rewards import (
     weighted,
     well_formed_thought,
 )
-from midthought.env.thought import answer_after_thought, final_answer
+from midthought.env.thought import final_answer
 from midthought.errors import MissingExtraError
 from midthought.types import (
     Completion,
@@ -345,8 +345,6 @@ def test_the_part_that_counts_may_be_extracted_and_the_answer_read_elsewhere():
     boxed = matched(exact_match, extract=last_boxed)
     assert value_of(boxed, episode("so \\boxed{Ada} it is")) == 1.0
     assert value_of(boxed, episode("Ada")) == 0.0
-    strict = matched(exact_match, read=answer_after_thought)
-    assert value_of(strict, episode("hm</think> Ada")) == 1.0 and value_of(strict, episode("Ada")) == 0.0
     by_tokens = matched(exact_match, read=functools.partial(final_answer, decode=decode, end_tokens=["$"]))
     assert value_of(by_tokens, episode("hm</think> Ada$")) == 1.0
 

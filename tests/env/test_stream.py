@@ -6,7 +6,7 @@ import pytest
 
 from midthought.env.environment import BaseEnvironment, EpisodeError
 from midthought.env.stream import MAX_TRIES, EnvironmentStream
-from midthought.errors import SettingsError
+from midthought.errors import RewardError, SettingsError
 
 
 class Numbers(BaseEnvironment):
@@ -90,5 +90,5 @@ def test_a_reset_that_goes_on_failing_is_an_error(monkeypatch):
 def test_what_cannot_be_used_is_refused_at_once():
     with pytest.raises(SettingsError, match="give a BaseEnvironment"):
         EnvironmentStream(3, seed=0)
-    with pytest.raises(SettingsError, match="cannot be called"):
+    with pytest.raises(RewardError, match="write it as"):
         EnvironmentStream(Numbers, lambda: 1.0, seed=0)

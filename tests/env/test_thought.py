@@ -3,7 +3,6 @@
 import pytest
 
 from midthought.env.thought import (
-    answer_after_thought,
     final_answer,
     is_well_formed,
     last_answer,
@@ -72,16 +71,16 @@ def test_what_a_tool_says_after_the_thought_is_no_part_of_the_answer():
     assert final_answer(episode("hm </think> I say", "Ada", "Bob"), decode) == "I say\nBob"
 
 
-def episode_of_turns(*outputs: str) -> Trajectory:
+def episode_of_turns(*outputs: str, begins_in_thought: bool = False) -> Trajectory:
     trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), [0])
     for number, output in enumerate(outputs):
         trajectory.add_sampled(Completion(token_ids=(1,), sampled_logprobs=(-1.0,), finish=Finish.END))
-        trajectory.end_turn(Turn(turn_number=number, model_output=output))
+        trajectory.end_turn(Turn(turn_number=number, model_output=output, begins_in_thought=begins_in_thought))
     return trajectory
 
 
 @pytest.mark.parametrize(
-    ("outputs", "last", "after_thought"),
+    ("outputs", "last", "last_after_an_opening"),
     [
         (["Bob", "<think>hm</think> Ada "], "Ada", "Ada"),
         (["hm</think>Ada"], "Ada", "Ada"),
@@ -94,10 +93,9 @@ def episode_of_turns(*outputs: str) -> Trajectory:
         ([], None, None),
     ],
 )
-def test_the_last_answer_is_read_from_the_last_turn_without_its_thought(outputs, last, after_thought):
-    done = episode_of_turns(*outputs)
-    assert last_answer(done) == last
-    assert answer_after_thought(done) == after_thought
+def test_the_last_answer_is_read_from_the_last_turn_without_its_thought(outputs, last, last_after_an_opening):
+    assert last_answer(episode_of_turns(*outputs)) == last
+    assert last_answer(episode_of_turns(*outputs, begins_in_thought=True)) == last_after_an_opening
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ CASES: dict[str, tuple[str, list[tuple[str, dict | None]]]] = {
     "after the thought": (f"so.</think> {A}", []),
     "in the thought after": (f"so.</think> Ada <think>{A}", FOUND),
     "a tag inside braces": ('#call look {"q": "</think>"}', []),
+    "a quoted result in a fence does not hide its end": (f"```\n#look_result: x\n```\n{A}", FOUND),
     "a tag ends a fence": (f"```\n</think><think>\n{A}", FOUND),
     "a broken tag": (f"so.</ think> {A}", FOUND),
 }

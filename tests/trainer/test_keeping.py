@@ -93,14 +93,13 @@ def test_episodes_of_tasks_with_an_answer_say_whether_it_was_right(talker, tmp_p
 @pytest.mark.parametrize(
     ("said", "right"), [("</think>red", True), ("</think>Red!", True), ("red", False), ("</think>blue", False)]
 )
-def test_an_answer_inside_the_thought_that_the_prompt_opened_is_none(said, right, renderer):
-    prompt = renderer.prompt([{"role": "user", "content": "Say a colour."}])
+def test_an_answer_inside_the_thought_that_the_prompt_opened_is_none(said, right):
     task = Task(task_id="t", prompt="Say a colour.", answer="red")
-    trajectory = Trajectory(task, prompt)
-    trajectory.turns.append(Turn(turn_number=0, model_output=said))
-    assert is_right(trajectory, renderer) is right
+    trajectory = Trajectory(task, [0])
+    trajectory.turns.append(Turn(turn_number=0, model_output=said, begins_in_thought=True))
+    assert is_right(trajectory) is right
     trajectory.task = Task(task_id="t", prompt="Say a colour.", answer="")
-    assert is_right(trajectory, renderer) is None
+    assert is_right(trajectory) is None
 
 
 def test_settings_that_do_not_fit_the_run_leave_its_own_where_they_are(talker, tmp_path):

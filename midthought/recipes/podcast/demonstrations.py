@@ -115,7 +115,7 @@ class Demonstrator:
         return Habit.ASK_SHORT if draw < go_without + self._habits.ask_short else Habit.ASK
 
     def _play(self, task: Task, habit: Habit, chunk: Chunk, note: Chunk | None, rng: random.Random) -> Trajectory:
-        prompt_ids = self._renderer.prompt(messages(task, self._instruction))
+        prompt_ids = self._renderer.prompt(task.messages(self._instruction))
         trajectory = Trajectory(task, prompt_ids)
         if not self._renderer.opens_thought(prompt_ids):
             trajectory.add_demonstrated(self._renderer.control(f"{self._notation.think_open}\n"))
@@ -177,12 +177,6 @@ class Demonstrator:
         if rng.random() < self._made_up_share:
             chunk = replace(chunk, episode=self._made_up.title(rng))
         return chunk
-
-
-def messages(task: Task, instruction: str) -> list[dict[str, str]]:
-    """The conversation that an episode starts from."""
-    system = [{"role": "system", "content": instruction}] if instruction else []
-    return [*system, {"role": "user", "content": task.prompt}]
 
 
 def corpus(chunks: Sequence[Chunk], rng: random.Random) -> list[str]:

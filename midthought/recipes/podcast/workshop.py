@@ -13,7 +13,7 @@ from midthought.inference.rollout import RolloutParts, RolloutSettings
 from midthought.inference.source import LocalSource
 from midthought.learning.learner import Learner
 from midthought.learning.sft import bfloat16_is_fast, run_sft
-from midthought.recipes.podcast.demonstrations import Demonstrator, Habits, messages
+from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.world import World
@@ -50,7 +50,7 @@ class Workshop:
         inference, world = self.config.inference, self.world
         spoken = instruction(self.config)
         longest = max(
-            len(self.renderer.prompt(messages(task, spoken))) for tasks in world.tasks.values() for task in tasks
+            len(self.renderer.prompt(task.messages(spoken))) for tasks in world.tasks.values() for task in tasks
         )
         engine = LocalEngine(
             self.policy,
@@ -66,7 +66,7 @@ class Workshop:
             renderer=self.renderer,
             notation=self.notation,
             toolbox=Toolbox(world.registry, timeout_seconds=inference.tool_timeout_seconds),
-            messages=lambda task: messages(task, spoken),
+            messages=lambda task: task.messages(spoken),
             environment=lambda task: environment,
             settings=RolloutSettings.from_config(inference),
         )

@@ -75,7 +75,7 @@ class QuotingTracker:
                 self._head.append(character)
             else:
                 self._stage = _Stage.REST
-                if character == ":" and _RESULT_HEAD.fullmatch("".join(self._head)):
+                if character == ":" and not self._fence and _RESULT_HEAD.fullmatch("".join(self._head)):
                     self._in_result = True
                 self._in_rest(character)
         elif self._stage is _Stage.INFO:
