@@ -351,6 +351,18 @@ def test_a_function_with_a_default_that_is_no_environment_gets_the_trajectory_on
     assert takes_environment(lambda trajectory, environment=None: 0)
 
 
+def test_steps_that_a_tool_took_are_counted_and_may_end_the_episode():
+    trajectory, environment = new_trajectory(), ready(Echo())
+    episode = EnvironmentEpisode(environment)
+    assert say(episode, trajectory, "go") == ["heard 'go'"]
+    environment.step("by a tool")
+    assert asyncio.run(episode.score(trajectory)) == Reward(parts={"steps_by_tools": 9.0}, turns=(2.0,))
+    environment.step("end")
+    assert say(episode, trajectory, "more") == [None]
+    assert environment.get_step_count() == 3
+    assert asyncio.run(episode.score(trajectory)) == Reward(parts={"steps_by_tools": 12.0}, turns=(2.0, 0.0))
+
+
 # -- tasks -----------------------------------------------------------------------------------------------------
 
 

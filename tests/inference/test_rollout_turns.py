@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from midthought.env.thought import own_text
+from midthought.env.thought import last_answer, own_text
 from midthought.errors import SettingsError
 from midthought.inference.byte_tokenizer import byte_tokenizer
 from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
@@ -125,6 +125,19 @@ def test_every_answer_is_a_turn_with_its_words_its_call_and_what_came_back():
     assert trajectory.rewards == [0.0, 0.25, 1.25] and trajectory.get_return() == 1.5
     assert trajectory.get_return(0.5) == 0.0 + 0.125 + 0.3125
     assert trajectory.log_probs == pytest.approx([-0.5 * len(run) for run in trajectory.sampled_runs()])
+
+
+OPENS_THOUGHTS = NO_TOOL_ROLE.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+
+
+@pytest.mark.parametrize(
+    ("template", "said", "answer"),
+    [(OPENS_THOUGHTS, "Five", None), (OPENS_THOUGHTS, "Hm.</think>Five", "Five"), (None, "Five", "Five")],
+)
+def test_a_turn_knows_whether_the_template_opened_a_thought_for_it(template, said, answer):
+    trajectory = play([said], HermesNotation(), renderer=renderer_with(template))
+    assert trajectory.turns[0].begins_in_thought is (template is OPENS_THOUGHTS)
+    assert last_answer(trajectory) == answer
 
 
 def test_the_turn_of_a_notation_that_stops_at_calls_goes_on_after_the_result():

@@ -4,12 +4,13 @@ import time
 import weakref
 
 import pytest
-from small_worlds import QUESTIONS, Colours, settings
+from small_worlds import QUESTIONS, Colours, settings, twice
 
-from midthought import SettingsError, SimpleGameEnvironment, Task, Trajectory, load_tasks
+from midthought import SettingsError, SimpleGameEnvironment, Task, ToolRegistry, Trajectory, find_notation, load_tasks
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
 from midthought.trainer.ground import EnvironmentGround, QuestionGround, make_ground
+from midthought.trainer.rollouts import Opening
 
 
 def trajectory(task, renderer, answer):
@@ -124,3 +125,14 @@ def test_held_out_tasks_are_the_first_of_validation():
 
 def test_the_texts_hold_prompts_and_answers():
     assert next(iter(QuestionGround(QUESTIONS, None, settings()).texts())) == "Say a colour, first.\nred"
+
+
+def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_set_says_before_the_question():
+    system, asked, said = ({"role": role, "content": f"{role}."} for role in ("system", "user", "assistant"))
+    question = {"role": "user", "content": "Why?"}
+    (task,) = load_tasks([{"prompt": [system, asked, said, question], "answer": "So."}])
+    opening = Opening("Be short.", ToolRegistry([twice]), find_notation("hermes"))
+    told, *others = opening.messages(task)
+    assert told["role"] == "system" and others == [asked, said, question]
+    assert told["content"] == f"Be short.\n\n{opening.instructions()}\n\nsystem."
+    assert Opening("", ToolRegistry(), find_notation("hermes")).messages(task) == [system, asked, said, question]
