@@ -18,7 +18,15 @@ class Sampling:
     temperature: float = 1.0
     """0 takes the most probable token; its recorded log-probability is then that at temperature 1."""
     top_p: float = 1.0
-    """Only 1.0 keeps the recorded log-probabilities those of the model; smaller values renormalise over the nucleus."""
+    """Only 1.0 keeps the recorded log-probabilities those of the model; smaller values renormalise over the nucleus. So
+    do `top_k`, `min_p` and `repetition_penalty`: what is recorded is the distribution that was sampled from."""
+    top_k: int = 0
+    """Draw from so many of the most probable tokens; 0: from all."""
+    min_p: float = 0.0
+    """Draw from tokens that are at least this share as probable as the most probable one; 0: from all."""
+    repetition_penalty: float = 1.0
+    """Divides the positive logits of tokens that stand in the sequence already, and multiplies the negative ones (CTRL,
+    arXiv 1909.05858, section 4.1); 1: leaves them."""
     seed: int = 0
     """The token at position n of the sequence is drawn from (seed, n), whatever else is in the batch."""
 
