@@ -6,8 +6,9 @@ BIN    := $(VENV)/bin
 RUN    ?= runs/demo
 SEED   ?= 0
 DATA   ?=
+BENCH  ?=
 
-.PHONY: demo test test-all lint measure clean
+.PHONY: demo test test-all lint measure bench clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
@@ -27,6 +28,11 @@ lint: $(VENV)/.ready-dev
 # make measure SEED=0 [DATA=folder of transcripts]: the main job with its control arm; an interrupted one goes on
 measure: $(VENV)/.ready
 	$(BIN)/python benchmarks/measure.py --seed $(SEED) $(if $(DATA),--data $(DATA))
+
+# make bench [BENCH="rollout trl --quick"]: the engine against others, in runs/bench; all parts by default.
+# MIDTHOUGHT_VLLM_PYTHON=INTERPRETER of an environment that has vLLM adds the comparison with it.
+bench: $(VENV)/.ready-oracles
+	PYTHONPATH=$(VENV)/oracles $(BIN)/python -m benchmarks $(BENCH)
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)

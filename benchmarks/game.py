@@ -110,7 +110,7 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
         best.clear()
         greedy = trainer.evaluate(NUM_EPISODES)
     share = greedy["reward/mean"] * NUM_EPISODES / sum(best)
-    return {"sampled": sampled, "greedy": share, "completed": greedy["env/success_share"]}
+    return {"sampled": sampled, "greedy": share, "completed": greedy.get("env/success_share", 0.0)}
 
 
 def random_policy(seed: int) -> tuple[Any, Any]:

@@ -20,6 +20,8 @@ app = typer.Typer(
 )
 memory_app = typer.Typer(help="Build and search a podcast memory; its steps one by one.", no_args_is_help=True)
 app.add_typer(memory_app, name="memory")
+engine_app = typer.Typer(help="Model servers for inference.backend=vllm and sglang.", no_args_is_help=True)
+app.add_typer(engine_app, name="engine")
 
 Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
 
@@ -201,6 +203,53 @@ def memory_questions(
     tasks = make_questions(read, QuestionPlan(num_questions, needless_share=no_memory_share), seed, memory=read)
     write_questions(tasks, out)
     typer.echo(f"{out}: {len(tasks)} questions")
+
+
+@engine_app.callback()
+def _engine() -> None:
+    """Model servers for inference.backend=vllm and sglang."""
+
+
+@engine_app.command("serve")
+def engine_serve(
+    model: Annotated[str, typer.Argument(help="Folder or Hugging Face name.")],
+    flags: Annotated[list[str] | None, typer.Argument(help="Further words for the server, after --; they win.")] = None,
+    backend: Annotated[str, typer.Option(help="Whose server: vllm or sglang.")] = "vllm",
+    host: Annotated[str, typer.Option(help="Address that it listens on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0: one that is free.")] = 8000,
+    served_model_name: Annotated[str | None, typer.Option(help="Name for requests; MODEL by default.")] = None,
+    dtype: Annotated[str, typer.Option(help="Type of the weights; as in training (model.dtype).")] = "auto",
+    max_seq_len: Annotated[int | None, typer.Option(help="Most tokens of a sequence; the model's limit.")] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Most sequences at once.")] = 128,
+    tensor_parallel: Annotated[int, typer.Option(help="GPUs that share every layer.")] = 1,
+    weights: Annotated[
+        bool, typer.Option("--weights/--no-weights", help="Take new weights while it runs, for training.")
+    ] = True,
+    lora_rank: Annotated[int, typer.Option(help="Take adapters up to this rank instead (model.lora_rank).")] = 0,
+    untie_into: Annotated[
+        Path | None, typer.Option(help="Where a tied model's copy without the tie is kept; beside MODEL.")
+    ] = None,
+    python: Annotated[str | None, typer.Option(help="Interpreter of an environment that has the server.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and end.")] = False,
+) -> None:
+    """Start a model server as our engines need it, and stay until it ends. Ctrl-C ends it."""
+    from midthought.inference.engine_command import serve
+    from midthought.inference.server_dialect import ServerOptions
+
+    options = ServerOptions(
+        served_model_name=served_model_name,
+        host=host,
+        port=port,
+        dtype=dtype,
+        max_seq_len=max_seq_len,
+        max_num_seqs=max_num_seqs,
+        num_gpus=tensor_parallel,
+        takes_weights=weights and not lora_rank,
+        max_lora_rank=lora_rank,
+        flags=flags or [],
+    )
+    code = serve(model, backend, options, untie_into=untie_into, python=python, dry_run=dry_run, tell=typer.echo)
+    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

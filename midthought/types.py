@@ -63,6 +63,8 @@ class ToolOutcome(enum.StrEnum):
     BAD_ARGUMENTS = "bad_arguments"
     RAISED = "raised"
     TIMED_OUT = "timed_out"
+    UNAVAILABLE = "unavailable"
+    """The tool failed so often in a row that it is left alone for a while; it was not asked."""
     NO_CALLS_LEFT = "no_calls_left"
 
 
@@ -207,20 +209,26 @@ class Span:
 
 @dataclass(slots=True)
 class Segment:
-    """One append-only run of tokens. `loss_mask` and `sampled_logprobs` are as long as `token_ids`."""
+    """One append-only run of tokens. The lists are all as long as `token_ids`, but for the spans."""
 
     token_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
     sampled_logprobs: list[float] = field(default_factory=list)
     """NaN where no log-probability was recorded (context, demonstrations)."""
+    policy_versions: list[int] = field(default_factory=list)
+    """The version of the policy that sampled the token; -1 where none did. An episode that was carried over from one
+    iteration to the next holds tokens of several versions."""
     spans: list[Span] = field(default_factory=list)
 
-    def _append(self, kind: SpanKind, token_ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    def _append(
+        self, kind: SpanKind, token_ids: Sequence[int], logprobs: Sequence[float], policy_version: int = -1
+    ) -> None:
         if not token_ids:
             return
         start, end = len(self.token_ids), len(self.token_ids) + len(token_ids)
         self.token_ids.extend(token_ids)
         self.sampled_logprobs.extend(logprobs)
+        self.policy_versions.extend([policy_version] * len(token_ids))
         self.loss_mask.extend([kind is SpanKind.SAMPLED] * len(token_ids))
         if self.spans and self.spans[-1].kind is kind and kind is SpanKind.SAMPLED:
             self.spans[-1] = Span(kind, self.spans[-1].start, end)
@@ -257,6 +265,10 @@ class Trajectory:
         self.policy_versions: list[int] = []
         """The policy version of every completion, in order."""
         self.num_cut = 0
+        self.tool_seconds = 0.0
+        """Wall-clock seconds that the episode waited for tools; calls side by side count once."""
+        self.engine_seconds = 0.0
+        """Wall-clock seconds that it waited for the engine, in its queue and while it sampled."""
         self.turns: list[Turn] = []
         """The policy's finished answers, in order."""
         self.turn_ends: list[tuple[int, int]] = []
@@ -283,7 +295,9 @@ class Trajectory:
                 f"but {len(completion.sampled_logprobs)} log-probabilities"
             )
         self._require_open()
-        self.segments[-1]._append(SpanKind.SAMPLED, completion.token_ids, completion.sampled_logprobs)
+        self.segments[-1]._append(
+            SpanKind.SAMPLED, completion.token_ids, completion.sampled_logprobs, completion.policy_version
+        )
         self.policy_versions.append(completion.policy_version)
         self.num_cut += completion.num_cut
 
@@ -362,7 +376,7 @@ class Trajectory:
 
     @property
     def policy_version(self) -> int:
-        """The policy version that the last completion was sampled from; 0 where nothing was."""
+        """The policy version that the last completion was sampled from, so the newest; 0 where nothing was."""
         return self.policy_versions[-1] if self.policy_versions else 0
 
     # -- reading by turn ---------------------------------------------------------------------------------------
@@ -435,9 +449,12 @@ class Trajectory:
         """Raise RecordError where an invariant fails: spans tile the tokens, the mask follows from the spans."""
         for number, segment in enumerate(self.segments):
             where = f"task {self.task.task_id!r}, segment {number}"
-            lengths = {len(segment.token_ids), len(segment.loss_mask), len(segment.sampled_logprobs)}
+            columns = (segment.token_ids, segment.loss_mask, segment.sampled_logprobs, segment.policy_versions)
+            lengths = {len(column) for column in columns}
             if len(lengths) != 1:
-                raise RecordError(f"{where}: token ids, mask and log-probabilities differ in length: {sorted(lengths)}")
+                raise RecordError(
+                    f"{where}: token ids, mask, log-probabilities and versions differ in length: {sorted(lengths)}"
+                )
             position = 0
             for span in segment.spans:
                 if span.start != position or span.end <= span.start:
@@ -448,6 +465,8 @@ class Trajectory:
                     math.isnan(value) for value in segment.sampled_logprobs[span.start : span.end]
                 ):
                     raise RecordError(f"{where}: context tokens carry log-probabilities at {span}")
+                if span.kind is not SpanKind.SAMPLED and set(segment.policy_versions[span.start : span.end]) != {-1}:
+                    raise RecordError(f"{where}: context tokens carry a policy version at {span}")
                 position = span.end
             if position != len(segment.token_ids):
                 raise RecordError(f"{where}: spans end at {position}, tokens at {len(segment.token_ids)}")

@@ -103,6 +103,7 @@ def test_the_ledger_by_hand():
     assert trajectory.sampled_runs() == [[5, 6], [3], [6]]
     assert (trajectory.num_sampled, trajectory.num_response, trajectory.num_calls) == (4, 8, 1)
     assert (trajectory.policy_versions, trajectory.policy_version, trajectory.num_cut) == ([1, 2, 2], 2, 4)
+    assert first.policy_versions == [-1, -1, 1, 1, -1, -1, -1, 2] and second.policy_versions == [-1, -1, 2]
 
 
 def test_samples_in_a_row_are_one_run_and_results_in_a_row_are_two():
@@ -170,6 +171,8 @@ def tamper(change):
         (lambda segment: segment.token_ids.append(4), "differ in length"),
         (lambda segment: segment.loss_mask.pop(), "differ in length"),
         (lambda segment: segment.sampled_logprobs.pop(), "differ in length"),
+        (lambda segment: segment.policy_versions.pop(), "differ in length"),
+        (lambda segment: segment.policy_versions.__setitem__(5, 1), "context tokens carry a policy version"),
         (lambda segment: segment.loss_mask.__setitem__(5, True), "mask contradicts"),
         (lambda segment: segment.loss_mask.__setitem__(2, False), "mask contradicts"),
         (lambda segment: segment.sampled_logprobs.__setitem__(5, -0.5), "context tokens carry log-probabilities"),

@@ -37,7 +37,23 @@ class InferenceConfig(Section):
     """The rollout loop and its engine."""
 
     backend: str = "local"
-    """Engine: `local` (this process), `vllm`, `sglang`, or a name of your own. Training samples from `local` for now."""
+    """Engine: `local` (this process), `vllm` or `sglang` (servers: docs/servers.md), or a name of your own.
+    `RayPPOTrainer` samples from the first three, the podcast recipe from `local`."""
+    base_url: list[str] = []
+    """Servers that run already, `http://HOST:PORT` each, all of one model. Empty: one is started here."""
+    served_model_name: str | None = None
+    """The name that they serve the model under; null: `model.local_path`."""
+    api_key_env: str | None = None
+    """The environment variable that holds their key."""
+    server_python: str | None = None
+    """Interpreter of an environment that has vLLM or SGLang, for a server that is started here; null: this one."""
+    server_flags: list[str] = []
+    """Further words of its command line, e.g. `[--gpu-memory-utilization, "0.4"]`."""
+    weights_path: str | None = None
+    """Folder where weights are written for the servers, which must see it under the same path; null: a temporary one."""
+    sync_tolerance: float | None = Field(None, gt=0)
+    """Largest mean difference between a server's log-probabilities and the policy's after an update; a larger one ends the
+    run. Null: 0.01 in float32, 0.1 in bfloat16."""
     max_tokens: int = Field(256, ge=1)
     """Most tokens after the prompt in one episode, tool results included."""
     max_segment_length: int = Field(256, ge=1)
@@ -58,9 +74,17 @@ class InferenceConfig(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     """Must stay 1.0 in training: see `TrainingConfig`."""
     max_num_seqs: int = Field(128, ge=1)
-    """Episodes that the local engine holds in its cache at once."""
+    """Episodes that the local engine holds in its cache at once; requests on their way to each server."""
+    partial_rollouts: bool = False
+    """End an iteration as soon as `training.batch_size` episodes are done, whole groups; what is still running is interrupted
+    and goes on in the next one, sampled by the new weights. `training.rollout_correction=none` then counts as `truncated`."""
+    partial_over_sampling: float = Field(1.5, ge=1, le=2)
+    """With `partial_rollouts`: episodes on their way when an iteration begins, as a multiple of `training.batch_size`."""
+    partial_max_carry_overs: int = Field(2, ge=1)
+    """With `partial_rollouts`: iterations that an episode may be carried over into; in the last one it is awaited."""
     deterministic: bool = False
-    """Fix the composition of every batch, so that a run can be repeated to the bit. Slower where tools are slow."""
+    """Fix the composition of every batch, so that a run can be repeated to the bit. Slower where tools are slow. Partial
+    rollouts are then interrupted only where every episode has sampled `max_segment_length` more tokens, or ended."""
 
 
 class RewardConfig(Section):

@@ -41,6 +41,12 @@ class RecipeConfig(Section):
             raise ValueError(
                 "inference.temperature=0 in training explores nothing; set inference.temperature above 0 (usually 1.0)"
             )
+        estimator = self.training.adv_estimator
+        if self.inference.partial_rollouts and "baselines" in self.training.estimator_needs[estimator]:
+            raise ValueError(
+                f"inference.partial_rollouts=true with training.adv_estimator={estimator!r}: its baseline is a greedy episode "
+                "of the policy that sampled the others, and a carried one is of several; set one of them otherwise"
+            )
         if self.training.overlong_buffer_tokens > self.inference.max_tokens:
             raise ValueError(
                 f"training.overlong_buffer_tokens={self.training.overlong_buffer_tokens} is above "

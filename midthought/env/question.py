@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from midthought.config import RewardConfig
 from midthought.env.episode import call
@@ -22,6 +23,8 @@ class QuestionEnvironment:
     timeout_seconds: float | None = None
     """Deadline of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
     one that blocks holds nobody up. None: no deadline, and they are called where the episode runs."""
+    follows_from_record: ClassVar[bool] = True
+    """It keeps no state: an episode that was interrupted goes on from its record alone, in another process, too."""
 
     async def reply(self, trajectory: Trajectory) -> str | None:
         """Nothing: the answer ends the episode."""

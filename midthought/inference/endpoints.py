@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from midthought.errors import SettingsError
 from midthought.inference.engine import Sampling
+from midthought.inference.publication import Publication
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +25,20 @@ logger = logging.getLogger(__name__)
 class Recording:
     """What a server's log-probabilities take into account beside the model."""
 
-    temperature: bool
-    nucleus: bool
-    """Renormalised over the tokens that `top_p` leaves."""
+    temperature: bool = False
+    truncation: bool = False
+    """Renormalised over the tokens that `top_p`, `top_k` and `min_p` leave."""
+    penalty: bool = False
+    """`repetition_penalty`."""
 
     def covers(self, sampling: Sampling) -> bool:
         """Whether they are those of the distribution that is sampled from; greedy ones are those at temperature 1."""
+        if sampling.repetition_penalty != 1 and not self.penalty:
+            return False
         if sampling.temperature == 0:
             return True
-        return (self.temperature or sampling.temperature == 1) and (self.nucleus or sampling.top_p == 1)
+        is_whole = sampling.top_p == 1 and sampling.top_k == 0 and sampling.min_p == 0
+        return (self.temperature or sampling.temperature == 1) and (self.truncation or is_whole)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +51,10 @@ class Endpoint:
     max_seq_len: int = 0
     recording: Recording | None = None
     """None until it was tried out."""
+    was_warned_of: bool = False
+    """That it does not record what was wanted of it."""
+    holds: Publication | None = None
+    """The weights that it proved to hold; None: those that it was started with, or unknown ones."""
     num_taken: int = 0
     """Requests that it has, or that wait for their turn with it."""
     num_failures: int = 0

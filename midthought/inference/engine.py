@@ -42,8 +42,15 @@ class Stopper(Protocol):
 class Engine(Protocol):
     """Samples from one policy; the model's weights may change between calls, never within a batch."""
 
-    policy_version: int
-    eos_token_ids: frozenset[int]
+    @property
+    def policy_version(self) -> int:
+        """Counts the weights that it has sampled from."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens that end a sequence."""
+        ...
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None

@@ -27,7 +27,7 @@ T = TypeVar("T")
 Prompt = str | Sequence[Mapping[str, str]]
 """A text as it stands (a rendered chat prompt, say; names of control tokens in it become those tokens), or a conversation
 of `role` and `content`, which the chat template writes."""
-SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "seed")
+SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 """What may be said of how answers are drawn, wherever engines are used by hand."""
 
 
@@ -59,6 +59,9 @@ class BaseInferenceEngine(ABC):
         max_tokens: int = 256,
         temperature: float = 0.7,
         top_p: float = 0.9,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
         seed: int = 0,
     ) -> None:
         """SettingsError for values that cannot be sampled with."""
@@ -67,6 +70,9 @@ class BaseInferenceEngine(ABC):
         self.max_tokens = max_tokens
         self.temperature = temperature
         self.top_p = top_p
+        self.top_k = top_k
+        self.min_p = min_p
+        self.repetition_penalty = repetition_penalty
         self.seed = seed
         self._loop = PrivateLoop("midthought-engine")
         self._numbers = itertools.count()
@@ -80,6 +86,9 @@ class BaseInferenceEngine(ABC):
         max_tokens: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
         seed: int | None = None,
         first_number: int = 0,
     ) -> GenerationOutput:
@@ -89,7 +98,15 @@ class BaseInferenceEngine(ABC):
         one's number, where many prompts come in several calls. Raises EngineError for an empty prompt, or one that leaves
         no room in the context; SettingsError for values that cannot be sampled with.
         """
-        given: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+        given: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+        }
         listed = prompt_list(prompts)
         sampling = [self.sampling(first_number + row, **given) for row in range(len(listed))]
         return self.run(self._generate(listed, sampling, first_number))
@@ -101,20 +118,23 @@ class BaseInferenceEngine(ABC):
         max_tokens: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
         seed: int | None = None,
     ) -> Sampling:
         """How prompt number n of a call is sampled. SettingsError for values that make no sense."""
-        max_tokens = self.max_tokens if max_tokens is None else max_tokens
-        temperature = self.temperature if temperature is None else temperature
-        top_p = self.top_p if top_p is None else top_p
-        seed = self.seed if seed is None else seed
-        if not isinstance(max_tokens, int) or max_tokens < 1:
-            raise SettingsError(f"max_tokens={max_tokens!r}: give a whole number of 1 or more")
-        if not 0 <= temperature < float("inf"):
-            raise SettingsError(f"temperature={temperature!r}: give a number of 0 (greedy) or more")
-        if not 0 < top_p <= 1:
-            raise SettingsError(f"top_p={top_p!r}: give a number above 0, at most 1")
-        return Sampling(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=(seed << 20) + number)
+        sampling = Sampling(
+            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
+            temperature=self.temperature if temperature is None else temperature,
+            top_p=self.top_p if top_p is None else top_p,
+            top_k=self.top_k if top_k is None else top_k,
+            min_p=self.min_p if min_p is None else min_p,
+            repetition_penalty=self.repetition_penalty if repetition_penalty is None else repetition_penalty,
+            seed=((self.seed if seed is None else seed) << 20) + number,
+        )
+        _check(sampling)
+        return sampling
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, with a beginning-of-sequence token where the tokenizer puts one before a text.
@@ -230,6 +250,24 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
+
+
+def _check(sampling: Sampling) -> None:
+    """Raise SettingsError for what cannot be sampled with."""
+    is_possible = {
+        "max_tokens": (
+            isinstance(sampling.max_tokens, int) and sampling.max_tokens >= 1,
+            "a whole number of 1 or more",
+        ),
+        "temperature": (0 <= sampling.temperature < float("inf"), "a number of 0 (greedy) or more"),
+        "top_p": (0 < sampling.top_p <= 1, "a number above 0, at most 1"),
+        "top_k": (isinstance(sampling.top_k, int) and sampling.top_k >= 0, "a whole number, 0 for all tokens"),
+        "min_p": (0 <= sampling.min_p <= 1, "a number from 0 to 1"),
+        "repetition_penalty": (0 < sampling.repetition_penalty < float("inf"), "a number above 0, 1 for none"),
+    }
+    for name, (is_right, remedy) in is_possible.items():
+        if not is_right:
+            raise SettingsError(f"{name}={getattr(sampling, name)!r}: give {remedy}")
 
 
 def _checked_messages(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:

@@ -6,9 +6,13 @@ episodes, sampling or text.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
@@ -17,7 +21,7 @@ ATTENTION_NAME = "midthought_slots"
 
 
 class SlotCache:
-    """Keys and values of every layer, `[num_slots, kv_heads, length, head_dim]`; both first sizes grow on demand."""
+    """Keys and values of every layer, `[num_slots, kv_heads, length, head_dim]`; slots and length grow on demand."""
 
     def __init__(self) -> None:
         self.num_slots = 0
@@ -35,19 +39,29 @@ class SlotCache:
             self._layers[index] = (self._grown(keys), self._grown(values))
 
     def _grown(self, old: torch.Tensor) -> torch.Tensor:
-        new = old.new_zeros(self.num_slots, old.shape[1], self.length, old.shape[3])
+        new = _zeros((self.num_slots, old.shape[1], self.length, old.shape[3]), old)
         new[: old.shape[0], :, : old.shape[2]] = old
         return new
 
     def layer(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values of one layer; made, shaped like `key` and `value`, where it is not there yet."""
+        """The keys and values of one layer; made, for `key` and `value` of `[kv_heads, T, head_dim]`, where not there yet."""
         if index not in self._layers:
-            # Zeros, not empty: what stands beyond a sequence's end is masked, but masked NaNs would still spread.
-            self._layers[index] = (
-                key.new_zeros(self.num_slots, key.shape[1], self.length, key.shape[3]),
-                value.new_zeros(self.num_slots, value.shape[1], self.length, value.shape[3]),
+            key_shape, value_shape = (
+                (self.num_slots, each.shape[0], self.length, each.shape[2]) for each in (key, value)
             )
+            self._layers[index] = _zeros(key_shape, key), _zeros(value_shape, value)
         return self._layers[index]
+
+    @property
+    def num_bytes_per_token(self) -> int:
+        """What one token takes, over all layers; 0 before the first forward pass."""
+        return sum(2 * keys.shape[1] * keys.shape[3] * keys.element_size() for keys, _ in self._layers.values())
+
+    def clear(self) -> None:
+        """Give all room back."""
+        self.num_slots = self.length = 0
+        for index, (keys, values) in self._layers.items():
+            self._layers[index] = (keys[:0, :, :0].clone(), values[:0, :, :0].clone())
 
     def copy(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first `num_tokens` of one slot over another."""
@@ -56,60 +70,91 @@ class SlotCache:
             values[target, :, :num_tokens] = values[source, :, :num_tokens]
 
 
+def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Zeros, for what stands beyond a sequence's end is masked, but masked NaNs would still spread. In this machine's memory
+    they are numpy's, which take room only once they are touched."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    num_bytes = math.prod(shape) * like.element_size()
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(like.dtype).view(shape)
+
+
+class Several(NamedTuple):
+    """A row that brings several new tokens: where they stand in the batch, and which slot they belong to."""
+
+    start: int
+    end: int
+    slot: int
+    num_cached: int
+
+    @property
+    def length(self) -> int:
+        return self.num_cached + self.end - self.start
+
+
 @dataclass(slots=True)
 class SlotBatch:
-    """What the attention of one forward pass needs to know. Rows are padded on the left: the last token stands last."""
+    """What the attention of one forward pass needs to know.
+
+    The new tokens of all rows stand one after the other, `T` in all, nothing is padded: first the rows that bring one
+    token (`singles`, whose attention is computed at once), then those that bring several, each computed by itself.
+    """
 
     cache: SlotCache
     slots: torch.Tensor
-    """`[n]`: the slot of each row."""
+    """`[n]`: the slots of the singles."""
     positions: torch.Tensor
-    """`[n, Q]`: the position of each token in its sequence; 0 on padding."""
-    num_new: torch.Tensor
-    """`[n]`: how many of a row's last tokens are real."""
+    """`[n]`: the positions of their tokens."""
     length: int
-    """The longest sequence's length, the new tokens included."""
+    """The length of the longest single, the new token included."""
     span: int | None
-    """For one new token a row: attention runs over slots `0:span` in place. None: the rows' slots are gathered."""
-    ordered: bool = False
-    """True where row i is slot i and the span holds nothing else."""
-    _masks: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
-    _real: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Singles are attended over slots `0:span` in place. None: their slots are gathered."""
+    ordered: bool
+    """True where single i is in slot i and the span holds nothing else."""
+    is_level: bool
+    """True where all singles are of the same length."""
+    several: Sequence[Several]
+    _masks: dict[tuple[int | None, int, int], torch.Tensor] = field(default_factory=dict)
 
     def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put the new keys and values, `[n, kv_heads, Q, head_dim]`, in place; give what the queries may read."""
+        """Put the new keys and values, `[kv_heads, T, head_dim]`, in place; give all of the layer's."""
         keys, values = self.cache.layer(index, key, value)
-        if key.shape[2] == 1:
-            keys[self.slots, :, self.positions[:, 0]] = key[:, :, 0]
-            values[self.slots, :, self.positions[:, 0]] = value[:, :, 0]
-        else:
-            if self._real is None:
-                num_columns = self.positions.shape[1]
-                columns = torch.arange(num_columns, device=key.device)
-                rows, columns = (columns >= num_columns - self.num_new[:, None]).nonzero(as_tuple=True)
-                self._real = (rows, columns)
-            rows, columns = self._real
-            targets = self.positions[rows, columns]
-            keys[self.slots[rows], :, targets] = key[rows, :, columns]
-            values[self.slots[rows], :, targets] = value[rows, :, columns]
-        if self.span is not None:
-            return keys[: self.span, :, : self.length], values[: self.span, :, : self.length]
-        return keys[:, :, : self.length][self.slots], values[:, :, : self.length][self.slots]
+        num_singles = len(self.slots)
+        if num_singles:
+            keys[self.slots, :, self.positions] = key[:, :num_singles].transpose(0, 1)
+            values[self.slots, :, self.positions] = value[:, :num_singles].transpose(0, 1)
+        for row in self.several:
+            keys[row.slot, :, row.num_cached : row.length] = key[:, row.start : row.end]
+            values[row.slot, :, row.num_cached : row.length] = value[:, row.start : row.end]
+        return keys, values
 
-    def mask(self, window: int | None, num_repeats: int) -> torch.Tensor:
-        """Bool `[rows, 1, num_repeats · Q, length]`: key j is seen from position p where p - window < j ≤ p."""
-        if (window, num_repeats) not in self._masks:
-            positions = self.spread(self.positions)
-            keys = torch.arange(self.length, device=positions.device)
-            seen = keys <= positions[..., None]
-            if window is not None:
-                seen &= keys > positions[..., None] - window
-            num_repeats_here = num_repeats if positions.shape[1] > 1 else 1
-            self._masks[window, num_repeats] = seen[:, None].repeat(1, 1, num_repeats_here, 1)
-        return self._masks[window, num_repeats]
+    def of_singles(self, cached: torch.Tensor) -> torch.Tensor:
+        """`[rows, kv_heads, length, head_dim]` of what the singles may read."""
+        if self.span is not None:
+            return cached[: self.span, :, : self.length]
+        return cached[:, :, : self.length][self.slots]
+
+    def mask_of_singles(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
+        """`[rows, 1, 1, length]`, to be added to the scores: 0 where key j is seen from position p, p - window < j ≤ p, else
+        minus infinity. None where every single sees everything."""
+        if self.is_level and (window is None or self.length <= window):
+            return None
+        key = (window, -1, 0)
+        if key not in self._masks:
+            seen = _seen(self.spread(self.positions)[:, None], self.length, window)[:, None, None]
+            self._masks[key] = _added(seen, dtype)
+        return self._masks[key]
+
+    def mask_of(self, row: Several, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        """`[Q, length]` of a row with several new tokens, to be added to the scores."""
+        key = (window, row.num_cached, row.length)
+        if key not in self._masks:
+            positions = torch.arange(row.num_cached, row.length, device=self.positions.device)
+            self._masks[key] = _added(_seen(positions[:, None], row.length, window), dtype)
+        return self._masks[key]
 
     def spread(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows of the batch to rows of slots `0:span`; zeros where a slot takes no part in this step."""
+        """Singles to rows of slots `0:span`; zeros where a slot takes no part in this step."""
         if self.span is None or self.ordered:
             return rows
         return rows.new_zeros(self.span, *rows.shape[1:]).index_copy_(0, self.slots, rows)
@@ -117,6 +162,15 @@ class SlotBatch:
     def collect(self, spread: torch.Tensor) -> torch.Tensor:
         """The inverse of `spread`."""
         return spread if self.span is None or self.ordered else spread[self.slots]
+
+
+def _seen(positions: torch.Tensor, length: int, window: int | None) -> torch.Tensor:
+    """Bool `[..., length]` for positions `[..., 1]`."""
+    keys = torch.arange(length, device=positions.device)
+    seen = keys <= positions
+    if window is not None:
+        seen &= keys > positions - window
+    return seen
 
 
 def slot_attention(
@@ -135,28 +189,86 @@ def slot_attention(
     """Attention over the slots. Query heads that share a key head are packed into its query axis: nothing is repeated.
 
     Args:
-        query: `[n, heads, Q, head_dim]`; `key`, `value`: `[n, kv_heads, Q, head_dim]`, the new tokens'.
+        query: `[1, heads, T, head_dim]`; `key`, `value`: `[1, kv_heads, T, head_dim]`, the new tokens'.
         softcap: logits become `softcap · tanh(logits / softcap)` (Gemma 2).
 
     Returns:
-        `[n, Q, heads, head_dim]`, and None for the weights.
+        `[1, T, heads, head_dim]`, and None for the weights.
     """
-    num_rows, num_heads, num_queries, head_dim = query.shape
-    num_repeats = num_heads // key.shape[1]
+    num_heads, head_dim = query.shape[1], query.shape[3]
+    num_kv_heads = key.shape[1]
+    num_repeats = num_heads // num_kv_heads
     layer_index: int = module.layer_idx  # type: ignore[assignment]
     slot_batch.cache.windows[layer_index] = sliding_window
-    keys, values = slot_batch.write(layer_index, key, value)
-    packed = slot_batch.spread(query).reshape(-1, key.shape[1], num_repeats * num_queries, head_dim)
-    mask = slot_batch.mask(sliding_window, num_repeats)
-    if softcap is None:
-        attended = F.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=scaling)
-    else:
-        scale = head_dim**-0.5 if scaling is None else scaling
-        scores = torch.tanh(packed @ keys.transpose(2, 3) * (scale / softcap)) * softcap
-        weights = scores.masked_fill(~mask, -torch.inf).softmax(-1, dtype=torch.float32)
-        attended = weights.to(values.dtype) @ values
-    attended = slot_batch.collect(attended).reshape(num_rows, num_heads, num_queries, -1)
-    return attended.transpose(1, 2), None
+    keys, values = slot_batch.write(layer_index, key[0], value[0])
+    num_singles = len(slot_batch.slots)
+    attended: list[torch.Tensor] = []
+    if num_singles:
+        rows = query[0, :, :num_singles].transpose(0, 1)
+        packed = slot_batch.spread(rows).reshape(-1, num_kv_heads, num_repeats, head_dim)
+        mask = slot_batch.mask_of_singles(sliding_window, query.dtype)
+        its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
+        if softcap is None:
+            over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
+        else:
+            over = _attend_capped(packed, its_keys, its_values, mask, scaling, softcap)
+        attended.append(slot_batch.collect(over).reshape(num_singles, num_heads, -1))
+    for row in slot_batch.several:
+        over = _attend_several(
+            query[:, :, row.start : row.end], keys, values, slot_batch, row, scaling, sliding_window, softcap
+        )
+        attended.append(over.reshape(num_heads, row.end - row.start, -1).transpose(0, 1))
+    return torch.cat(attended)[None] if len(attended) > 1 else attended[0][None], None
+
+
+def _attend_several(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_batch: SlotBatch,
+    row: Several,
+    scaling: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Attention of one row's new tokens, `query` of `[1, heads, Q, head_dim]`; the same shape."""
+    slot = slice(row.slot, row.slot + 1)
+    keys, values = keys[slot, :, : row.length], values[slot, :, : row.length]
+    num_repeats = query.shape[1] // keys.shape[1]
+    if softcap is not None:
+        packed = query.reshape(1, keys.shape[1], -1, query.shape[3])
+        mask = slot_batch.mask_of(row, window, query.dtype).repeat(num_repeats, 1)
+        return _attend_capped(packed, keys, values, mask, scaling, softcap)
+    on_cpu = query.device.type == "cpu"
+    if not on_cpu:  # not every kernel there shares keys among heads
+        keys, values = (each.repeat_interleave(num_repeats, 1) for each in (keys, values))
+    attend = partial(F.scaled_dot_product_attention, scale=scaling, enable_gqa=on_cpu and num_repeats > 1)
+    is_seen_whole = window is None or row.length <= window
+    if is_seen_whole and row.num_cached <= query.shape[2]:
+        # Kernels skip what a causal mask hides where queries and keys are as many: blank queries stand for what is cached.
+        return attend(F.pad(query, (0, 0, row.num_cached, 0)), keys, values, is_causal=True)[:, :, row.num_cached :]
+    return attend(query, keys, values, attn_mask=slot_batch.mask_of(row, window, query.dtype))
+
+
+def _attend_capped(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float | None,
+    softcap: float,
+) -> torch.Tensor:
+    """Attention in plain steps, with soft-capped scores."""
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = torch.tanh(query @ keys.transpose(2, 3) * (scale / softcap)) * softcap
+    if mask is not None:
+        scores += mask
+    return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
+
+
+def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A mask to be added to scores: 0 where a key is seen, else minus infinity."""
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
 AttentionInterface.register(ATTENTION_NAME, slot_attention)

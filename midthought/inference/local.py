@@ -7,21 +7,32 @@ forward passes the loop gets its turn, so that results come in and requests join
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from transformers import PreTrainedModel
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling, Stopper
-from midthought.inference.runner import Row, Runner, make_runner, shares_tensors
+from midthought.inference.runner import Row, Runner, make_runner, memory_bytes, shares_tensors
 from midthought.inference.sampling import counter_uniforms, draw_tokens
-from midthought.inference.slots import Slots
+from midthought.inference.slots import Slots, num_common
 from midthought.types import Completion, Finish
 
 EVICTION_PATIENCE_SECONDS = 0.25
 """While others run, a waiting episode keeps its slot at least so long: tools are quick, prefilling anew is not."""
+MIN_SHARED_TOKENS = 16
+"""It pays to copy what another sequence has computed, or to wait for it, from so many tokens on."""
+MAX_DEFERRED = 2
+"""Passes that a request waits for others at most."""
+
+MAX_COMING = 256
+"""Room in the cache is made for so many tokens ahead."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -31,11 +42,15 @@ class EngineStats:
     num_prefilled_tokens: int = 0
     """Tokens of prompts, results and replies that were computed (again, where a cache was lost)."""
     num_reused_tokens: int = 0
-    """Tokens that a request brought along and that stood in the cache already."""
+    """Tokens that a request brought along and that stood in its slot already."""
+    num_shared_tokens: int = 0
+    """Tokens that were copied from the slot of another sequence that begins alike."""
     num_sampled_tokens: int = 0
     num_forward_passes: int = 0
     num_evicted: int = 0
     """Waiting episodes whose cached tokens were given up because slots were short."""
+    num_relaid: int = 0
+    """Times that the cache was laid out anew, for fewer but longer sequences, because memory was short."""
     seconds: float = 0.0
     """Spent in forward passes, sampling and scheduling; waiting for tools does not count."""
 
@@ -53,7 +68,14 @@ class _Request:
     future: asyncio.Future[Completion]
     num_cached: int = 0
     """How many of `token_ids` stand in the cache; counts while the request is running."""
+    num_deferred: int = 0
+    """How often it has waited for another one to compute the tokens that both begin with."""
     logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def num_coming(self) -> int:
+        """Tokens that it may still sample, as far as room is made for them ahead."""
+        return min(self.max_tokens - len(self.logprobs), MAX_COMING)
 
     def finish_after(self, token_id: int, eos_token_ids: frozenset[int]) -> Finish | None:
         """Why sampling ends with this token, the last of `token_ids`; None where it goes on."""
@@ -74,7 +96,10 @@ class LocalEngine:
         eos_token_ids: the tokens that end a sequence.
         max_num_seqs: most sequences in one forward pass, and most sequences kept cached.
         max_seq_len: most tokens of a sequence, prompt included.
-        max_batched_tokens: most new tokens (padding included) in one prefill.
+        max_batched_tokens: most new tokens in one forward pass, but for a single prompt that is longer.
+        max_cache_bytes: most memory for keys and values; half of the device's by default. Where it is short, fewer
+            sequences run at once.
+        share_prefixes: compute what several sequences begin with once, and copy it.
         deterministic: work in waves. A wave takes the requests of all admitted episodes at once and ends when all of
             them have ended; up to `max_num_seqs` open episodes are admitted, lowest numbers first, each until it is
             closed. What is batched with what then follows from the episodes alone, and two runs agree bit by bit.
@@ -88,6 +113,8 @@ class LocalEngine:
         max_num_seqs: int = 128,
         max_seq_len: int = 1024,
         max_batched_tokens: int = 2048,
+        max_cache_bytes: int | None = None,
+        share_prefixes: bool = True,
         deterministic: bool = False,
     ) -> None:
         if max_num_seqs < 1 or max_seq_len < 2:
@@ -101,9 +128,15 @@ class LocalEngine:
         self.deterministic = deterministic
         self.stats = EngineStats()
         self._model = model
+        self._max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
+        self._max_cache_bytes = max_cache_bytes
+        self._share_prefixes = share_prefixes
         self._lazy_runner: Runner | None = None
         self._slots = Slots(max_num_seqs)
+        self._length = 0
+        """Tokens of a sequence that the cache has been laid out for."""
+        self._is_settled = False
         self._waiting: list[_Request] = []
         self._running: list[_Request] = []
         self._wave: list[_Request] = []
@@ -161,7 +194,7 @@ class LocalEngine:
             if self._waiting:
                 self._wake(self._waiting[0].future.get_loop())
         else:
-            self._slots.release(episode)
+            self._slots.release(episode, keep_tokens=self._share_prefixes)
 
     def update_weights(self) -> None:
         """The model's weights were changed in place: count `policy_version` up, drop what the old weights computed."""
@@ -227,58 +260,131 @@ class LocalEngine:
         return bool(self._wave or self._running)
 
     def _step(self) -> None:
-        """One prefill where requests wait and slots allow; otherwise one token for every running sequence."""
-        joining = self._take_prefill()
-        self._running += joining
-        if any(len(request.token_ids) - request.num_cached > 1 for request in joining):
+        """One forward pass: one token more for every running sequence, and the prompts or results of those that join.
+
+        While more prompts wait than one pass takes, they go first: sequences then sample side by side, in fewer passes.
+        """
+        self._lay_out()
+        joining, is_full = self._take_prefill()
+        if joining:
+            self._running += joining
+            self._is_settled = False
+        if joining and is_full:
             self._forward(joining)
             return
+        if not self._is_settled:
+            self._settle()
+        self._forward(self._running)
+
+    def _settle(self) -> None:
+        """Sequences have come or gone: move the running ones together, and put them into the order of their slots."""
         if self._runner.keeps_cache:
             copies = self._slots.compact({request.episode: request.num_cached for request in self._running})
             for source, target, num_tokens in copies:
                 self._runner.copy_slot(source, target, num_tokens)
         self._running.sort(key=lambda request: self._slots.slot(request.episode))
-        self._forward(self._running)
+        self._is_settled = True
 
-    def _take_prefill(self) -> list[_Request]:
-        """The next requests of the wave that get a slot and fit, padded, into one forward pass; slot owners first."""
+    def _lay_out(self) -> None:
+        """See that the longest sequence has room for its next tokens, and that as many slots as fit may be given.
+
+        Where memory is short for the slots in use at that length, all of them are given up and computed anew, fewer at
+        once. That is rare: lengths grow by half as much again each time.
+        """
+        requests = (*self._running, *self._wave)
+        if max(len(request.token_ids) for request in requests) < self._length:
+            return
+        self._length = max(len(request.token_ids) + request.num_coming for request in requests)
+        if self._max_cache_bytes is None:
+            self._max_cache_bytes = memory_bytes(self._model.device) // 2
+        limit = min(self._max_num_seqs, self._runner.fit(self._length, self._max_cache_bytes))
+        if limit < self._slots.max_num_slots:
+            _log.warning(
+                "the key/value cache has room for %d sequences of %d tokens: so many run at once (max_num_seqs=%d)",
+                limit, self._length, self._max_num_seqs,
+            )  # fmt: skip
+        self._slots.max_num_slots = limit
+        if limit < len(self._slots):
+            self._give_up_cache()
+
+    def _give_up_cache(self) -> None:
+        """Forget all that is cached and give its memory back; what was running waits again."""
+        self.stats.num_relaid += 1
+        self._slots.clear()
+        self._runner.clear()
+        self._length = 0
+        self._wave[:0] = self._running
+        self._running.clear()
+
+    def _take_prefill(self) -> tuple[list[_Request], bool]:
+        """The next requests of the wave that get a slot and fit into the pass, slot owners first; whether it is full."""
+        if not self._wave:
+            return [], False
         now = time.monotonic()
         patience = 0.0 if self.deterministic or not self._running else EVICTION_PATIENCE_SECONDS
         busy = {request.episode for request in (*self._running, *self._wave) if request.episode in self._slots}
         taken: list[_Request] = []
-        longest = 0
+        is_full = False
+        room = self._max_batched_tokens - len(self._running)
         for request in sorted(self._wave, key=lambda request: request.episode not in self._slots):
-            if not self._slots.acquire(request.episode, busy, unused_since=now - patience):
+            if not self._slots.acquire(request.episode, request.token_ids, busy, unused_since=now - patience):
                 break
             busy.add(request.episode)
-            request.num_cached = self._slots.num_common(request.episode, request.token_ids)
-            if not self._runner.keeps_cache:
-                request.num_cached = 0
+            if self._runner.keeps_cache and not self._find_cached(request, taken):
+                continue
             num_new = len(request.token_ids) - request.num_cached
-            longest = max(longest, num_new)
-            if taken and longest * (len(taken) + 1) > self._max_batched_tokens:
+            is_full = bool(taken) and num_new > room
+            if is_full:
                 break
+            room -= num_new
             taken.append(request)
             self._slots.set_tokens(request.episode, request.token_ids, now=now)
             self.stats.num_prefilled_tokens += num_new
-            self.stats.num_reused_tokens += request.num_cached
         self.stats.num_evicted = self._slots.num_evicted
         self._wave = [request for request in self._wave if request not in taken]
-        return taken
+        return taken, is_full
+
+    def _find_cached(self, request: _Request, taken: Sequence[_Request]) -> bool:
+        """Set `num_cached`, after copying what another slot holds. False where it pays to wait for one that was just taken."""
+        own = request.num_cached = self._slots.num_cached(request.episode, request.token_ids)
+        if not self._share_prefixes:
+            self.stats.num_reused_tokens += own
+            return True
+        outside = [other.episode for other in taken]
+        worth = own + MIN_SHARED_TOKENS - 1
+        found = self._slots.find_prefix(request.token_ids, longer_than=worth, outside=[*outside, request.episode])
+        in_sight = found[1] if found else own
+        if request.num_deferred < MAX_DEFERRED:
+            wanted = tuple(request.token_ids[:-1])
+            coming = max((num_common(other.token_ids, wanted) for other in taken), default=0)
+            if coming >= in_sight + MIN_SHARED_TOKENS:
+                request.num_deferred += 1
+                return False
+        if found:
+            self._runner.copy_slot(found[0], self._slots.slot(request.episode), found[1])
+            self._slots.set_tokens(request.episode, request.token_ids[: found[1]], now=time.monotonic())
+            request.num_cached = found[1]
+            self.stats.num_shared_tokens += found[1] - own
+        self.stats.num_reused_tokens += own
+        return True
 
     def _forward(self, requests: list[_Request]) -> None:
-        """One forward pass and one more token for each of the requests."""
-        logits = self._runner.forward(
-            [Row(request.token_ids, request.num_cached, self._slots.slot(request.episode)) for request in requests]
+        """One forward pass and one more token for each of the requests. Where memory runs out, half of it is used anew."""
+        rows = [Row(request.token_ids, request.num_cached, self._slots.slot(request.episode)) for request in requests]
+        try:
+            logits = self._runner.forward(rows, length=self._length)
+        except torch.OutOfMemoryError:
+            if len(requests) == 1 or not self._runner.keeps_cache:
+                raise
+            self._max_cache_bytes = self._runner.num_bytes // 2
+            _log.warning("memory ran out with %d sequences; going on with half of the cache", len(requests))
+            self._give_up_cache()
+            return
+        samplings = [request.sampling for request in requests]
+        uniforms = counter_uniforms(
+            [sampling.seed for sampling in samplings], [len(request.token_ids) for request in requests]
         )
-        tokens, logprobs = draw_tokens(
-            logits,
-            counter_uniforms(
-                [request.sampling.seed for request in requests], [len(request.token_ids) for request in requests]
-            ),
-            [request.sampling.temperature for request in requests],
-            [request.sampling.top_p for request in requests],
-        )
+        tokens, logprobs = draw_tokens(logits, uniforms, samplings, [request.token_ids for request in requests])
         self.stats.num_forward_passes += 1
         self.stats.num_sampled_tokens += len(tokens)
         for request, token_id, logprob in zip(requests, tokens, logprobs, strict=True):
@@ -286,7 +392,9 @@ class LocalEngine:
             request.token_ids.append(token_id)
             request.logprobs.append(logprob)
             self._end_where_due(request, token_id)
-        self._running = [request for request in self._running if not request.future.done()]
+        if any(request.future.done() for request in requests):
+            self._running = [request for request in requests if not request.future.done()]
+            self._is_settled = False
 
     def _end_where_due(self, request: _Request, token_id: int) -> None:
         """Hand the completion over where this token was the last; a stopper that raises fails its own request only."""

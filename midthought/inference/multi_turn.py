@@ -250,7 +250,7 @@ class MultiTurnInferenceEngine:
             for environment, opening, how in zip(environments, openings, hows, strict=True)
         ]
         self.trajectories = [episode.trajectory for episode in episodes]
-        self.engine.run(_play_all(self.engine.core, episodes))
+        self.engine.run(_play_all(self.engine.core, self._toolbox, episodes))
         for trajectory in self.trajectories:
             self._warn_of_thoughts(trajectory)
         return episodes
@@ -389,11 +389,12 @@ class _NoCalls(ActionParser):
         return []
 
 
-async def _play_all(core: Engine, episodes: Sequence[_Conversation]) -> None:
+async def _play_all(core: Engine, toolbox: Toolbox, episodes: Sequence[_Conversation]) -> None:
     for episode in episodes:
         core.open(episode.number)
     try:
-        await asyncio.gather(*(run_episode(each.parts, each.trajectory, each.number) for each in episodes))
+        with toolbox.rollout():
+            await asyncio.gather(*(run_episode(each.parts, each.trajectory, each.number) for each in episodes))
     finally:
         await _close(core, episodes)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,7 @@ from midthought.text import Renderer
 from midthought.tools.notations import Notation
 from midthought.tools.schedule import Toolbox
 from midthought.types import (
+    Completion,
     Finish,
     ParsedAction,
     Reward,
@@ -151,7 +153,8 @@ async def run_episodes(
 
     running = [asyncio.ensure_future(run_one(number)) for number in numbers]
     try:
-        return await asyncio.gather(*running)
+        with parts.toolbox.rollout():
+            return await asyncio.gather(*running)
     finally:
         for episode in running:
             episode.cancel()
@@ -219,7 +222,7 @@ class Episode:
                 top_p=settings.top_p,
                 seed=_segment_seed(trajectory),
             )
-            completion = await parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
+            completion = await self._sample(sampling)
             trajectory.add_sampled(completion)
             has_ended = completion.finish is Finish.END
             calls = self._watch.take() if has_ended or parts.notation.stops_at_call else []
@@ -325,10 +328,22 @@ class Episode:
             self._watch.resume()
         return fits
 
+    async def _sample(self, sampling: Sampling) -> Completion:
+        trajectory = self.trajectory
+        begun = time.perf_counter()
+        try:
+            return await self._parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
+        finally:
+            trajectory.engine_seconds += time.perf_counter() - begun
+
     async def _events(self, calls: Sequence[ParsedAction]) -> list[ToolEvent]:
         num_run = self.trajectory.num_calls - self._num_calls_before_reply
         calls_left = self._parts.settings.max_tool_calls_per_cot - num_run
-        events = await self._parts.toolbox.run(calls, self.trajectory.task, calls_left=calls_left)
+        begun = time.perf_counter()
+        try:
+            events = await self._parts.toolbox.run(calls, self.trajectory.task, calls_left=calls_left)
+        finally:
+            self.trajectory.tool_seconds += time.perf_counter() - begun
         return [_bounded(event, self._parts) for event in events]
 
     def _fits(self, token_ids: Sequence[int]) -> bool:

@@ -6,31 +6,30 @@ Knows token ids and slots, not episodes. The caller's model is shared: its tenso
 from __future__ import annotations
 
 import copy
+import functools
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from midthought.inference.kv_cache import ATTENTION_NAME, SlotBatch, SlotCache
+from midthought.inference.kv_cache import ATTENTION_NAME, Several, SlotBatch, SlotCache
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One sequence of a forward pass: all of its ids, how many of them stand in the cache, and its slot."""
 
     token_ids: Sequence[int]
     num_cached: int
     slot: int
-
-    @property
-    def num_new(self) -> int:
-        return len(self.token_ids) - self.num_cached
 
 
 class Runner(Protocol):
@@ -41,12 +40,26 @@ class Runner(Protocol):
     keeps_cache: bool
     """False: every row is computed from its first token, whatever `num_cached` says, and slots mean nothing."""
 
-    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
-        """`[n, V]` logits after the last token of each row."""
+    def forward(self, rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row. `length`: make room for sequences of so many tokens at once."""
         ...
 
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
         """Copy the first tokens of one slot over another."""
+        ...
+
+    def fit(self, length: int, num_bytes: int) -> int:
+        """See that no more than `num_bytes` will be taken with sequences of `length` tokens; how many of them fit, at least
+        one."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """What keys and values take now."""
+        ...
+
+    def clear(self) -> None:
+        """Give that back."""
         ...
 
 
@@ -73,55 +86,111 @@ class CachedRunner:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.cache = SlotCache()
+        self._max_num_slots = sys.maxsize
         self.model = model
         self.model.config._attn_implementation = ATTENTION_NAME
+        _fuse_norms(model)
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
         """`[n, V]` logits after the last token of each row. Every row has at least one new token."""
+        token_ids: list[int] = []
+        positions: list[int] = []
+        lengths: set[int] = set()
+        slots: list[int] = []
+        columns = [0] * len(rows)
+        longer: list[int] = []
+        for number, (ids, num_cached, slot) in enumerate(rows):
+            if len(ids) - num_cached > 1:
+                longer.append(number)
+                continue
+            columns[number] = len(slots)
+            token_ids.append(ids[-1])
+            positions.append(num_cached)
+            slots.append(slot)
+            lengths.add(num_cached + 1)
+        several: list[Several] = []
+        for number in longer:
+            ids, num_cached, slot = rows[number]
+            start = len(token_ids)
+            token_ids += ids[num_cached:]
+            positions += range(num_cached, len(ids))
+            columns[number] = len(token_ids) - 1
+            several.append(Several(start, len(token_ids), slot, num_cached))
+        self._reserve(max(row.slot for row in rows) + 1, max(length, *lengths, *(row.length for row in several), 1))
         device = self.model.device
-        num_columns = max(row.num_new for row in rows)
-        slots = [row.slot for row in rows]
-        length = max(len(row.token_ids) for row in rows)
-        self._reserve(max(slots) + 1, length)
-        paddings = [[0] * (num_columns - row.num_new) for row in rows]
-        token_ids = [[*pad, *row.token_ids[row.num_cached :]] for pad, row in zip(paddings, rows, strict=True)]
-        positions = torch.tensor(
-            [[*pad, *range(row.num_cached, len(row.token_ids))] for pad, row in zip(paddings, rows, strict=True)],
-            device=device,
-        )
-        in_place = num_columns == 1 and max(slots) < 2 * len(rows) + 8
+        flat_positions = torch.tensor(positions, device=device)
+        in_place = bool(slots) and max(slots) < 2 * len(slots) + 8
         batch = SlotBatch(
             cache=self.cache,
-            slots=torch.tensor(slots, device=device),
-            positions=positions,
-            num_new=torch.tensor([row.num_new for row in rows], device=device),
-            length=length,
+            slots=torch.tensor(slots, dtype=torch.long, device=device),
+            positions=flat_positions[: len(slots)],
+            length=max(lengths, default=0),
             span=max(slots) + 1 if in_place else None,
-            ordered=in_place and slots == list(range(len(rows))),
+            ordered=in_place and slots == list(range(len(slots))),
+            is_level=len(lengths) == 1,
+            several=several,
         )
         output = self.model(
-            input_ids=torch.tensor(token_ids, device=device),
-            position_ids=positions,
+            input_ids=torch.tensor([token_ids], device=device),
+            position_ids=flat_positions[None],
             use_cache=False,
-            logits_to_keep=1,
+            logits_to_keep=torch.tensor(columns, device=device),
             slot_batch=batch,
         )
-        return output.logits[:, -1]
+        return output.logits[0]
+
+    def fit(self, length: int, num_bytes: int) -> int:
+        per_token = self.cache.num_bytes_per_token
+        fitting = num_bytes // (per_token * self._grown_length(length)) if per_token else sys.maxsize
+        self._max_num_slots = max(1, fitting)
+        return self._max_num_slots
+
+    @property
+    def num_bytes(self) -> int:
+        return self.cache.num_bytes_per_token * self.cache.num_slots * self.cache.length
+
+    def clear(self) -> None:
+        self.cache.clear()
+
+    def _grown_length(self, length: int) -> int:
+        """Room for so many tokens and half as much again as there was, so that growing is rare."""
+        known = self.cache.length
+        return known if length <= known else -(-max(length, known * 3 // 2) // 64) * 64
 
     def _reserve(self, num_slots: int, length: int) -> None:
-        """Grow by half as much again, in steps of 64 tokens and 8 slots, so that growing is rare."""
-        cache = self.cache
-        if length > cache.length:
-            length = -(-max(length, cache.length * 3 // 2) // 64) * 64
-        if num_slots > cache.num_slots:
-            num_slots = -(-max(num_slots, cache.num_slots * 3 // 2) // 8) * 8
-        cache.reserve(num_slots, length)
+        known = self.cache.num_slots
+        if num_slots > known:
+            num_slots = max(num_slots, min(-(-max(num_slots, known * 3 // 2) // 8) * 8, self._max_num_slots))
+        self.cache.reserve(num_slots, self._grown_length(length))
 
     @torch.inference_mode()
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
         self.cache.reserve(max(source, target) + 1, num_tokens)
         self.cache.copy(source, target, num_tokens)
+
+
+@torch.no_grad()
+def _fuse_norms(model: PreTrainedModel) -> None:
+    """Compute RMS norms (arXiv 1910.07467) by torch's own operator, where that gives what the module gives, in fp32."""
+    for module in model.modules():
+        weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
+        if (
+            not type(module).__name__.endswith("RMSNorm")
+            or eps is None
+            or weight is None
+            or weight.dtype != torch.float32
+        ):
+            continue
+        fused = functools.partial(_rms_norm, module, eps)
+        tried = torch.linspace(-3, 5, 2 * len(weight), device=weight.device).reshape(1, 2, -1)
+        if torch.allclose(module(tried), fused(tried), rtol=1e-6, atol=1e-6):
+            module.forward = fused
+
+
+def _rms_norm(module: torch.nn.Module, eps: float, hidden: torch.Tensor) -> torch.Tensor:
+    weight: torch.Tensor = module.weight  # type: ignore[assignment]
+    return F.rms_norm(hidden, weight.shape, weight, eps)
 
 
 class RecomputingRunner:
@@ -134,7 +203,7 @@ class RecomputingRunner:
         self._max_batched_tokens = max_batched_tokens
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
         """`[n, V]` logits after the last token of each row, in chunks of a bounded number of tokens."""
         rows_per_chunk = max(1, self._max_batched_tokens // max(len(row.token_ids) for row in rows))
         chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
@@ -156,12 +225,32 @@ class RecomputingRunner:
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
         raise AssertionError("there are no slots without a cache")
 
+    def fit(self, length: int, num_bytes: int) -> int:
+        return sys.maxsize
+
+    num_bytes = 0
+
+    def clear(self) -> None:
+        """There is nothing to give back."""
+
+
+def memory_bytes(device: torch.device) -> int:
+    """The memory of a device that is free: of a GPU what the driver says, of this machine half of all, or of what the
+    container may have."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    return min(whole, int(text)) if text.isdigit() else whole
+
 
 def make_runner(model: PreTrainedModel) -> Runner:
     """A cached runner where that gives what a plain forward gives, tried on the model itself; else the other, with a
     warning."""
     plain, cached = RecomputingRunner(share_tensors(model)), CachedRunner(share_tensors(model))
     reason = _why_not_cached(cached, plain)
+    cached.clear()
     if reason is None:
         return cached
     warnings.warn(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError
 from midthought.inference.endpoints import Endpoint, Recording
+from midthought.inference.engine import Sampling
 from midthought.inference.server_streams import Interrupted, refusal
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ Ask = Callable[[str, str, Any], Awaitable["httpx.Response"]]
 """(method, path, JSON body or None) -> the answer."""
 
 _NUM_PROBE_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_IN_DOUBT, _CERTAIN = -0.1, -1e-3
+"""Log-probabilities of a most probable token that others come near, and of one that none comes near."""
 
 
 async def find_model(ask: Ask, url: str, model: str) -> tuple[str, int | None]:
@@ -62,7 +65,7 @@ async def compare_tokenizers(ask: Ask, url: str, model: str, text: str, token_id
 
 
 async def try_recording(
-    logprob: Callable[[Sequence[int], float, float], Awaitable[float]], prompt: Sequence[int]
+    logprob: Callable[[Sequence[int], Sampling], Awaitable[float]], prompt: Sequence[int], *, penalises_prompt: bool
 ) -> Recording:
     """Find out what a server's log-probabilities take into account.
 
@@ -71,23 +74,46 @@ async def try_recording(
     A prompt that leaves no doubt about its next token shows nothing, so shorter beginnings of it are tried first.
 
     Args:
-        logprob: (prompt, temperature, top_p) -> what the server records for the next token.
+        logprob: what the server records for the next token.
+        penalises_prompt: whether its repetition penalty is ours; where it is not, it never counts.
     """
     for num_tokens in _NUM_PROBE_TOKENS:
         beginning = prompt[:num_tokens]
-        plain = await logprob(beginning, 0.0, 1.0)
-        if plain < -0.1 or num_tokens >= len(prompt):
+        plain = await logprob(beginning, _greedy())
+        if plain < _IN_DOUBT or num_tokens >= len(prompt):
             break
-    other = await logprob(beginning, 2.0, 1e-6)
-    has_nucleus = plain < -0.1 and other > -1e-3
-    return Recording(temperature=has_nucleus or abs(other - plain) > 0.02, nucleus=has_nucleus)
+    other = await logprob(beginning, Sampling(max_tokens=1, temperature=2.0, top_p=1e-6))
+    has_truncation = plain < _IN_DOUBT and other > _CERTAIN
+    return Recording(
+        temperature=has_truncation or abs(other - plain) > 0.02,
+        truncation=has_truncation,
+        penalty=penalises_prompt and await _records_penalty(logprob, prompt),
+    )
 
 
-def warn_of_recording(endpoint: Endpoint, temperature: float, top_p: float) -> None:
+async def _records_penalty(
+    logprob: Callable[[Sequence[int], Sampling], Awaitable[float]], prompt: Sequence[int]
+) -> bool:
+    """A penalty far below 1 is a reward: a token of the prompt becomes certain, and is recorded so where it counts."""
+    for num_tokens in sorted({min(number, len(prompt)) for number in _NUM_PROBE_TOKENS}, reverse=True):
+        beginning = prompt[:num_tokens]
+        if await logprob(beginning, _greedy()) < _IN_DOUBT and await logprob(beginning, _greedy(0.01)) > _CERTAIN:
+            return True
+    return False
+
+
+def _greedy(repetition_penalty: float = 1.0) -> Sampling:
+    return Sampling(max_tokens=1, temperature=0.0, repetition_penalty=repetition_penalty)
+
+
+def warn_of_recording(endpoint: Endpoint, sampling: Sampling) -> None:
     """Say that what is sampled in this way is recorded with NaN."""
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    plain = Sampling(max_tokens=1)
+    said = [f"{name}={getattr(sampling, name):g}" for name in names if getattr(sampling, name) != getattr(plain, name)]
     warnings.warn(
-        f"{endpoint.url} does not give the log-probabilities of what is sampled at temperature={temperature:g}, "
-        f"top_p={top_p:g}: NaN stands for them, and training leaves such tokens out. Sample at temperature 1 and top_p 1, "
-        "or start vLLM with --logprobs-mode processed_logprobs",
+        f"{endpoint.url} does not give the log-probabilities of what is sampled with {', '.join(said)}: NaN stands for "
+        "them, and training leaves such tokens out. Sample from the model as it is, or start vLLM with --logprobs-mode "
+        "processed_logprobs",
         stacklevel=2,
     )

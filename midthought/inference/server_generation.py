@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from midthought.inference.generation import BaseInferenceEngine
+from midthought.inference.server_connection import Patience, require_httpx
+from midthought.inference.server_dialect import ServerOptions
+from midthought.inference.server_launch import start_server
 from midthought.inference.server_process import ServerProcess
-from midthought.inference.servers import Patience, ServerEngine
+from midthought.inference.servers import ServerEngine
 from midthought.pretrained import load_tokenizer
 from midthought.text import Renderer
 
@@ -75,17 +77,21 @@ class ServerInferenceEngine(BaseInferenceEngine):
             max_attempts=max_attempts,
         )
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
-        self.engine_class.require_httpx()
+        require_httpx(self.engine_class.dialect.name)
         name = str(model_path) if served_model_name is None else served_model_name
         self._server: ServerProcess | None = None
         if not base_url:
-            self._server = self._start(
-                model_path,
+            options = ServerOptions(
                 served_model_name=name,
                 dtype=dtype,
                 max_seq_len=max_seq_len,
                 max_num_seqs=max_num_seqs,
                 flags=server_flags,
+            )
+            self._server = start_server(
+                self.engine_class.dialect,
+                model_path,
+                options,
                 python=server_python,
                 log_path=server_log,
                 timeout_seconds=server_timeout_seconds,
@@ -98,7 +104,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 base_url,
                 name,
                 eos_token_ids=renderer.eos_token_ids,
-                probe=_probe(renderer),
+                probe=probe_text(renderer),
                 max_seq_len=max_seq_len,
                 max_num_seqs=max_num_seqs,
                 api_key_env=api_key_env,
@@ -115,12 +121,8 @@ class ServerInferenceEngine(BaseInferenceEngine):
         if self._server is not None:
             self._server.stop()
 
-    @abstractmethod
-    def _start(self, model_path: str | Path, **options: Any) -> ServerProcess:
-        """Start a server for the model on this machine and wait until it is ready."""
 
-
-def _probe(renderer: Renderer) -> tuple[str, list[int]]:
+def probe_text(renderer: Renderer) -> tuple[str, list[int]]:
     """A text that tokenizers differ in, control tokens included, and its ids under ours."""
     text = _PROBE + renderer.decode(sorted(renderer.control_token_ids))
     return text, renderer.tokenizer(text, add_special_tokens=False).input_ids

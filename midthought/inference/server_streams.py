@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling, Stopper
@@ -26,12 +26,14 @@ MAX_LINE_BYTES = 64 * 2**20
 class Interrupted(Exception):
     """A request that came to nothing, or not to its end; another one may do better. Never leaves the engine."""
 
-    def __init__(self, reason: str, *, is_busy: bool = False, wait_seconds: float = 0.0) -> None:
+    def __init__(self, reason: str, *, is_busy: bool = False, wait_seconds: float = 0.0, is_gone: bool = False) -> None:
         super().__init__(reason)
         self.is_busy = is_busy
         """The server is well, and asks to be left alone for a while."""
         self.wait_seconds = wait_seconds
         """How long; 0 where it does not say."""
+        self.is_gone = is_gone
+        """The connection broke: the server may have ended, and another one, begun anew, may answer there later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,31 +48,6 @@ class Chunk:
     """Why nothing follows; None where something may."""
     stop_token_id: int | None = None
     """The token that stopped it, listed in `token_ids` or not; None where the server does not say."""
-
-
-class Dialect(Protocol):
-    """How one kind of server is spoken to."""
-
-    name: str
-    """Of the package that makes such a server, and of our extra."""
-    path: str
-    """Where completions are asked for."""
-    num_spare_tokens: int
-    """Of its context that prompt and completion together must leave unused."""
-
-    def body(
-        self, model: str, token_ids: Sequence[int], sampling: Sampling, stop_token_ids: Sequence[int]
-    ) -> dict[str, Any]:
-        """A request for one streamed completion. Everything is said, so that no default of the server's applies."""
-        ...
-
-    def reader(self, token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
-        """Reads the events of one stream in their order; `token_ids` is the prompt as it was sent.
-
-        What it gives raises Interrupted where another request may do better, EngineError where none will; other errors
-        are taken as an event that is not of the documented form.
-        """
-        ...
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""The engine over model servers: requests, retries, fail-over, deadlines, back-pressure, cancellation.
+"""The engine over model servers: requests, retries, fail-over, deadlines, back-pressure, cancellation, new weights.
 
-Knows HTTP and token ids; how one kind of server is spoken to is a `Dialect`, in a file of its own. Nothing of text, tools
-or rewards.
+Knows token ids and what servers do; how one kind of server is spoken to is a `Dialect`, in a file of its own. Nothing of
+text, tools or rewards.
 """
 
 from __future__ import annotations
@@ -11,60 +11,21 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.util
-import ipaddress
-import math
-import os
-import re
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
 
-from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.errors import EngineError, SettingsError
 from midthought.inference.endpoints import Endpoint, Endpoints, Recording
 from midthought.inference.engine import Sampling, Stopper
+from midthought.inference.gate import Gate
+from midthought.inference.publication import Publication
 from midthought.inference.server_checks import compare_tokenizers, find_model, try_recording, warn_of_recording
-from midthought.inference.server_streams import Dialect, Draft, EventSplitter, Interrupted, refusal, take_events, words
+from midthought.inference.server_connection import Connections, Patience, Session, named, require_httpx
+from midthought.inference.server_dialect import Dialect
+from midthought.inference.server_streams import Draft, EventSplitter, Interrupted, refusal, take_events
 from midthought.types import Completion, Finish
-
-if TYPE_CHECKING:
-    import httpx
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long to wait for a server, and how often to try again. Everything that waits has a deadline."""
-
-    connect_timeout_seconds: float = 10.0
-    first_token_timeout_seconds: float = 300.0
-    """From sending a request to its first token: the server's queue and the prompt."""
-    next_token_timeout_seconds: float = 60.0
-    """From one token to the next; also for answers that hold no tokens."""
-    total_timeout_seconds: float = 3600.0
-    """Of one `sample`, with its turn here, all its requests and the pauses between them."""
-    max_attempts: int = 10
-    """Requests in a row that fail without a single new token before `sample` gives up. Status 429 is no failure."""
-    pause_seconds: float = 0.5
-    """A server's rest after its first failure; see `Endpoints`."""
-    max_pause_seconds: float = 30.0
-
-    def __post_init__(self) -> None:
-        for limit in dataclasses.fields(self):
-            value = getattr(self, limit.name)
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise SettingsError(f"{limit.name}={value!r}: give a finite number above 0")
-
-
-class _Session:
-    """What belongs to one event loop; an engine may outlive several."""
-
-    def __init__(self, client: httpx.AsyncClient, endpoints: Sequence[Endpoint], max_num_seqs: int) -> None:
-        self.client = client
-        self.places = {endpoint: asyncio.Semaphore(max_num_seqs) for endpoint in endpoints}
-        self.asking = {endpoint: asyncio.Lock() for endpoint in endpoints}
 
 
 class ServerEngine:
@@ -75,8 +36,8 @@ class ServerEngine:
     long completions are not given up more often than short ones; but the rest has another seed than it would have had.
     Every request's seed follows from (seed, position of its first token): a run repeats as far as the server does.
 
-    Log-probabilities are those of the distribution sampled from. At temperature 0 or 1 and top_p 1 every server gives
-    them; for anything else each server is tried out once, and where it gives others a warning says so and NaN is
+    Log-probabilities are those of the distribution sampled from. At temperature 0 or 1, with nothing else changed, every
+    server gives them; for anything else each server is tried out once, and where it gives others a warning says so and NaN is
     recorded, which leaves the token out of the loss. NaN also stands for an end-of-sequence token that a server names
     but does not list.
 
@@ -105,7 +66,7 @@ class ServerEngine:
         api_key_env: str | None = None,
         patience: Patience | None = None,
     ) -> None:
-        self.require_httpx()
+        require_httpx(self.dialect.name)
         if max_num_seqs < 1 or (max_seq_len is not None and max_seq_len < 2):
             raise SettingsError(
                 f"max_num_seqs={max_num_seqs}, max_seq_len={max_seq_len}: "
@@ -121,16 +82,12 @@ class ServerEngine:
         )
         self._probe = probe
         self._max_seq_len = max_seq_len
-        self._max_num_seqs = max_num_seqs
-        self._key = _key(api_key_env)
-        self._sessions: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._connections = Connections(
+            self._endpoints.all, self.patience, max_num_seqs=max_num_seqs, api_key_env=api_key_env
+        )
         self._running: dict[int, asyncio.Task[Completion]] = {}
-
-    @classmethod
-    def require_httpx(cls) -> None:
-        """Raise MissingExtraError where httpx is not installed."""
-        if importlib.util.find_spec("httpx") is None:
-            raise MissingExtraError("httpx", cls.dialect.name)
+        self._gate = Gate()
+        self._publication: Publication | None = None
 
     # -- the contract ------------------------------------------------------------------------------------------
 
@@ -173,8 +130,13 @@ class ServerEngine:
         Raises EngineError where none answers (where only some do, a warning: the others are asked when they do),
         SettingsError where one serves other models, or has another tokenizer.
         """
-        session, endpoints = self._session(), self._endpoints.all
-        asked = [self._get_to_know(session, endpoint) for endpoint in endpoints]
+        await self._ask_all(self._get_to_know, "answers")
+
+    async def _ask_all(self, ask: Callable[[Session, Endpoint], Awaitable[None]], what: str) -> None:
+        """All servers at once. EngineError where none can be reached, a warning where some cannot; what else goes wrong is
+        raised as it is."""
+        session, endpoints = self._connections.session(), self._endpoints.all
+        asked = [ask(session, endpoint) for endpoint in endpoints]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         silent = []
         for endpoint, answer in zip(endpoints, answers, strict=True):
@@ -183,16 +145,32 @@ class ServerEngine:
             elif isinstance(answer, BaseException):
                 raise answer
         if len(silent) == len(endpoints):
-            raise EngineError(f"no server answers ({'; '.join(silent)}); start one, or give another base_url")
+            raise EngineError(f"no server {what} ({'; '.join(silent)}); start one, or give another base_url")
         if silent:
-            warnings.warn(f"not all servers answer; going on without {'; '.join(silent)}", stacklevel=2)
+            warnings.warn(f"not every server {what}; going on without {'; '.join(silent)}", stacklevel=2)
+
+    async def publish(self, publication: Publication, policy_version: int) -> None:
+        """Have every server load these weights and prove that it computes with them; from now on they are sampled from,
+        and completions say so by their `policy_version`.
+
+        New samples wait meanwhile, and those on their way are waited for first: no completion mixes weights. A server that
+        cannot be reached loads them when it answers again, before anything is sampled from it; so does one whose
+        connections broke, for another process may answer there.
+
+        Raises EngineError where a server refuses or computes something else, or none can be reached.
+        """
+        async with self._gate.changing(self.patience.total_timeout_seconds):
+            self._publication = publication
+            await self._ask_all(self._know, "takes the new weights")
+            self.policy_version = policy_version
 
     # -- one completion, of one or several requests ------------------------------------------------------------
 
     async def _complete(self, episode: int, draft: Draft) -> Completion:
         seconds = self.patience.total_timeout_seconds
         try:
-            async with asyncio.timeout(seconds) as deadline:
+            async with asyncio.timeout(seconds) as deadline, self._gate.sampling():
+                version = self.policy_version
                 await self._request_until_finished(episode, draft)
         except TimeoutError:
             if not deadline.expired():
@@ -203,7 +181,7 @@ class ServerEngine:
             token_ids=tuple(draft.token_ids),
             sampled_logprobs=tuple(draft.logprobs),
             finish=draft.finish,
-            policy_version=self.policy_version,
+            policy_version=version,
             num_cut=draft.num_cut,
         )
 
@@ -229,13 +207,13 @@ class ServerEngine:
 
     async def _request(self, endpoint: Endpoint, draft: Draft) -> None:
         """One request in its turn: it finishes the draft, adds to it, or raises Interrupted and lets the server rest."""
-        session = self._session()
+        session = self._connections.session()
         async with session.places[endpoint]:
             begun_at = time.monotonic()
             if endpoint.free_at > begun_at:
                 return
             try:
-                await self._know(session, endpoint)
+                await self._trust(session, endpoint)
                 num_left = draft.sampling.max_tokens - len(draft.token_ids)
                 room = min(num_left, endpoint.max_seq_len - len(draft.prompt) - len(draft.token_ids))
                 if room <= 0:
@@ -244,12 +222,14 @@ class ServerEngine:
                 draft.is_exact = await self._records_exactly(session, endpoint, draft)
                 await self._stream(session, endpoint, draft, room)
             except Interrupted as fault:
+                if fault.is_gone:
+                    endpoint.holds = None
                 self._endpoints.failed(
                     endpoint, str(fault), begun_at=begun_at, is_busy=fault.is_busy, wait_seconds=fault.wait_seconds
                 )
                 raise
 
-    async def _stream(self, session: _Session, endpoint: Endpoint, draft: Draft, room: int) -> None:
+    async def _stream(self, session: Session, endpoint: Endpoint, draft: Draft, room: int) -> None:
         """Send one request and take its tokens as they come. Leaving closes the connection, which cancels the request."""
         import httpx
 
@@ -257,7 +237,10 @@ class ServerEngine:
         token_ids = [*draft.prompt, *draft.token_ids]
         seed = _request_seed(draft.sampling.seed, len(token_ids))
         sampling = dataclasses.replace(draft.sampling, max_tokens=room, seed=seed)
-        body = self.dialect.body(endpoint.model or self.model, token_ids, sampling, sorted(draft.eos_token_ids))
+        adapter = self._publication.adapter if self._publication is not None else None
+        body = self.dialect.body(
+            endpoint.model or self.model, token_ids, sampling, sorted(draft.eos_token_ids), adapter
+        )
         read = self.dialect.reader(token_ids)
         splitter, seconds = EventSplitter(), self.patience.first_token_timeout_seconds
         try:
@@ -285,27 +268,33 @@ class ServerEngine:
                 raise
             raise Interrupted(f"no token for {seconds:g} s") from None
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise Interrupted(_named(error)) from None
+            raise Interrupted(named(error), is_gone=True) from None
         if draft.finish is None and num_kept == num_before:
             raise Interrupted("the stream ended without a token")
 
     # -- what is known of a server -----------------------------------------------------------------------------
 
-    async def _know(self, session: _Session, endpoint: Endpoint) -> None:
-        """See that the server was asked for its model, once."""
-        if endpoint.model is not None:
+    async def _trust(self, session: Session, endpoint: Endpoint) -> None:
+        """See that the server is the right one and holds the right weights; where others may do better, go to them."""
+        try:
+            await self._know(session, endpoint)
+        except (SettingsError, EngineError) as error:
+            if len(self._endpoints.all) == 1:
+                raise
+            raise Interrupted(str(error)) from None
+
+    async def _know(self, session: Session, endpoint: Endpoint) -> None:
+        """Ask the server for its model and have it load what was published, each once."""
+        if endpoint.model is not None and endpoint.holds is self._publication:
             return
         async with session.asking[endpoint]:
-            try:
-                if endpoint.model is None:
-                    await self._get_to_know(session, endpoint)
-            except SettingsError as error:
-                if len(self._endpoints.all) == 1:
-                    raise
-                raise Interrupted(str(error)) from None
+            if endpoint.model is None:
+                await self._get_to_know(session, endpoint)
+            if self._publication is not None and endpoint.holds is not self._publication:
+                await self._load(session, endpoint, self._publication)
 
-    async def _get_to_know(self, session: _Session, endpoint: Endpoint) -> None:
-        ask = functools.partial(self._ask, session, endpoint)
+    async def _get_to_know(self, session: Session, endpoint: Endpoint) -> None:
+        ask = functools.partial(self._connections.ask, endpoint)
         name, length = await find_model(ask, endpoint.url, self.model)
         if self._probe is not None:
             await compare_tokenizers(ask, endpoint.url, name, *self._probe)
@@ -315,86 +304,52 @@ class ServerEngine:
             raise SettingsError(f"{endpoint.url} does not say how long a sequence may be; give max_seq_len")
         endpoint.model, endpoint.max_seq_len = name, min(lengths)
 
-    async def _records_exactly(self, session: _Session, endpoint: Endpoint, draft: Draft) -> bool:
+    async def _load(self, session: Session, endpoint: Endpoint, new: Publication) -> None:
+        """Have one server load what was published, and prove it."""
+        old, endpoint.holds = endpoint.holds, None
+        post = functools.partial(self._connections.post, endpoint)
+        try:
+            if new.adapter is None:
+                await self.dialect.load_weights(post, str(new.path))
+            else:
+                await self.dialect.load_adapter(post, new.adapter, str(new.path))
+        except EngineError as error:
+            raise EngineError(f"{endpoint.url} does not take new weights: {error}") from None
+        drawn = []
+        for number, length in enumerate(new.proof.lengths):
+            if length < endpoint.max_seq_len:
+                draft = Draft(new.proof.token_ids[:length], Sampling(max_tokens=1, seed=number), frozenset())
+                await self._stream(session, endpoint, draft, room=1)
+                drawn.append((draft.token_ids[0], draft.logprobs[0]))
+        new.proof.check(endpoint.url, drawn, new.likely_cause)
+        endpoint.holds = new
+        if old is not None and old.adapter is not None:
+            with contextlib.suppress(EngineError):  # it may have dropped it by itself
+                await self.dialect.unload_adapter(post, old.adapter)
+
+    async def _records_exactly(self, session: Session, endpoint: Endpoint, draft: Draft) -> bool:
         """Whether this server's log-probabilities are those of the distribution that the draft is sampled from."""
-        if Recording(temperature=False, nucleus=False).covers(draft.sampling):
+        if Recording().covers(draft.sampling):
             return True
         async with session.asking[endpoint]:
             if endpoint.recording is None:
                 logprob = functools.partial(self._logprob, session, endpoint)
-                endpoint.recording = await try_recording(logprob, draft.prompt)
-                if not endpoint.recording.covers(draft.sampling):
-                    warn_of_recording(endpoint, draft.sampling.temperature, draft.sampling.top_p)
+                endpoint.recording = await try_recording(
+                    logprob, draft.prompt, penalises_prompt=self.dialect.penalises_prompt
+                )
+            if not endpoint.recording.covers(draft.sampling) and not endpoint.was_warned_of:
+                endpoint.was_warned_of = True
+                warn_of_recording(endpoint, draft.sampling)
         return endpoint.recording.covers(draft.sampling)
 
-    async def _logprob(
-        self, session: _Session, endpoint: Endpoint, prompt: Sequence[int], temperature: float, top_p: float
-    ) -> float:
+    async def _logprob(self, session: Session, endpoint: Endpoint, prompt: Sequence[int], sampling: Sampling) -> float:
         """What the server records for one token."""
-        draft = Draft(prompt, Sampling(max_tokens=1, temperature=temperature, top_p=top_p), frozenset())
+        draft = Draft(prompt, sampling, frozenset())
         await self._stream(session, endpoint, draft, room=1)
         return draft.logprobs[0]
-
-    # -- HTTP --------------------------------------------------------------------------------------------------
-
-    def _session(self) -> _Session:
-        """The client of the running event loop."""
-        import httpx
-
-        loop = asyncio.get_running_loop()
-        if loop not in self._sessions:
-            self._sessions = {each: session for each, session in self._sessions.items() if not each.is_closed()}
-            client = httpx.AsyncClient(
-                headers={"Accept-Encoding": "identity"}
-                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-                timeout=httpx.Timeout(None, connect=self.patience.connect_timeout_seconds),
-                # Nobody would close idle connections when the loop ends.
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-                # A proxy cannot reach this machine's own ports.
-                trust_env=not all(_is_loopback(endpoint.url) for endpoint in self._endpoints.all),
-            )
-            self._sessions[loop] = _Session(client, self._endpoints.all, self._max_num_seqs)
-        return self._sessions[loop]
-
-    async def _ask(self, session: _Session, endpoint: Endpoint, method: str, path: str, body: Any) -> httpx.Response:
-        """A question that is answered in one piece."""
-        import httpx
-
-        seconds = self.patience.next_token_timeout_seconds
-        try:
-            async with asyncio.timeout(seconds):
-                return await session.client.request(method, endpoint.url + path, json=body)
-        except TimeoutError:
-            raise Interrupted(f"no answer for {seconds:g} s") from None
-        except httpx.HTTPError as error:
-            raise Interrupted(_named(error)) from None
 
 
 def _request_seed(seed: int, position: int) -> int:
     """63 bits that follow from an episode's seed and the position that a request samples first: spans must not share
     their random numbers, and servers know seeds of requests only."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()) >> 1
-
-
-def _named(error: Exception) -> str:
-    return words(f"{type(error).__name__}: {error}")
-
-
-def _key(api_key_env: str | None) -> str:
-    if api_key_env is None:
-        return ""
-    key = os.environ.get(api_key_env, "")
-    if not re.fullmatch(r"[!-~]+", key):
-        raise SettingsError(
-            f"the environment variable {api_key_env} (api_key_env) is not set, or holds what no key holds "
-            "(blanks, line ends); put the key there"
-        )
-    return key
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

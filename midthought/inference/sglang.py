@@ -1,4 +1,4 @@
-"""SGLang: how its native server is spoken to by token ids, how one is started, and the engines over it.
+"""SGLang: how its native server is started and spoken to by token ids, and the engines over it.
 
 The package itself is never imported here. Written to its documented protocol; never seen with a real server.
 """
@@ -7,43 +7,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling
+from midthought.inference.server_dialect import Post, ServerOptions
 from midthought.inference.server_generation import ServerInferenceEngine
-from midthought.inference.server_process import ServerProcess, free_port, interpreter_with
 from midthought.inference.server_streams import Chunk, Interrupted
 from midthought.inference.servers import ServerEngine
 
 
 class SGLangDialect:
-    """`/generate` with `input_ids`. Implements `midthought.inference.server_streams.Dialect`.
+    """`/generate` with `input_ids`. Implements `midthought.inference.server_dialect.Dialect`.
 
     Its own end-of-sequence tokens cannot be switched off alone: where it stops at one that is none of ours, the engine
     asks it to go on. Log-probabilities take the temperature into account, but not `top_p` (the model alone, where the
-    server runs with SGLANG_RETURN_ORIGINAL_LOGPROB); the engine finds out. It heeds a request's seed only with
+    server runs with SGLANG_RETURN_ORIGINAL_LOGPROB); the engine finds out. Its `repetition_penalty` looks, in some of
+    its versions, at the tokens of one request's answer only. It heeds a request's seed only with
     `--enable-deterministic-inference`.
     """
 
     name = "sglang"
     path = "/generate"
     num_spare_tokens = 1
+    penalises_prompt = False
+
+    def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
+        """It needs a GPU."""
+        words = ["-m", "sglang.launch_server"]
+        words += ["--model-path", model_path, "--served-model-name", options.served_model_name or model_path]
+        words += ["--host", options.host, "--port", str(options.port), "--dtype", options.dtype]
+        words += ["--max-running-requests", str(options.max_num_seqs)]
+        words += ["--context-length", str(options.max_seq_len)] if options.max_seq_len is not None else []
+        words += ["--tp-size", str(options.num_gpus)] if options.num_gpus > 1 else []
+        if options.max_lora_rank:
+            words += ["--enable-lora", "--max-lora-rank", str(options.max_lora_rank), "--lora-target-modules", "all"]
+        return words, {}
 
     def body(
-        self, model: str, token_ids: Sequence[int], sampling: Sampling, stop_token_ids: Sequence[int]
+        self,
+        model: str,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        stop_token_ids: Sequence[int],
+        adapter: str | None = None,
     ) -> dict[str, Any]:
         """A request; what `generation_config.json` would set on the server is set here. It has one model: no name."""
-        return {
+        is_greedy = sampling.temperature == 0
+        body: dict[str, Any] = {
             "input_ids": list(token_ids),
             "sampling_params": {
                 "max_new_tokens": sampling.max_tokens,
                 "temperature": sampling.temperature,
-                "top_p": sampling.top_p if sampling.temperature > 0 else 1.0,
-                "top_k": -1,
-                "min_p": 0.0,
-                "repetition_penalty": 1.0,
+                "top_p": 1.0 if is_greedy else sampling.top_p,
+                "top_k": -1 if is_greedy else sampling.top_k or -1,
+                "min_p": 0.0 if is_greedy else sampling.min_p,
+                "repetition_penalty": sampling.repetition_penalty,
                 "presence_penalty": 0.0,
                 "frequency_penalty": 0.0,
                 "sampling_seed": sampling.seed % 2**31,
@@ -54,6 +73,7 @@ class SGLangDialect:
             "return_logprob": True,
             "stream": True,
         }
+        return body if adapter is None else {**body, "lora_path": adapter}
 
     def reader(self, token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
         """Events hold all tokens so far, or, where the server streams incrementally, the new ones; both are read."""
@@ -91,6 +111,19 @@ class SGLangDialect:
 
         return read
 
+    async def load_weights(self, post: Post, path: str) -> None:
+        """The server waits for what others have running there, and flushes its cache."""
+        body = {"model_path": path, "flush_cache": True, "abort_all_requests": False}
+        _require_success(await post("/update_weights_from_disk", body), "/update_weights_from_disk")
+
+    async def load_adapter(self, post: Post, name: str, path: str) -> None:
+        """The cache tells adapters apart, so it stays."""
+        said = await post("/load_lora_adapter", {"lora_name": name, "lora_path": path})
+        _require_success(said, "/load_lora_adapter")
+
+    async def unload_adapter(self, post: Post, name: str) -> None:
+        await post("/unload_lora_adapter", {"lora_name": name})
+
 
 class SGLangEngine(ServerEngine):
     """`ServerEngine` for SGLang servers."""
@@ -103,47 +136,16 @@ class SGLangInferenceEngine(ServerInferenceEngine):
 
     engine_class = SGLangEngine
 
-    def _start(self, model_path: str | Path, **options: Any) -> ServerProcess:
-        return start_server(model_path, **options)
-
-
-def start_server(
-    model_path: str | Path,
-    *,
-    served_model_name: str | None = None,
-    dtype: str = "auto",
-    max_seq_len: int | None = None,
-    max_num_seqs: int = 128,
-    flags: Sequence[str] = (),
-    python: str | None = None,
-    log_path: str | Path | None = None,
-    timeout_seconds: float = 900.0,
-) -> ServerProcess:
-    """Start an SGLang server on this machine (it needs a GPU), reachable from it only, and wait until it is ready.
-
-    Args:
-        served_model_name: the name that it tells; `model_path` by default.
-        max_seq_len: most tokens of a sequence; the model's own limit by default.
-        flags: further words of the command line; they win.
-        python: the interpreter of an environment that has SGLang; this one by default.
-
-    Raises NoServerPackageError (a MissingExtraError) where SGLang is not installed, EngineError where it does not get
-    ready.
-    """
-    port = free_port()
-    command = [interpreter_with("sglang", python), "-m", "sglang.launch_server"]
-    command += ["--model-path", str(model_path), "--served-model-name", served_model_name or str(model_path)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", dtype]
-    command += ["--max-running-requests", str(max_num_seqs)]
-    command += ["--context-length", str(max_seq_len)] if max_seq_len is not None else []
-    environment = {"HF_HUB_OFFLINE": "1"} if Path(model_path).is_dir() else {}
-    server = ServerProcess([*command, *flags], port, environment=environment, log_path=log_path)
-    server.wait_until_ready(timeout_seconds)
-    return server
-
 
 def _aborted(reason: dict[str, Any]) -> Exception:
     status, message = reason.get("status_code"), str(reason.get("message"))[:300]
     if isinstance(status, int) and 400 <= status < 500:
         return EngineError(f"the server refuses the request ({status}): {message}")
     return Interrupted(f"aborted ({status}): {message}")
+
+
+def _require_success(said: dict[str, Any] | None, path: str) -> None:
+    if said is None:
+        raise EngineError(f"it has no {path}; use an SGLang that has it")
+    if said.get("success") is not True:
+        raise EngineError(f"{path}: {str(said.get('message') or said)[:300]}")

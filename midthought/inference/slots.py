@@ -1,8 +1,8 @@
-"""Who sits in which slot of the cache, and which tokens are cached there. Knows no tensors: copies are only named."""
+"""Who sits in which slot of the cache, and which tokens stand there. Knows no tensors: copies are only named."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 
@@ -15,25 +15,33 @@ class Slots:
         self._slot_of: dict[int, int] = {}
         """Episode to slot; in the order of last use, the longest unused first."""
         self._episode_in: list[int | None] = []
-        self._tokens: dict[int, list[int]] = {}
+        self._tokens: list[Sequence[int]] = []
+        """What stands in each slot, also where its episode has left."""
         self._last_used: dict[int, float] = {}
 
     def __contains__(self, episode: int) -> bool:
         return episode in self._slot_of
 
+    def __len__(self) -> int:
+        return len(self._episode_in)
+
     def slot(self, episode: int) -> int:
         return self._slot_of[episode]
 
-    def acquire(self, episode: int, busy: AbstractSet[int], *, unused_since: float) -> bool:
-        """See that the episode has a slot: its own, a free one, a new one, or that of the episode that is not busy and
-        was unused the longest, at least since `unused_since`. False where there is none."""
+    def acquire(self, episode: int, token_ids: Sequence[int], busy: AbstractSet[int], *, unused_since: float) -> bool:
+        """See that the episode has a slot: its own, a free one (best with the first of `token_ids` left in it), a new one, or
+        that of the episode that is not busy and was unused the longest, at least since `unused_since`. False where there
+        is none."""
         if episode in self._slot_of:
             return True
-        if None in self._episode_in:
-            slot = self._episode_in.index(None)
+        free = [slot for slot, holder in enumerate(self._episode_in) if holder is None]
+        if free:
+            wanted = tuple(token_ids)
+            slot = max(free, key=lambda slot: num_common(self._tokens[slot], wanted))
         elif len(self._episode_in) < self.max_num_slots:
             slot = len(self._episode_in)
             self._episode_in.append(None)
+            self._tokens.append(())
         else:
             idle = next((other for other in self._slot_of if other not in busy), None)
             if idle is None or self._last_used[idle] > unused_since:
@@ -41,34 +49,60 @@ class Slots:
             slot = self._slot_of[idle]
             self.release(idle)
             self.num_evicted += 1
-        self._slot_of[episode], self._episode_in[slot], self._tokens[episode] = slot, episode, []
+        self._slot_of[episode], self._episode_in[slot] = slot, episode
         return True
 
-    def release(self, episode: int) -> None:
-        """Free the episode's slot, where it has one."""
+    def release(self, episode: int, *, keep_tokens: bool = False) -> None:
+        """Free the episode's slot, where it has one. What stands in it may serve whoever begins alike."""
         slot = self._slot_of.pop(episode, None)
         if slot is not None:
             self._episode_in[slot] = None
-            del self._tokens[episode]
             self._last_used.pop(episode, None)
+            if not keep_tokens:
+                self._tokens[slot] = ()
 
-    def num_common(self, episode: int, token_ids: Sequence[int]) -> int:
-        """How many of the first tokens stand in the cache; at most all but the last, whose logits are wanted."""
-        cached = self._tokens[episode]
-        most = min(len(cached), len(token_ids) - 1)
-        if cached[:most] == token_ids[:most]:
-            return most
-        return next(index for index in range(most) if cached[index] != token_ids[index])
+    def clear(self) -> None:
+        """Nobody has a slot any more, and there are none."""
+        self._slot_of.clear()
+        self._episode_in.clear()
+        self._tokens.clear()
+        self._last_used.clear()
+
+    def num_cached(self, episode: int, token_ids: Sequence[int]) -> int:
+        """How many of the first tokens stand in the episode's slot; at most all but the last, whose logits are wanted."""
+        return num_common(self._tokens[self._slot_of[episode]], token_ids[:-1])
+
+    def find_prefix(
+        self, token_ids: Sequence[int], *, longer_than: int, outside: Iterable[int]
+    ) -> tuple[int, int] | None:
+        """The slot that holds the most of the first tokens (all but the last), and how many those are; the lowest of equals.
+
+        None where no slot holds more than `longer_than`. Slots of the episodes `outside` do not count.
+        """
+        wanted = tuple(token_ids[:-1])
+        if longer_than >= len(wanted):
+            return None
+        hidden = {self._slot_of[episode] for episode in outside if episode in self._slot_of}
+        best, length = None, longer_than
+        for slot, tokens in enumerate(self._tokens):
+            if len(tokens) <= length or slot in hidden or tokens[length] != wanted[length]:
+                continue
+            common = num_common(tokens, wanted)
+            if common > length:
+                best, length = slot, common
+            if length == len(wanted):
+                break
+        return None if best is None else (best, length)
 
     def set_tokens(self, episode: int, token_ids: Sequence[int], *, now: float) -> None:
         """These tokens now stand in the episode's slot; it is the last used one."""
-        self._tokens[episode] = list(token_ids)
+        self._tokens[self._slot_of[episode]] = tuple(token_ids)
         self._last_used[episode] = now
         self._slot_of[episode] = self._slot_of.pop(episode)
 
     def forget_tokens(self) -> None:
         """Nothing that is cached counts any more; the episodes keep their slots."""
-        self._tokens = {episode: [] for episode in self._tokens}
+        self._tokens = [() for _ in self._tokens]
 
     def compact(self, num_running_tokens: Mapping[int, int]) -> list[tuple[int, int, int]]:
         """Move running episodes down where too many slots below the highest take no part (more than a fifth).
@@ -93,8 +127,9 @@ class Slots:
             assert mover is not None
             if idle is None:
                 copies.append((source, target, num_running_tokens[mover]))
+                self._tokens[target] = ()
             else:
-                num_idle_tokens = len(self._tokens[idle])
+                num_idle_tokens = len(self._tokens[target])
                 copies += [
                     (target, scratch, num_idle_tokens),
                     (source, target, num_running_tokens[mover]),
@@ -102,5 +137,25 @@ class Slots:
                 ]
                 self._slot_of[idle] = source
             self._episode_in[source], self._episode_in[target] = idle, mover
+            self._tokens[source], self._tokens[target] = self._tokens[target], self._tokens[source]
             self._slot_of[mover] = target
         return copies
+
+
+def num_common(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many of the first tokens are the same; by halves, so that comparing is done in bulk.
+
+    >>> num_common((1, 2, 3, 9), [1, 2, 3, 4, 5])
+    3
+    """
+    some, others = tuple(some), tuple(others)
+    low, high = 0, min(len(some), len(others))
+    if some[:high] == others[:high]:
+        return high
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if some[low:middle] == others[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -13,17 +12,37 @@ from midthought.errors import SettingsError
 from midthought.inference.local import LocalEngine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeStart, RolloutParts, run_episodes
+from midthought.inference.stream import EpisodeStream, seed_of
 from midthought.tools.schedule import Toolbox
 from midthought.types import RolloutData, Task, Trajectory
 
 
 class LocalSource:
-    """Runs episodes with one engine. Every episode's seed follows from `seed`, the purpose and its place alone."""
+    """Runs episodes with one engine. Every episode's seed follows from `seed`, the purpose and its place alone.
 
-    def __init__(self, parts: RolloutParts, engine: LocalEngine, *, seed: int) -> None:
+    `stream`: episodes that may outlive an iteration (partial rollouts). They stay on `loop`, and whatever else is sampled
+    goes there, too: sources that share an engine must share the loop. None: every rollout has a loop of its own.
+    """
+
+    def __init__(
+        self,
+        parts: RolloutParts,
+        engine: LocalEngine,
+        *,
+        seed: int,
+        stream: EpisodeStream | None = None,
+        loop: PrivateLoop | None = None,
+    ) -> None:
         self.parts = parts
+        self.stream = stream
         self._engine = engine
         self._seed = seed
+        self._loop = loop
+
+    @property
+    def policy_version(self) -> int:
+        """The version that samples now."""
+        return self._engine.policy_version
 
     def rollout(
         self,
@@ -57,6 +76,13 @@ class LocalSource:
         """The policy was changed in place."""
         self._engine.update_weights()
 
+    def close(self) -> None:
+        """Drop what the stream holds, and end its loop. Without a stream there is nothing to do."""
+        if self.stream is not None:
+            self.stream.drop()
+        if self._loop is not None:
+            self._loop.close()
+
     def _at(self, temperature: float) -> RolloutParts:
         settings = dataclasses.replace(self.parts.settings, temperature=temperature, top_p=1.0)
         return dataclasses.replace(self.parts, settings=settings)
@@ -72,10 +98,11 @@ class LocalSource:
         began = time.perf_counter()
         version = self._engine.policy_version
         starts = [
-            EpisodeStart(task=task, seed=_seed(self._seed, purpose, number), group=number // group_size)
+            EpisodeStart(task=task, seed=seed_of(self._seed, purpose, number), group=number // group_size)
             for number, task in enumerate(tasks)
         ]
-        trajectories = _wait_for(run_episodes(parts, starts, on_finished=on_finished))
+        episodes = run_episodes(parts, starts, on_finished=on_finished)
+        trajectories = _wait_for(episodes) if self._loop is None else self._loop.run(episodes)
         return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
 
 
@@ -99,7 +126,3 @@ def require_local(backend: str) -> None:
             f"inference.backend={backend!r}: training samples from the weights that it changes, which only 'local' holds; "
             "set inference.backend to 'local', or generate with create_inference_engine"
         )
-
-
-def _seed(*parts: object) -> int:
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 1

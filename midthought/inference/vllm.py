@@ -1,4 +1,4 @@
-"""vLLM: how its OpenAI-compatible server is spoken to by token ids, how one is started, and the engines over it.
+"""vLLM: how its OpenAI-compatible server is started and spoken to by token ids, and the engines over it.
 
 The package itself is never imported here; it runs in the server's process, often in an environment of its own.
 """
@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling
+from midthought.inference.server_dialect import Post, ServerOptions
 from midthought.inference.server_generation import ServerInferenceEngine
-from midthought.inference.server_process import ServerProcess, free_port, interpreter_with
 from midthought.inference.server_streams import Chunk, Interrupted
 from midthought.inference.servers import ServerEngine
 
 _MINUS_INFINITY = -9999.0
 """What vLLM writes for it."""
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""What `--max-lora-rank` may be."""
 
 
 class VLLMDialect:
-    """`/v1/completions` with token ids in and out. Implements `midthought.inference.server_streams.Dialect`.
+    """`/v1/completions` with token ids in and out. Implements `midthought.inference.server_dialect.Dialect`.
 
     The server is told to ignore its own end-of-sequence tokens and to stop at ours, which it lists like any other token.
     vLLM records log-probabilities of the model alone (`--logprobs-mode raw_logprobs`, the default) or of the
@@ -32,21 +33,49 @@ class VLLMDialect:
     name = "vllm"
     path = "/v1/completions"
     num_spare_tokens = 0
+    penalises_prompt = True
+
+    def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
+        """Log-probabilities are those of the distribution sampled from. Without a GPU as the CPU build needs it, with 4 GiB
+        for keys and values unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
+        words = ["-m", "vllm.entrypoints.openai.api_server"]
+        words += ["--model", model_path, "--served-model-name", options.served_model_name or model_path]
+        words += ["--host", options.host, "--port", str(options.port), "--dtype", options.dtype]
+        words += ["--max-num-seqs", str(options.max_num_seqs), "--logprobs-mode", "processed_logprobs"]
+        words += ["--max-model-len", str(options.max_seq_len)] if options.max_seq_len is not None else []
+        words += ["--tensor-parallel-size", str(options.num_gpus)] if options.num_gpus > 1 else []
+        environment = {"VLLM_NO_USAGE_STATS": "1"}
+        if options.takes_weights:
+            environment["VLLM_SERVER_DEV_MODE"] = "1"
+        if options.max_lora_rank:
+            rank = next((rank for rank in _LORA_RANKS if rank >= options.max_lora_rank), options.max_lora_rank)
+            words += ["--enable-lora", "--max-lora-rank", str(rank)]
+            environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        if not _has_gpu():
+            words.append("--enforce-eager")
+            environment |= {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        return words, environment
 
     def body(
-        self, model: str, token_ids: Sequence[int], sampling: Sampling, stop_token_ids: Sequence[int]
+        self,
+        model: str,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        stop_token_ids: Sequence[int],
+        adapter: str | None = None,
     ) -> dict[str, Any]:
         """A request; what `generation_config.json` would set on the server is set here."""
+        is_greedy = sampling.temperature == 0
         return {
-            "model": model,
+            "model": adapter or model,
             "prompt": list(token_ids),
             "add_special_tokens": False,
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
-            "top_p": sampling.top_p if sampling.temperature > 0 else 1.0,
-            "top_k": 0,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
+            "top_p": 1.0 if is_greedy else sampling.top_p,
+            "top_k": 0 if is_greedy else sampling.top_k,
+            "min_p": 0.0 if is_greedy else sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "seed": sampling.seed,
@@ -86,6 +115,30 @@ class VLLMDialect:
 
         return read
 
+    async def load_weights(self, post: Post, path: str) -> None:
+        """Other clients' requests are waited for (`/pause`, where the server has it); reloading leaves the prefix cache as
+        it is, so it is dropped. These routes are there in development mode only."""
+        try:
+            await post("/pause?mode=wait", None)
+            method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+            if await post("/collective_rpc", method) is None:
+                raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
+            dropped = await post("/reset_prefix_cache", None)
+            if dropped is None or dropped.get("success") is False:
+                raise EngineError("it does not drop its prefix cache: requests of others are running there")
+        finally:
+            await post("/resume", None)
+
+    async def load_adapter(self, post: Post, name: str, path: str) -> None:
+        """The prefix cache tells adapters apart by their names, so it stays."""
+        if await post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}) is None:
+            raise EngineError(
+                "it loads no adapters: start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+            )
+
+    async def unload_adapter(self, post: Post, name: str) -> None:
+        await post("/v1/unload_lora_adapter", {"lora_name": name})
+
 
 class VLLMEngine(ServerEngine):
     """`ServerEngine` for vLLM servers."""
@@ -97,51 +150,6 @@ class VLLMInferenceEngine(ServerInferenceEngine):
     __doc__ = ServerInferenceEngine.__doc__
 
     engine_class = VLLMEngine
-
-    def _start(self, model_path: str | Path, **options: Any) -> ServerProcess:
-        return start_server(model_path, **options)
-
-
-def start_server(
-    model_path: str | Path,
-    *,
-    served_model_name: str | None = None,
-    dtype: str = "auto",
-    max_seq_len: int | None = None,
-    max_num_seqs: int = 128,
-    flags: Sequence[str] = (),
-    python: str | None = None,
-    log_path: str | Path | None = None,
-    timeout_seconds: float = 900.0,
-) -> ServerProcess:
-    """Start a vLLM server on this machine, reachable from it only, and wait until it is ready.
-
-    It records the log-probabilities of the distribution that it samples from. Without a GPU it is started as the CPU
-    build needs it, with 4 GiB for keys and values unless VLLM_CPU_KVCACHE_SPACE says otherwise.
-
-    Args:
-        served_model_name: the name that requests use; `model_path` by default.
-        max_seq_len: most tokens of a sequence; the model's own limit by default.
-        flags: further words of the command line; they win.
-        python: the interpreter of an environment that has vLLM; this one by default.
-
-    Raises NoServerPackageError (a MissingExtraError) where vLLM is not installed, EngineError where it does not get ready.
-    """
-    port = free_port()
-    command = [interpreter_with("vllm", python), "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(model_path), "--served-model-name", served_model_name or str(model_path)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--max-num-seqs", str(max_num_seqs)]
-    command += ["--logprobs-mode", "processed_logprobs"]
-    command += ["--max-model-len", str(max_seq_len)] if max_seq_len is not None else []
-    environment = {"VLLM_NO_USAGE_STATS": "1"}
-    if Path(model_path).is_dir():
-        environment["HF_HUB_OFFLINE"] = "1"
-    if not _has_gpu():
-        command.append("--enforce-eager")
-        environment |= {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    server = ServerProcess([*command, *flags], port, environment=environment, log_path=log_path)
-    server.wait_until_ready(timeout_seconds)
-    return server
 
 
 def _has_gpu() -> bool:

@@ -44,6 +44,8 @@ class PPOBatch:
     """The episode's group (GRPO)."""
     baselines: Tensor | None = None  # [B] float32
     """The reward of the greedy episode of the same task (ReMax)."""
+    is_stale: Tensor | None = None  # [B, T] bool
+    """True for policy tokens that an older policy sampled than the one before the update; None: there are none."""
     num_unscored: int = 0
     """Policy tokens that left the mask because their sampled log-probability was not finite."""
     old_logprobs: Tensor | None = None  # [B, T] of the policy before the update, recomputed
@@ -62,14 +64,16 @@ class PPOBatch:
         pad_token_id: int = 0,
         demonstrations: bool = False,
         baselines: Sequence[float] | None = None,
+        policy_version: int | None = None,
     ) -> PPOBatch:
         """One row per segment that holds a policy token; segments without any are left out.
 
         `demonstrations=True` (SFT) keeps every mask-True token though no log-probability was sampled. Otherwise tokens
         with a sampled log-probability that is not finite leave the mask and are counted in `num_unscored`. An episode
-        without a reward counts as 0. `baselines` holds one figure per trajectory. A reward whose own token left the mask
-        is credited to the last policy token before it, or else to the first. Raises RecordError where no row is left, or
-        a reward is not finite or pays more turns than there were.
+        without a reward counts as 0. `baselines` holds one figure per trajectory. `policy_version` is that of the policy
+        before the update: tokens of earlier ones are stale. A reward whose own token left the mask is credited to the last
+        policy token before it, or else to the first. Raises RecordError where no row is left, or a reward is not finite
+        or pays more turns than there were.
         """
         rows: list[_Row] = []
         num_unscored = 0
@@ -83,6 +87,8 @@ class PPOBatch:
         batch = cls._empty(rows, pad_token_id, num_unscored)
         if baselines is not None:
             batch = replace(batch, baselines=torch.tensor([baselines[row.episode] for row in rows]))
+        if policy_version is not None:
+            batch = replace(batch, is_stale=torch.zeros_like(batch.loss_mask))
         for index, row in enumerate(rows):
             length = len(row.segment.token_ids)
             mask = torch.tensor(row.mask)
@@ -91,6 +97,8 @@ class PPOBatch:
             if not demonstrations:
                 logprobs = torch.tensor(row.segment.sampled_logprobs, dtype=torch.float32)
                 batch.sampled_logprobs[index, :length] = logprobs.where(mask, 0.0)
+            if batch.is_stale is not None and policy_version is not None:
+                batch.is_stale[index, :length] = mask & (torch.tensor(row.segment.policy_versions) < policy_version)
             batch.turns[index, :length] = _turns(trajectories[row.episode].turn_ends, row.number, mask)
         for episode, its_rows in itertools.groupby(range(len(rows)), key=lambda index: rows[index].episode):
             batch._credit(trajectories[episode], {rows[index].number: index for index in its_rows})

@@ -58,6 +58,9 @@ class PPOPlan:
     max_batches: int = 1
     """Batches rolled out in one iteration, at most, until `batch_size` episodes stand in groups that are not flat (DAPO's
     dynamic sampling, arXiv 2503.14476, eq. 11)."""
+    over_sampling: float | None = None
+    """Groups on their way at once, as a multiple of those that are needed; what is not done then outlives the iteration
+    (partial rollouts, for which the source has a stream). None: every iteration begins and ends its own."""
     greedy_baseline: bool = False
     """Roll out one greedy episode per group, too; its reward is the group's baseline (ReMax)."""
     overlong_penalty: float = 0.0

@@ -153,7 +153,8 @@ class Learner:
         """Fill in `old_logprobs`, and `reference_logprobs`, `values` and `rollout_weights` where they are asked for.
 
         Figures: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens: the health of the
-        whole chain from engine to learner; those of `rollout_weights` where there is a correction.
+        whole chain from engine to learner (stale tokens aside, whose difference is the way that the policy has gone since);
+        those of `rollout_weights` where there is a correction.
         """
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
         for rows in batch.micro_batch_rows(self.settings.micro_batch_tokens):
@@ -168,9 +169,10 @@ class Learner:
             for name, values in found.items():
                 filled[name][rows, :width] = spread(values, micro.loss_mask).cpu()
         scored = batch.with_fields(**filled)
-        difference = (filled["old_logprobs"] - batch.sampled_logprobs)[batch.loss_mask].abs()
+        fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
+        difference = (filled["old_logprobs"] - batch.sampled_logprobs)[fresh].abs()
         health = {
-            "logprob_difference_max": float(difference.max()),
+            "logprob_difference_max": float(difference.max()) if len(difference) else math.nan,
             "logprob_difference_mean": float(difference.mean()),
         }
         if self.settings.rollout_correction is None:

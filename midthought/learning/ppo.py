@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from midthought.learning.batch import PPOBatch
-from midthought.learning.harvest import Harvest, PPOPlan, RolloutSource, TaskStream, gather_episodes
+from midthought.learning.harvest import Harvest, PPOPlan, RolloutSource, TaskStream
 from midthought.learning.learner import Learner
 from midthought.learning.rollout_metrics import rollout_metrics
+from midthought.learning.streaming import next_harvest
 from midthought.types import RolloutData, Trajectory
 
 OnIteration = Callable[[int, Mapping[str, float], RolloutData], None]
@@ -27,12 +28,12 @@ def run_ppo(
 ) -> None:
     """Iterations `start` to `num_iters`; `on_iteration(iterations done, metrics, data)` after each.
 
-    What an iteration does follows from the seed, its number and the learner's state alone, so a run that is resumed
-    from a checkpoint goes on as if it had never stopped.
+    What an iteration does follows from the seed, its number and the learner's state alone (and from the episodes that it
+    was left, where some are carried over), so a run that is resumed from a checkpoint goes on as if it had never stopped.
     """
     for iteration in range(start, num_iters):
         began = time.perf_counter()
-        harvest = gather_episodes(source, tasks, plan, iteration)
+        harvest = next_harvest(source, tasks, plan, iteration)
         metrics = learn(source, learner, plan, harvest, iteration)
         seconds = time.perf_counter() - began
         metrics["time/seconds"] = seconds
@@ -50,7 +51,12 @@ def learn(source: RolloutSource, learner: Learner, plan: PPOPlan, harvest: Harve
     metrics["time/rollout_seconds"] = harvest.data.seconds
     metrics["batch/num_episodes"] = len(harvest.usable)
     if harvest.usable:
-        batch = PPOBatch.from_trajectories(harvest.usable, pad_token_id=plan.pad_token_id, baselines=harvest.baselines)
+        batch = PPOBatch.from_trajectories(
+            harvest.usable,
+            pad_token_id=plan.pad_token_id,
+            baselines=harvest.baselines,
+            policy_version=None if plan.over_sampling is None else harvest.data.policy_version,
+        )
         critic_only = iteration < plan.critic_warmup_iters
         metrics |= improve(learner, batch, harvest.usable, critic_only=critic_only)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored

@@ -27,16 +27,25 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     metrics["episode/response_tokens"] = sum(trajectory.num_response for trajectory in trajectories) / count
     for reason in (StopReason.ANSWERED, StopReason.LENGTH, StopReason.FAILED):
         metrics[f"episode/{reason.value}"] = sum(t.stop_reason is reason for t in trajectories) / count
+    metrics["time/episode/tool_seconds"] = sum(trajectory.tool_seconds for trajectory in trajectories) / count
+    metrics["time/episode/engine_seconds"] = sum(trajectory.engine_seconds for trajectory in trajectories) / count
     return metrics | _tool_metrics(trajectories)
 
 
-_REACHED = (ToolOutcome.OK, ToolOutcome.BAD_ARGUMENTS, ToolOutcome.RAISED, ToolOutcome.TIMED_OUT)
+_REACHED = (
+    ToolOutcome.OK,
+    ToolOutcome.BAD_ARGUMENTS,
+    ToolOutcome.RAISED,
+    ToolOutcome.TIMED_OUT,
+    ToolOutcome.UNAVAILABLE,
+)
 """Outcomes that show that a tool of that name exists; other names are whatever the policy wrote."""
 
 
 def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of every tool that was reached: calls per episode, share of failed calls, share of episodes that called it, seconds
-    per call. `episode/invalid_calls`: calls of no such tool, per episode."""
+    """Of every tool that was reached: calls per episode; of these the shares that failed, that were not run because the tool
+    was left alone as dead, and that got the answer to an equal call; share of episodes that called it, seconds per call.
+    `episode/invalid_calls`: calls of no such tool, per episode."""
     events = [(number, event) for number, t in enumerate(trajectories) for event in t.tool_events]
     names = {event.call.tool_name for _, event in events if event.outcome in _REACHED}
     metrics = {}
@@ -44,7 +53,10 @@ def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         called = [(number, event) for number, event in events if event.call.tool_name == name]
         failed = sum(event.outcome is not ToolOutcome.OK for _, event in called)
         metrics[f"tool/{name}/calls"] = len(called) / len(trajectories)
+        unavailable = sum(event.outcome is ToolOutcome.UNAVAILABLE for _, event in called)
         metrics[f"tool/{name}/failures"] = failed / len(called)
+        metrics[f"tool/{name}/unavailable"] = unavailable / len(called)
+        metrics[f"tool/{name}/shared"] = sum("shared" in event.metadata for _, event in called) / len(called)
         metrics[f"tool/{name}/episodes"] = len({number for number, _ in called}) / len(trajectories)
         metrics[f"time/tool/{name}_seconds"] = sum(event.seconds for _, event in called) / len(called)
     invalid = sum(event.call.tool_name not in names for _, event in events)

@@ -45,7 +45,7 @@ def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters
         policy_loss=training.policy_loss,
         loss_agg=training.loss_agg,
         loss_norm_tokens=training.loss_norm_tokens or inference.max_tokens,
-        rollout_correction=None if training.rollout_correction == "none" else training.rollout_correction,
+        rollout_correction=_correction(training, inference),
         rollout_correction_level=training.rollout_correction_level,
         rollout_correction_max=training.rollout_correction_max,
         rollout_correction_min=training.rollout_correction_min,
@@ -69,6 +69,13 @@ def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters
     )
 
 
+def _correction(training: TrainingConfig, inference: InferenceConfig) -> str | None:
+    """Tokens of carried episodes were sampled by older policies, so partial rollouts are never without it."""
+    if training.rollout_correction != "none":
+        return training.rollout_correction
+    return "truncated" if inference.partial_rollouts else None
+
+
 def ppo_plan(training: TrainingConfig, inference: InferenceConfig, pad_token_id: int) -> PPOPlan:
     """What the loop does in every iteration."""
     needs = training.estimator_needs[training.adv_estimator]
@@ -80,6 +87,7 @@ def ppo_plan(training: TrainingConfig, inference: InferenceConfig, pad_token_id:
         drop_flat_groups="groups" in needs,
         flat_by_turn="turns" in needs,
         max_batches=training.max_dynamic_batches,
+        over_sampling=inference.partial_over_sampling if inference.partial_rollouts else None,
         greedy_baseline="baselines" in needs,
         overlong_penalty=training.overlong_penalty if training.overlong_buffer_tokens else 0.0,
         overlong_max_tokens=inference.max_tokens,

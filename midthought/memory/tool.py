@@ -23,6 +23,7 @@ class MemoryRetrievalTool(Tool):
     """
 
     pure = True
+    max_concurrency = 16  # searches compute: more at once would only make each slower
 
     def __init__(self, store: MemoryStore, k: int = 3, mode: SearchMode = "hybrid", max_cached: int = 10_000) -> None:
         if not 1 <= k <= MAX_RESULTS:

@@ -33,6 +33,8 @@ def trajectory_row(
         "policy_version": trajectory.policy_version,
         "reward": None if reward is None else {"total": reward.total, "parts": dict(reward.parts)},
         "num_calls": trajectory.num_calls,
+        "time/tool_seconds": trajectory.tool_seconds,
+        "time/engine_seconds": trajectory.engine_seconds,
         "spans": [
             {
                 "kind": span.kind,

@@ -96,11 +96,13 @@ class Tool(ABC):
     definition: ToolDefinition
     """A class attribute, or set in `__init__`."""
     pure: bool = False
-    """True where equal arguments always give equal results and running it changes nothing."""
+    """True where, as long as a rollout goes on, equal arguments give equal results and running it changes nothing. Equal
+    calls are then run once for all episodes that ask."""
     timeout_seconds: float | None = None
     """How long one call may take, retries included; None: as long as the toolbox says."""
     max_concurrency: int | None = None
-    """How many calls of this tool a toolbox runs at once; None: as many as the toolbox runs of all tools."""
+    """How many calls of this tool a toolbox runs at once; None: as many as the toolbox runs of all tools. Set it where
+    calls compute rather than wait: more at once than there are processors only brings each nearer to its deadline."""
     retries: int | None = None
     """How often a call that raised is run again; setting it says that this does no harm. None: a pure tool as often as
     the toolbox says, any other not at all."""
@@ -109,6 +111,9 @@ class Tool(ABC):
     def execute(self, *_: Any, **parameters: Any) -> str | ToolOutput | Awaitable[str | ToolOutput]:
         """Run with validated arguments, always given by name (`*_` only lets type checkers accept any signature).
 
-        May be `async def`. A plain function runs in a thread, several at a time, so it must be safe for threads.
-        Raise to fail: the model reads the exception's first words.
+        A plain function runs in a thread, several at a time, so it must be safe for threads; past its deadline nobody
+        waits for it, but nothing can stop it. An `async def` shares one thread with all episodes and must not block it;
+        past its deadline it is cancelled. Raise to fail: the model reads the exception's first words. ConnectionError or
+        TimeoutError says that whatever the tool asks is gone: after several in a row the toolbox leaves the tool alone
+        for a while.
         """

@@ -94,7 +94,8 @@ class McpTool(Tool):
     """One tool of a server. Texts of the result are its words, everything else in it is named in brackets.
 
     `metadata["structured"]` is the result's structured content, where there is some and it is not too large. Raises
-    RuntimeError where the server says that the call failed, or is gone; ValueError where arguments cannot be sent.
+    RuntimeError where the server says that the call failed, ConnectionError where it is gone, ValueError where arguments
+    cannot be sent.
     """
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:

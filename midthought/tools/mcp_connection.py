@@ -114,7 +114,7 @@ class Connection:
         from mcp import MCPError
 
         if self._client is None:
-            raise RuntimeError("the MCP server is closed")
+            raise ConnectionError("the MCP server is closed")
         call = self._client.call_tool(name, arguments, read_timeout_seconds=self.timeout_seconds + _LATER_SECONDS)
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))

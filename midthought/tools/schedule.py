@@ -8,27 +8,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import itertools
 import math
 import random
 import time
-import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
+from midthought.tools.breaker import Breaker, RefusedError
+from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolOutput
+from midthought.tools.places import Places
+from midthought.tools.pure_calls import PureCalls, key_of
 from midthought.tools.registry import ToolRegistry, invoke
 from midthought.tools.threads import DaemonThreads
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
 _MAX_ERROR_CHARS = 100
-_CANCEL_SECONDS = 0.05
-"""How long a coroutine may take to end once its deadline has cancelled it."""
-_PAUSE_SECONDS = 0.1
+_RETRY_SECONDS = 0.1
 """Mean pause before the first retry; each further one is twice as long."""
 _jitter = random.Random()
 """Apart from the global generator, whose draws belong to the run's seed."""
@@ -47,6 +49,19 @@ _progress: ContextVar[_Progress] = ContextVar("midthought_call")
 """Of the call that this task answers: `answer` counts its attempts here, where an arm that overrides it need not."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a call came to, whoever reads it."""
+
+    outcome: ToolOutcome
+    words: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        return self.outcome is ToolOutcome.OK
+
+
 class _CallFailure(Exception):
     """A call that came to nothing: the outcome, and the words that the model reads."""
 
@@ -55,15 +70,33 @@ class _CallFailure(Exception):
         self.outcome = outcome
 
 
+@dataclass(frozen=True, slots=True)
+class _OnLoop:
+    """What belongs to one event loop; a toolbox may outlive several."""
+
+    places: Places
+    pure_calls: PureCalls[_Answer]
+
+
 class Toolbox:
     """Answers calls from a registry. Evaluation arms (tool off, shuffled, oracle) extend it and override `answer`.
 
     `timeout_seconds` counts from when a call begins to run; at most `max_concurrency` run at once, over all episodes,
-    the others wait. A tool's own `timeout_seconds` takes the place of this one, its `max_concurrency` is a second limit.
+    the others wait. Of those at most `max_threads` are calls of plain tools: a waiting coroutine costs next to nothing, a
+    thread some memory, and one that computes slows down all. A tool's own `timeout_seconds` takes the place of this
+    one, its `max_concurrency` is one more limit.
 
     A call that raised is run again, after a short pause and within its deadline, where the tool says that this does no
     harm: `tool.retries` times, or `retries` times where the tool is `pure`. `metadata["num_attempts"]` of the event
     then says how often it ran. Results are shortened by the rollout loop, which knows tokens.
+
+    Equal calls of a `pure` tool are run once while the first is under way, and within a `rollout` once in all, whichever
+    episode asks: the answer depends on the arguments alone. The event of who did not ask first has `metadata["shared"]`.
+    A failure is shared by those who waited for it, and then asked again. Arms answer by task, so theirs are not shared.
+
+    After `max_failures` calls in a row that were too late or found no connection, a tool counts as dead: calls are answered
+    at once (UNAVAILABLE), and every `pause_seconds` one is tried. None: it is asked for ever. Any other error is an
+    answer. Deadlines and pauses go by the clock: in deterministic mode, too, a tool that fails so gives other episodes.
 
     SettingsError where a limit makes no sense.
     """
@@ -73,37 +106,61 @@ class Toolbox:
         registry: ToolRegistry,
         *,
         timeout_seconds: float = 10.0,
-        max_concurrency: int = 16,
+        max_concurrency: int = 1024,
+        max_threads: int = 128,
         retries: int = 0,
+        max_failures: int | None = 8,
+        pause_seconds: float = 10.0,
     ) -> None:
-        if not timeout_seconds > 0:
-            raise SettingsError(f"timeout_seconds must be more than 0, not {timeout_seconds}")
-        if max_concurrency < 1:
-            raise SettingsError(f"max_concurrency must be 1 or more, not {max_concurrency}")
+        for name, seconds in (("timeout_seconds", timeout_seconds), ("pause_seconds", pause_seconds)):
+            if not seconds > 0:
+                raise SettingsError(f"{name} must be more than 0, not {seconds}")
+        for name, limit in (("max_concurrency", max_concurrency), ("max_threads", max_threads)):
+            if limit < 1:
+                raise SettingsError(f"{name} must be 1 or more, not {limit}")
         if retries < 0:
             raise SettingsError(f"retries must be 0 or more, not {retries}")
+        if max_failures is not None and max_failures < 1:
+            raise SettingsError(f"max_failures must be 1 or more, or None for never, not {max_failures}")
         self.registry = registry
         self.timeout_seconds = timeout_seconds
         self.max_concurrency = max_concurrency
+        self.max_threads = max_threads
         self.retries = retries
+        self.max_failures = max_failures
+        self.pause_seconds = pause_seconds
         self._threads = DaemonThreads("midthought-tool")
         self._num_deaf = 0
-        self._slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]]
-        self._slots = weakref.WeakKeyDictionary()
+        self._breakers: dict[str, Breaker] = {}
+        self._on_loops: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
 
     @property
     def num_abandoned(self) -> int:
-        """Calls that went on after their deadline: threads left behind, and coroutines that would not be cancelled."""
+        """Calls that went on after nobody waited: threads left behind, and coroutines that would not be cancelled."""
         return self._threads.num_abandoned + self._num_deaf
 
+    @contextlib.contextmanager
+    def rollout(self) -> Iterator[None]:
+        """Keep the results of pure calls on this event loop until the rollout ends, and no longer: what a tool reads may
+        change from one to the next."""
+        with self._on_loop().pure_calls.rollout():
+            yield
+
     async def run(self, calls: Sequence[ParsedAction], task: Task, *, calls_left: int | None = None) -> list[ToolEvent]:
-        """One event per call, in order. Calls beyond `calls_left` are not run but answered with "no calls left"."""
+        """One event per call, in order. Calls beyond `calls_left` are not run but answered with "no calls left".
+
+        Cancelling it cancels those that run, unless another episode waits for the same one.
+        """
         num_allowed = len(calls) if calls_left is None else max(calls_left, 0)
-        return list(
-            await asyncio.gather(
-                *(self._settle(action, task, number < num_allowed) for number, action in enumerate(calls))
-            )
-        )
+        settling = [self._settle(action, task, number < num_allowed) for number, action in enumerate(calls)]
+        if len(settling) == 1:
+            return [await settling[0]]
+        running = [asyncio.ensure_future(one) for one in settling]
+        try:
+            return await asyncio.gather(*running)
+        finally:
+            for one in running:  # where one broke in a way that is no event, the others end with it
+                one.cancel()
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         """Answer one call that has been found sound: the tool is known, the arguments fit, defaults are filled in.
@@ -119,7 +176,7 @@ class Toolbox:
             try:
                 return await invoke(tool, copy.deepcopy(action.parameters), self._threads)
             except Exception:
-                pause_seconds = _PAUSE_SECONDS * 2**num_failed * _jitter.uniform(0.5, 1.5)
+                pause_seconds = _RETRY_SECONDS * 2**num_failed * _jitter.uniform(0.5, 1.5)
                 would_be_late = asyncio.get_running_loop().time() + pause_seconds >= progress.ends_at
                 if num_failed >= num_retries or would_be_late:
                     raise
@@ -128,27 +185,20 @@ class Toolbox:
 
     async def _settle(self, action: ParsedAction, task: Task, is_allowed: bool) -> ToolEvent:
         begun = time.perf_counter()
-        progress = _Progress()
-        _progress.set(progress)
-        metadata: Mapping[str, Any] = {}
         try:
             sound = self._checked(action, is_allowed)
-            tool = self._tool(sound)
-            async with self._slot(tool):
-                output = await self._before_deadline(self.answer(sound, task), tool, progress)
-            outcome, metadata = ToolOutcome.OK, output.metadata
-            words = _encodable(output.text)
         except _CallFailure as failure:
-            outcome, words = failure.outcome, str(failure)
-        if progress.num_attempts > 1:
-            metadata = {**metadata, "num_attempts": progress.num_attempts}
+            answer = _Answer(failure.outcome, str(failure))
+        else:
+            answer = await self._answered(sound, task)
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
-            success=outcome is ToolOutcome.OK,
-            result=words,
+            success=answer.is_good,
+            result=answer.words,
         )
-        return ToolEvent(call=call, outcome=outcome, seconds=time.perf_counter() - begun, metadata=metadata)
+        seconds = time.perf_counter() - begun
+        return ToolEvent(call=call, outcome=answer.outcome, seconds=seconds, metadata=answer.metadata)
 
     def _checked(self, action: ParsedAction, is_allowed: bool) -> ParsedAction:
         if not is_allowed:
@@ -171,51 +221,87 @@ class Toolbox:
         assert tool is not None
         return tool
 
-    @contextlib.asynccontextmanager
-    async def _slot(self, tool: Tool) -> AsyncIterator[None]:
-        """A place among the calls of this tool, if those are limited, then one among all."""
-        async with contextlib.AsyncExitStack() as places:
-            if tool.max_concurrency is not None:
-                await places.enter_async_context(self._semaphore(tool.definition.name, tool.max_concurrency))
-            await places.enter_async_context(self._semaphore("", self.max_concurrency))
-            yield
+    async def _answered(self, action: ParsedAction, task: Task) -> _Answer:
+        """Run the call, or share in an equal one."""
+        tool = self._tool(action)
+        is_arm = type(self).answer is not Toolbox.answer
+        key = key_of(tool.definition.name, action.parameters) if tool.pure and not is_arm else None
+        if key is None:
+            return await self._once(action, task)
+        begin = functools.partial(self._once, action, task)
+        answer, is_shared = await self._on_loop().pure_calls.ask(key, begin)
+        try:
+            metadata = copy.deepcopy(dict(answer.metadata))
+        except Exception:
+            words = f"the metadata of {tool.definition.name!r} cannot be copied; let it hold JSON values only"
+            return _Answer(ToolOutcome.RAISED, words)
+        return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
 
-    def _semaphore(self, tool_name: str, limit: int) -> asyncio.Semaphore:
-        """Semaphores belong to one event loop; a toolbox may outlive several."""
-        semaphores = self._slots.setdefault(asyncio.get_running_loop(), {})
-        return semaphores.setdefault(tool_name, asyncio.Semaphore(limit))
+    async def _once(self, action: ParsedAction, task: Task) -> _Answer:
+        """Run the call, retries included."""
+        progress = _Progress()
+        try:
+            output = await self._run_in_place(action, task, progress)
+            answer = _Answer(ToolOutcome.OK, _encodable(output.text), output.metadata)
+        except _CallFailure as failure:
+            answer = _Answer(failure.outcome, str(failure))
+        if progress.num_attempts > 1:
+            answer = replace(answer, metadata={**answer.metadata, "num_attempts": progress.num_attempts})
+        return answer
 
-    async def _before_deadline(
-        self, answer: Coroutine[Any, Any, ToolOutput], tool: Tool, progress: _Progress
-    ) -> ToolOutput:
-        """`asyncio.wait_for` would wait for a coroutine that refuses to be cancelled; this gives it up."""
+    async def _run_in_place(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
+        tool = self._tool(action)
+        breaker = self._breaker(tool.definition.name)
+        try:
+            if breaker.refuses():
+                raise RefusedError
+            async with self._on_loop().places.take(tool):
+                with breaker.call():
+                    return await self._before_deadline(action, task, tool, progress)
+        except RefusedError:
+            words = f"{tool.definition.name!r} is out of order at present; go on without it"
+            raise _CallFailure(ToolOutcome.UNAVAILABLE, words) from None
+
+    def _on_loop(self) -> _OnLoop:
+        loop = asyncio.get_running_loop()
+        if loop not in self._on_loops:
+            for closed in [other for other in list(self._on_loops) if other.is_closed()]:
+                self._on_loops.pop(closed, None)
+            places = Places(max_concurrency=self.max_concurrency, max_threads=self.max_threads)
+            self._on_loops[loop] = _OnLoop(places, PureCalls(lambda answer: answer.is_good))
+        return self._on_loops[loop]
+
+    def _breaker(self, name: str) -> Breaker:
+        if name not in self._breakers:
+            max_failures = math.inf if self.max_failures is None else self.max_failures
+            new = Breaker(name, max_failures=max_failures, pause_seconds=self.pause_seconds)
+            self._breakers.setdefault(name, new)
+        return self._breakers[name]
+
+    async def _before_deadline(self, action: ParsedAction, task: Task, tool: Tool, progress: _Progress) -> ToolOutput:
         timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
         progress.ends_at = asyncio.get_running_loop().time() + timeout_seconds
-        running = asyncio.ensure_future(answer)
-        running.add_done_callback(_look_at)
         try:
-            await asyncio.wait({running}, timeout=timeout_seconds)
-            is_late = not running.done()
-            if is_late:
-                running.cancel()
-                await asyncio.wait({running}, timeout=_CANCEL_SECONDS)
-                self._num_deaf += not running.done()
-        finally:
-            running.cancel()
-        if is_late:
+            return await within(timeout_seconds, self._counted(action, task, progress), on_deaf=self._count_deaf)
+        except TooLateError:
             words = f"no answer within {timeout_seconds:g} seconds; go on without it"
-            raise _CallFailure(ToolOutcome.TIMED_OUT, words)
-        if running.cancelled():
-            raise _CallFailure(ToolOutcome.RAISED, "cancelled by the tool")
-        if (error := running.exception()) is not None:
-            raise _CallFailure(ToolOutcome.RAISED, _shortened(str(error)) or type(error).__name__) from error
-        return running.result()
+            raise _CallFailure(ToolOutcome.TIMED_OUT, words) from TimeoutError()
+        except Exception as error:
+            raise _CallFailure(ToolOutcome.RAISED, _words_of(error)) from error
+
+    async def _counted(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
+        _progress.set(progress)
+        return await self.answer(action, task)
+
+    def _count_deaf(self) -> None:
+        self._num_deaf += 1
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
-    """Ask for the exception, so that asyncio does not report it as never looked at."""
-    if not future.cancelled():
-        future.exception()
+def _words_of(error: Exception) -> str:
+    try:
+        return _shortened(str(error)) or type(error).__name__
+    except Exception:  # of its own __str__
+        return type(error).__name__
 
 
 def _shortened(text: str) -> str:

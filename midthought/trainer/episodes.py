@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.learning.harvest import Harvest, PPOPlan, has_no_spread
+from midthought.inference.source import LocalSource
+from midthought.learning.harvest import Harvest, PPOPlan, TaskStream, has_no_spread
+from midthought.learning.streaming import task_of_group
 from midthought.types import RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -42,6 +47,28 @@ def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: Harvest | None) 
         harvest.baselines = [known[group[0].group] for group in kept for _ in group]
     harvest.usable = [trajectory for group in kept for trajectory in group]
     return harvest
+
+
+def stream_state(source: LocalSource, rolled_out: Harvest | None = None) -> dict[str, Any]:
+    """What a checkpoint holds of episodes on their way: those of the source's stream, and those of a rollout that nothing was
+    learned from yet. Empty where there is no stream."""
+    if source.stream is None:
+        return {}
+    return {"stream": source.stream.state(rolled_out.data if rolled_out is not None else ())}
+
+
+def restore_stream(source: LocalSource, tasks: TaskStream, state: Mapping[str, Any]) -> None:
+    """Go on with the episodes that stand in a checkpoint's state; without a stream they are dropped, with a warning."""
+    found = state.get("stream")
+    if source.stream is None:
+        if found and found["groups"]:
+            num_dropped = sum(len(group["episodes"]) for group in found["groups"])
+            _log.warning(
+                "%d episodes that the checkpoint carries over are dropped; inference.partial_rollouts=true goes on with them",
+                num_dropped,
+            )
+        return
+    source.stream.restore(found or {"next_position": 0, "groups": []}, functools.partial(task_of_group, tasks))
 
 
 def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:

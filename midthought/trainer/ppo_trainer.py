@@ -15,13 +15,16 @@ from typing import Any, Self
 from midthought.config import ConfigStore
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
-from midthought.inference.source import require_local
+from midthought.inference.private_loop import PrivateLoop
+from midthought.inference.server_training import check_backend
+from midthought.inference.weight_sync import SyncedServers
 from midthought.learning.adapters import merged_copy
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
-from midthought.learning.harvest import Harvest, gather_episodes
+from midthought.learning.harvest import Harvest
 from midthought.learning.ppo import learn
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.learning.stopping import StopRequest
+from midthought.learning.streaming import next_harvest
 from midthought.learning.translate import make_learner, ppo_plan, ppo_settings
 from midthought.pretrained import save_model
 from midthought.report.json_lines import json_value
@@ -30,7 +33,7 @@ from midthought.tools.definition import Tool
 from midthought.tools.notations import Notation
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.episodes import sort_episodes, tell_failures
+from midthought.trainer.episodes import restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.ground import make_ground
 from midthought.trainer.keeping import Keeping, is_right
 from midthought.trainer.policy import find_policy, vocabulary_digest
@@ -134,10 +137,12 @@ class RayPPOTrainer:
         self._ground.open(self.renderer)
         self.learner = make_learner(self.model, self.config, self.num_iters())
         inference, seed = self.config.inference, self.config.training.seed
-        self._engine = make_engine(self.model, self.renderer, inference)
+        model_path = "" if model is not None else self.config.model.local_path
+        self._engine = make_engine(self.model, self.learner.policy, self.renderer, inference, model_path)
         shared = self._engine, self.renderer, opening
-        self.source = make_source(*shared, self._ground.episode, inference, seed=seed)
-        self._held_out = make_source(*shared, self._ground.held_out_episode, inference, seed=seed)
+        loop = PrivateLoop("midthought-rollout") if inference.partial_rollouts else None
+        self.source = make_source(*shared, self._ground.episode, inference, seed=seed, loop=loop)
+        self._held_out = make_source(*shared, self._ground.held_out_episode, inference, seed=seed, loop=loop)
         pad_token_id = int(self.tokenizer.pad_token_id or 0)
         self._plan = ppo_plan(self.config.training, self.config.inference, pad_token_id)
         self._harvest: Harvest | None = None
@@ -181,7 +186,9 @@ class RayPPOTrainer:
     def rollout(self) -> RolloutData:
         """The episodes of the next iteration, with their rewards. Asking again gives the same ones from the same weights."""
         self._require_open()
-        self._harvest = gather_episodes(self.source, self._ground.stream, self._plan, self.iteration)
+        if self._harvest is not None and self.source.stream is not None:  # they were taken from it, and it has gone on
+            return self._harvest.data
+        self._harvest = next_harvest(self.source, self._ground.stream, self._plan, self.iteration)
         tell_failures(f"iteration {self.iteration + 1}", self._harvest.data)
         return self._harvest.data
 
@@ -265,6 +272,7 @@ class RayPPOTrainer:
             "policy_version": self._engine.policy_version,
             "vocabulary": vocabulary_digest(self.tokenizer),
             **(self._keeping.counts() if self._keeping is not None else {}),
+            **stream_state(self.source, self._harvest),
         }
         save_checkpoint(target, self.learner, tokenizer=self.tokenizer, state=json_value(state))
         if path is None and self._keeping is not None:
@@ -301,6 +309,7 @@ class RayPPOTrainer:
         self._harvest = None
         self.source.update_weights()
         self._engine.policy_version = int(state["policy_version"])
+        restore_stream(self.source, self._ground.stream, state)
         if self._keeping is not None and self._keeping.holds(path) and "num_metric_lines" in state:
             self._keeping.forget_after(state)
 
@@ -310,10 +319,14 @@ class RayPPOTrainer:
         save_model(merged_copy(self.learner.policy), self.tokenizer, path)
 
     def cleanup(self) -> None:
-        """Close the run folder and let go of models, optimizer and caches. `metrics_history` stays; what needs a model
+        """Close the run folder, end a server that was started, and let go of models, optimizer and caches. `metrics_history` stays; what needs a model
         raises TrainerClosedError from now on. Doing so again is fine."""
         if self._keeping is not None:
             self._keeping.run.close()
+        if self.source is not None:
+            self.source.close()
+        if isinstance(self._engine, SyncedServers):
+            self._engine.shutdown()
         self.learner = self.source = self._held_out = self.model = self._engine = self._harvest = None  # type: ignore
         self._is_closed = True
 
@@ -332,7 +345,7 @@ def _checked(config: ConfigStore) -> ConfigStore:
     if not isinstance(config, ConfigStore):
         raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
     config = config.merged({})
-    require_local(config.inference.backend)
+    check_backend(config.inference)
     if config.ray.use_ray:
         raise SettingsError(
             f"ray.use_ray=true: rolling out on {config.ray.num_actors} Ray actors is not built yet; set ray.use_ray to false "

@@ -10,8 +10,12 @@ from midthought.config import InferenceConfig
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.inference.local import LocalEngine
+from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
+from midthought.inference.server_training import serve_policy
 from midthought.inference.source import LocalSource
+from midthought.inference.stream import EpisodeStream
+from midthought.inference.weight_sync import SyncedServers
 from midthought.text import Renderer
 from midthought.tools.notations import Notation
 from midthought.tools.notations.find import find_notation
@@ -52,27 +56,41 @@ def as_notation(given: str | ActionParser | Notation) -> Notation:
     return given
 
 
-def make_engine(model: Any, renderer: Renderer, inference: InferenceConfig) -> LocalEngine:
-    """The local engine over the model that is trained."""
+def make_engine(
+    model: Any, policy: Any, renderer: Renderer, inference: InferenceConfig, model_path: str
+) -> LocalEngine | SyncedServers:
+    """The engine over the model that is trained: in this process, or servers that follow it.
+
+    Args:
+        policy: what the learner trains: the model, or the model with its adapters.
+        model_path: what the model was loaded from; empty where it was given or made.
+    """
+    max_seq_len = getattr(model.config, "max_position_embeddings", None) or MAX_LENGTH
+    if inference.backend != "local":
+        return serve_policy(policy, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
     return LocalEngine(
         model,
         eos_token_ids=renderer.eos_token_ids,
         max_num_seqs=inference.max_num_seqs,
-        max_seq_len=getattr(model.config, "max_position_embeddings", None) or MAX_LENGTH,
+        max_seq_len=max_seq_len,
         deterministic=inference.deterministic,
     )
 
 
 def make_source(
-    engine: LocalEngine,
+    engine: LocalEngine | SyncedServers,
     renderer: Renderer,
     opening: Opening,
     episode: Callable[[Task], EpisodeEnvironment],
     inference: InferenceConfig,
     *,
     seed: int,
+    loop: PrivateLoop | None = None,
 ) -> LocalSource:
-    """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode."""
+    """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode.
+
+    With a `loop` it has a stream of episodes that may outlive an iteration.
+    """
 
     def fitting(task: Task) -> EpisodeEnvironment:
         num_tokens = len(renderer.prompt(opening.messages(task)))
@@ -92,4 +110,5 @@ def make_source(
         environment=fitting,
         settings=RolloutSettings.from_config(inference),
     )
-    return LocalSource(parts, engine, seed=seed)
+    stream = None if loop is None else EpisodeStream.from_config(parts, loop, inference, seed=seed)
+    return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)  # type: ignore[arg-type]

@@ -26,6 +26,10 @@ LINE_ENDS = "line\u2028ends\x85in\x0btext"
 """What text readers take for line ends stands unescaped in the servers' JSON."""
 
 
+BLOCK = 4
+"""Tokens that a prefix cache keeps together."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     """What goes wrong in one request for a completion."""
@@ -52,11 +56,14 @@ class FakeServer:
     Args:
         kind: whose protocol.
         policy: writes the tokens.
-        logits: makes the server draw and record from softmax(logits) instead, the same everywhere, whatever `policy` says;
-            `records` says how: `model`, with its `temperature`, or all that is sampled from (`processed`).
+        logits: makes the server draw and record from softmax(logits) instead, the same everywhere or a function of the ids
+            so far, whatever `policy` says; `records` says how: `model`, with its `temperature`, or all that is sampled
+            from (`processed`).
         server_eos: its own end-of-sequence tokens.
         incremental: SGLang's events hold the new tokens only.
         tokenize: for `/tokenize`; without it there is none.
+        load: takes the path of new weights or adapters and gives the `logits` that they make; without it there are no
+            routes for them, as on a server that was not started for training.
     """
 
     def __init__(
@@ -68,7 +75,7 @@ class FakeServer:
         root: str = "/models/tiny",
         max_model_len: int | None = 4096,
         logprob: float = -0.5,
-        logits: Sequence[float] | None = None,
+        logits: Sequence[float] | Callable[[list[int]], Sequence[float]] | None = None,
         records: Literal["model", "temperature", "processed"] = "model",
         server_eos: Sequence[int] = (),
         chunk_size: int = 1,
@@ -77,6 +84,7 @@ class FakeServer:
         tokenize: Callable[[str], list[int]] | None = None,
         key: str = "",
         port: int = 0,
+        load: Callable[[str], Callable[[list[int]], Sequence[float]]] | None = None,
     ) -> None:
         self.kind, self.policy, self.model, self.root = kind, policy, model, root
         self.max_model_len, self.logprob, self.logits, self.records = max_model_len, logprob, logits, records
@@ -93,6 +101,13 @@ class FakeServer:
         self.num_broken_off = 0
         """Completions that the client did not wait for."""
         self.num_running = self.max_running = 0
+        self.load = load
+        self.adapters: dict[str, Callable[[list[int]], Sequence[float]]] = {}
+        self.prefix_cache: dict[tuple[int, ...], Sequence[float]] = {}
+        """What was computed for whole blocks of BLOCK tokens, by these and all before; new weights leave it as it is."""
+        self.is_paused = False
+        self.orders: list[str] = []
+        """Paths of the requests that change the server, in their order."""
         self.released = threading.Event()
         self.lock = threading.Lock()
         self._port = port
@@ -133,23 +148,42 @@ class FakeServer:
         with self.lock:
             return self.faults.pop(0) if self.faults else self.always
 
-    def draw(self, context: list[int], temperature: float, top_p: float, seed: int) -> tuple[int, float]:
+    def draw(self, context: list[int], params: dict[str, Any], adapter: str | None = None) -> tuple[int, float]:
         """The next token and what is recorded for it."""
         if self.logits is None:
             return self.policy(context), self.logprob
-        plain = _log_softmax(self.logits)
-        warm = _log_softmax([logit / (temperature or 1.0) for logit in self.logits])
+        logits = self.look_up(context, adapter)
+        temperature, penalty = params["temperature"], params["repetition_penalty"]
+        penalised = [
+            logit if token_id not in context else logit / penalty if logit > 0 else logit * penalty
+            for token_id, logit in enumerate(logits)
+        ]
+        warm = _log_softmax([logit / (temperature or 1.0) for logit in penalised])
         order = sorted(range(len(warm)), key=lambda token_id: -warm[token_id])
+        order = order[: params["top_k"] if params["top_k"] > 0 else None]
+        order = [each for each in order if warm[each] >= warm[order[0]] + math.log(params["min_p"] or 1e-300)]
         kept, mass = [], 0.0
+        total = sum(math.exp(warm[token_id]) for token_id in order)
         for token_id in order if temperature else order[:1]:
-            if mass < top_p:
+            if mass < params["top_p"]:
                 kept.append(token_id)
-            mass += math.exp(warm[token_id])
+            mass += math.exp(warm[token_id]) / total
+        seed = params.get("seed", params.get("sampling_seed"))
         token_id = kept[hashed([seed, *context], len(kept))]
-        renormalised = (
-            warm[token_id] - math.log(sum(math.exp(warm[other]) for other in kept)) if temperature else plain[token_id]
-        )
-        return token_id, {"model": plain, "temperature": warm}.get(self.records, {token_id: renormalised})[token_id]
+        whole = sum(math.exp(warm[other]) for other in kept) if temperature else 1.0
+        recorded = {"model": _log_softmax(logits)[token_id], "temperature": warm[token_id]}
+        return token_id, recorded.get(self.records, warm[token_id] - math.log(whole))
+
+    def look_up(self, context: list[int], adapter: str | None) -> Sequence[float]:
+        """The logits after a context, those of a cached prefix where it is one."""
+        compute = self.adapters[adapter] if adapter else self.logits
+        if not callable(compute):
+            assert compute is not None
+            return compute
+        block = tuple(context[: len(context) // BLOCK * BLOCK])
+        if len(block) == len(context) and not adapter:
+            return self.prefix_cache.setdefault(block, compute(context))
+        return compute(context)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -171,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         fake = self.server_of_ours
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"null")
         if not self._has_key():
             return
         if self.path == "/tokenize" and fake.tokenize is not None:
@@ -188,6 +222,9 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 with fake.lock:
                     fake.num_running -= 1
+        elif fake.load is not None and (ordered := _ordered(fake, self.path, body)) is not None:
+            fake.orders.append(self.path)
+            self._answer(*ordered)
         else:
             self._answer(404, {"detail": "Not Found"})
 
@@ -262,11 +299,42 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, dict[str, Any]] | None:
+    """Do what changes the server; None where this kind of server has no such route."""
+    assert fake.load is not None
+    done: tuple[int, dict[str, Any]] = (200, {"success": True, "message": "done"})
+    try:
+        if path in ("/v1/load_lora_adapter", "/load_lora_adapter") and path.startswith("/v1") == (fake.kind == "vllm"):
+            fake.adapters[body["lora_name"]] = fake.load(body["lora_path"])
+            return done
+        if path in ("/v1/unload_lora_adapter", "/unload_lora_adapter"):
+            del fake.adapters[body["lora_name"]]
+            return done
+        if fake.kind == "sglang" and path == "/update_weights_from_disk":
+            fake.logits = fake.load(body["model_path"])
+            if body["flush_cache"]:
+                fake.prefix_cache.clear()
+            return done
+        if fake.kind == "vllm" and path == "/collective_rpc" and body["method"] == "reload_weights":
+            assert fake.is_paused and fake.num_running == 0
+            fake.logits = fake.load(body["kwargs"]["weights_path"])
+            return 200, {"results": [None]}
+    except OSError as error:
+        return (500 if fake.kind == "vllm" else 400), {"success": False, "error": {"message": str(error)}}
+    if fake.kind == "vllm" and path in ("/pause?mode=wait", "/resume"):
+        fake.is_paused = path != "/resume"
+        return 200, {"status": "done"}
+    if fake.kind == "vllm" and path == "/reset_prefix_cache":
+        fake.prefix_cache.clear()
+        return done
+    return None
+
+
 def _why_refused(fake: FakeServer, body: dict[str, Any]) -> tuple[int, str] | None:
     """What the real servers refuse."""
     if fake.kind == "vllm":
         params, prompt, wanted = body, body["prompt"], body["max_tokens"]
-        if body["model"] != fake.model:
+        if body["model"] != fake.model and body["model"] not in fake.adapters:
             return 404, f"The model `{body['model']}` does not exist."
         longest = fake.max_model_len or math.inf
     else:
@@ -283,15 +351,14 @@ def _why_refused(fake: FakeServer, body: dict[str, Any]) -> tuple[int, str] | No
 
 
 def _tokens(
-    fake: FakeServer, prompt: list[int], params: dict[str, Any], num_most: int
+    fake: FakeServer, prompt: list[int], params: dict[str, Any], num_most: int, adapter: str | None
 ) -> Iterator[tuple[int, float, str | None]]:
     """Token by token: id, log-probability, and why it is the last."""
     context = list(prompt)
-    seed = params.get("seed", params.get("sampling_seed"))
     own = () if params["ignore_eos"] else fake.server_eos
     stops = set(own) | (set() if params["ignore_eos"] and fake.kind == "sglang" else set(params["stop_token_ids"]))
     for number in range(num_most):
-        token_id, logprob = fake.draw(context, params["temperature"], params["top_p"], seed)
+        token_id, logprob = fake.draw(context, params, adapter)
         context.append(token_id)
         reason = "stop" if token_id in stops else "length" if number == num_most - 1 else None
         yield token_id, logprob, reason
@@ -310,7 +377,8 @@ def _chunks(fake: FakeServer, *of: Any) -> Iterator[list[tuple[int, float, str |
 
 def _vllm_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     is_first = True
-    for chunk in _chunks(fake, body["prompt"], body, body["max_tokens"]):
+    adapter = body["model"] if body["model"] in fake.adapters else None
+    for chunk in _chunks(fake, body["prompt"], body, body["max_tokens"], adapter):
         reason = chunk[-1][2]
         is_ours = chunk[-1][0] in body["stop_token_ids"]
         choice = {
@@ -329,7 +397,7 @@ def _vllm_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int, 
 def _sglang_events(fake: FakeServer, body: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     params = body["sampling_params"]
     listed: list[list[Any]] = []
-    for chunk in _chunks(fake, body["input_ids"], params, params["max_new_tokens"]):
+    for chunk in _chunks(fake, body["input_ids"], params, params["max_new_tokens"], body.get("lora_path")):
         new = [[logprob, token_id, None] for token_id, logprob, _ in chunk]
         listed += new
         reason = chunk[-1][2]

@@ -122,6 +122,9 @@ def test_what_is_not_given_is_as_the_engine_was_made_with():
     engine = ScriptedInferenceEngine(["abcdef"], max_tokens=3, temperature=0.25, top_p=0.5, seed=2)
     sampling = engine.sampling(5)
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (3, 0.25, 0.5)
+    assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (0, 0.0, 1.0)
+    drawn = engine.sampling(top_k=5, min_p=0.1, repetition_penalty=1.2)
+    assert (drawn.top_k, drawn.min_p, drawn.repetition_penalty) == (5, 0.1, 1.2)
     assert sampling.seed == (2 << 20) + 5
     changed = engine.sampling(max_tokens=1, temperature=0, top_p=1.0, seed=0)
     assert (changed.max_tokens, changed.temperature, changed.top_p, changed.seed) == (1, 0, 1.0, 0)
@@ -139,6 +142,12 @@ def test_what_is_not_given_is_as_the_engine_was_made_with():
         ("top_p", 0.0),
         ("top_p", 1.01),
         ("top_p", float("nan")),
+        ("top_k", -1),
+        ("top_k", 1.5),
+        ("min_p", -0.1),
+        ("min_p", 1.01),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", float("inf")),
     ],
 )
 def test_values_that_cannot_be_sampled_with_are_refused_by_the_call_and_by_the_constructor(name, value):

@@ -22,6 +22,7 @@ from transformers import (
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling
 from midthought.inference.local import LocalEngine
+from midthought.inference.runner import Row
 from midthought.types import Completion, Finish
 
 VOCAB = 97
@@ -424,3 +425,153 @@ def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone() -> 
     assert isinstance(cancelled, asyncio.CancelledError)
     assert isinstance(fine, Completion)
     assert len(fine.token_ids) == 12
+
+
+# -- shared prefixes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_prompt_of_a_group_is_computed_once(deterministic: bool) -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], deterministic=deterministic)
+    apart = LocalEngine(model, eos_token_ids=[], deterministic=deterministic, share_prefixes=False)
+    prompts = [prompt(60)] * 8
+    shared, alone = sample_all(engine, prompts, max_tokens=15), sample_all(apart, prompts, max_tokens=15)
+    assert engine.stats.num_prefilled_tokens == 60 + 7 * 1  # of the others the last token, whose logits are wanted
+    assert engine.stats.num_shared_tokens == 7 * 59
+    assert (apart.stats.num_prefilled_tokens, apart.stats.num_shared_tokens) == (8 * 60, 0)
+    assert len({completion.token_ids for completion in shared}) == 8
+    for one, other in zip(shared, alone, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.sampled_logprobs == pytest.approx(other.sampled_logprobs, abs=1e-4)
+        assert one.sampled_logprobs == pytest.approx(rescore(model, prompts[0], one.token_ids), abs=1e-4)
+
+
+def test_prompts_that_only_begin_alike_share_their_beginning() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    prompts = [[*prompt(40), *prompt(3 + number, seed=9 + number)] for number in range(5)]
+    completions = sample_all(engine, prompts, max_tokens=10)
+    assert engine.stats.num_prefilled_tokens == 40 + sum(3 + number for number in range(5))
+    for ids, completion in zip(prompts, completions, strict=True):
+        assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+
+
+def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=1)
+
+    async def run() -> list[Completion]:
+        completions = []
+        for number in range(3):
+            completions.append(await engine.sample(number, prompt(30), Sampling(max_tokens=8, seed=number)))
+            engine.close(number)
+        return completions
+
+    for completion in asyncio.run(run()):
+        assert completion.sampled_logprobs == pytest.approx(rescore(model, prompt(30), completion.token_ids), abs=1e-4)
+    assert engine.stats.num_prefilled_tokens == 30 + 1 + 1
+    engine.update_weights()
+    sample_all(engine, [prompt(30)], max_tokens=1)
+    assert engine.stats.num_prefilled_tokens == 30 + 1 + 1 + 30
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_long_continuation_of_a_short_prefix_and_a_short_one_of_a_long_prefix_are_both_right(name: str) -> None:
+    """The two ways in which several new tokens attend to what is cached."""
+    model = make_model(name)
+    engine = LocalEngine(model, eos_token_ids=[])
+
+    async def run() -> None:
+        ids = prompt(6)
+        for num_more in (40, 9, 80, 2):
+            completion = await engine.sample(1, ids, Sampling(max_tokens=3))
+            assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+            ids = [*ids, *completion.token_ids, *prompt(num_more, seed=num_more)]
+
+    asyncio.run(run())
+
+
+# -- memory ----------------------------------------------------------------------------------------------------
+
+BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, head size, fp32
+
+
+def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model()
+    prompts = [prompt(20 + number, seed=number) for number in range(10)]
+    engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
+    completions = sample_all(engine, prompts, max_tokens=25)
+    assert "room for 3 sequences of 54 tokens" in caplog.text
+    runner = engine._runner
+    assert runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
+    for ids, completion in zip(prompts, completions, strict=True):
+        assert len(completion.token_ids) == 25
+        assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+
+
+def test_sequences_that_outgrow_the_memory_are_computed_anew_fewer_at_once() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=4 * 64 * BYTES_PER_TOKEN)
+
+    async def episode(number: int) -> None:
+        ids = prompt(20, seed=number)
+        for _ in range(3):
+            completion = await engine.sample(number, ids, Sampling(max_tokens=12, seed=number))
+            assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+            ids = [*ids, *completion.token_ids, *prompt(40, seed=number)]
+        engine.close(number)
+
+    async def run() -> None:
+        await asyncio.gather(*(episode(number) for number in range(6)))
+
+    asyncio.run(run())
+    assert engine.stats.num_relaid > 0
+
+
+def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    prompts = [prompt(10, seed=number) for number in range(6)]
+    runner, num_rows = engine._runner, []
+    forward = runner.forward
+
+    def short_of_memory(rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
+        num_rows.append(len(rows))
+        if len(rows) > 4:
+            raise torch.OutOfMemoryError("no memory")
+        return forward(rows, length=length)
+
+    runner.forward = short_of_memory  # type: ignore[method-assign]
+    completions = sample_all(engine, prompts, max_tokens=6)
+    assert "memory ran out with" in caplog.text
+    assert max(num_rows) > 4 >= num_rows[-1]
+    for ids, completion in zip(prompts, completions, strict=True):
+        assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+
+
+def test_a_sequence_alone_is_never_refused_for_memory() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[], max_cache_bytes=1)
+    assert [len(each.token_ids) for each in sample_all(engine, [prompt(30), prompt(9)], max_tokens=5)] == [5, 5]
+
+
+# -- ways of drawing -------------------------------------------------------------------------------------------
+
+
+def test_every_sequence_is_drawn_in_its_own_way() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    ways = [
+        Sampling(max_tokens=20, temperature=0.0),
+        Sampling(max_tokens=20, top_k=1, seed=5),
+        Sampling(max_tokens=20, min_p=1.0, seed=6),
+        Sampling(max_tokens=20, temperature=0.0, repetition_penalty=1e6),
+    ]
+
+    async def run() -> list[Completion]:
+        return await asyncio.gather(*(engine.sample(number, prompt(5), way) for number, way in enumerate(ways)))
+
+    greedy, top_one, likeliest, never_twice = asyncio.run(run())
+    assert greedy.token_ids == top_one.token_ids == likeliest.token_ids
+    assert top_one.sampled_logprobs == pytest.approx([0.0] * 20, abs=1e-6)
+    assert len({*prompt(5), *never_twice.token_ids}) == len({*prompt(5)}) + 20

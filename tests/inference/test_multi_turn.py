@@ -338,8 +338,8 @@ def test_hostile_words_are_words():
         (lambda engine: MultiTurnInferenceEngine(engine).run_episodes([None], ["x", "y"]), "1 environments for 2"),
         (lambda engine: MultiTurnInferenceEngine(engine).run_episodes([guess := Guess(), guess], ["x", "y"]), "twice"),
         (
-            lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", top_k=5),
-            "unknown sampling option 'top_k'",
+            lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", beams=5),
+            "unknown sampling option 'beams'",
         ),
         (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", temperature=-1), "temperature=-1"),
     ],

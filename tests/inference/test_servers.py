@@ -23,9 +23,10 @@ from midthought.inference.endpoints import Endpoints
 from midthought.inference.engine import Engine, Sampling
 from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.inference.scripted import ScriptedEngine
+from midthought.inference.server_connection import Patience
 from midthought.inference.server_process import ServerProcess, free_port
 from midthought.inference.server_streams import Chunk, Draft, EventSplitter, Interrupted, take_events
-from midthought.inference.servers import Patience, ServerEngine
+from midthought.inference.servers import ServerEngine
 from midthought.inference.sglang import SGLangEngine
 from midthought.inference.vllm import VLLMEngine
 from midthought.text import Renderer
@@ -507,8 +508,9 @@ def test_trajectories_are_those_of_a_scripted_engine(
 
     with FakeServer(kind, policy, chunk_size=chunk_size) as server:
         if faulty:
-            server.faults = [fault for fault in BREAKS for _ in range(2)]
-        engine = engine_for(server, eos=sorted(renderer.eos_token_ids))
+            server.faults = [fault for fault in [*BREAKS, Fault(kind="stall", after=2)] for _ in range(2)]
+        waits = {"first_token_timeout_seconds": 1.0, "next_token_timeout_seconds": 1.0} if faulty else {}
+        engine = engine_for(server, eos=sorted(renderer.eos_token_ids), **waits)
         found = trajectories(engine, renderer)
     for trajectory in found:
         trajectory.check()

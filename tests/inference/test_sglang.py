@@ -14,8 +14,8 @@ from fake_server import FakeServer
 from midthought.errors import EngineError, MissingExtraError
 from midthought.inference.engine import Sampling
 from midthought.inference.engines import BACKENDS, create_inference_engine
+from midthought.inference.server_connection import Patience
 from midthought.inference.server_streams import Interrupted
-from midthought.inference.servers import Patience
 from midthought.inference.sglang import SGLangDialect, SGLangEngine, SGLangInferenceEngine
 from midthought.text import Renderer
 from midthought.types import Completion, Finish
@@ -48,16 +48,18 @@ def event(listed: list[Any], completion_tokens: int, reason: Any = None, prompt_
 
 
 def test_a_request_says_everything_that_the_servers_defaults_could_change() -> None:
-    sampling = Sampling(max_tokens=5, temperature=0.0, top_p=0.9, seed=2**40 + 11)
+    sampling = Sampling(
+        max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.5, seed=2**40 + 11
+    )
     assert SGLangDialect().body("tiny", (1, 2), sampling, [7]) == {
         "input_ids": [1, 2],
         "sampling_params": {
             "max_new_tokens": 5,
-            "temperature": 0.0,
-            "top_p": 1.0,
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 40,
+            "min_p": 0.1,
+            "repetition_penalty": 1.5,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "sampling_seed": 11,
@@ -68,6 +70,10 @@ def test_a_request_says_everything_that_the_servers_defaults_could_change() -> N
         "return_logprob": True,
         "stream": True,
     }
+    greedy = Sampling(max_tokens=5, temperature=0.0, top_p=0.9, top_k=40, min_p=0.1)
+    params = SGLangDialect().body("tiny", (1, 2), greedy, [7], "an adapter")["sampling_params"]
+    assert (params["top_p"], params["top_k"], params["min_p"], params["repetition_penalty"]) == (1.0, -1, 0.0, 1.0)
+    assert SGLangDialect().body("tiny", (1, 2), greedy, [7], "an adapter")["lora_path"] == "an adapter"
 
 
 A, B, C = [-0.1, 5, None], [-0.2, 6, None], [None, 7, None]
@@ -141,7 +147,7 @@ def test_temperature_counts_in_its_log_probabilities_and_the_nucleus_does_not() 
         probabilities = [0.455, 0.276, 0.167, 0.102]
         for token_id, logprob in zip(completion.token_ids, completion.sampled_logprobs, strict=True):
             assert abs(math.exp(logprob) - probabilities[token_id]) < 1e-3
-        with pytest.warns(UserWarning, match=r"temperature=1, top_p=0.8: NaN"):
+        with pytest.warns(UserWarning, match=r"sampled with top_p=0.8: NaN"):
             completion = sample(server, top_p=0.8)
         assert all(map(math.isnan, completion.sampled_logprobs))
 

@@ -13,27 +13,27 @@ LATER = float("inf")
 def test_a_slot_is_free_then_new_then_that_of_the_longest_unused() -> None:
     slots = Slots(2)
     for now, episode in enumerate((10, 11)):
-        assert slots.acquire(episode, set(), unused_since=LATER)
+        assert slots.acquire(episode, [], set(), unused_since=LATER)
         slots.set_tokens(episode, [1, 2, 3], now=now)
     assert (slots.slot(10), slots.slot(11)) == (0, 1)
-    assert not slots.acquire(12, {10, 11}, unused_since=LATER)
-    assert not slots.acquire(12, set(), unused_since=-1)
+    assert not slots.acquire(12, [], {10, 11}, unused_since=LATER)
+    assert not slots.acquire(12, [], set(), unused_since=-1)
     slots.set_tokens(10, [1], now=5)
-    assert slots.acquire(12, set(), unused_since=LATER)
+    assert slots.acquire(12, [], set(), unused_since=LATER)
     assert (slots.slot(12), slots.num_evicted) == (1, 1)
     assert 11 not in slots
     slots.release(10)
-    assert slots.acquire(13, {12}, unused_since=-1)
+    assert slots.acquire(13, [], {12}, unused_since=-1)
     assert slots.slot(13) == 0
 
 
 def test_common_tokens_end_where_they_differ_and_before_the_last_one() -> None:
     slots = Slots(1)
-    slots.acquire(1, set(), unused_since=LATER)
+    slots.acquire(1, [], set(), unused_since=LATER)
     slots.set_tokens(1, [5, 6, 7], now=0)
-    assert [slots.num_common(1, ids) for ids in ([5, 6, 7, 8], [5, 6, 7], [5, 9, 7, 8], [4], [5])] == [3, 2, 1, 0, 0]
+    assert [slots.num_cached(1, ids) for ids in ([5, 6, 7, 8], [5, 6, 7], [5, 9, 7, 8], [4], [5])] == [3, 2, 1, 0, 0]
     slots.forget_tokens()
-    assert slots.num_common(1, [5, 6, 7, 8]) == 0
+    assert slots.num_cached(1, [5, 6, 7, 8]) == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -42,7 +42,7 @@ def test_compacting_keeps_every_episodes_tokens_and_leaves_few_holes(num_slots: 
     slots = Slots(num_slots)
     cells = [-1] * (num_slots + 1)  # what stands in each slot, the scratch slot included
     for episode in range(num_slots):
-        slots.acquire(episode, set(), unused_since=LATER)
+        slots.acquire(episode, [], set(), unused_since=LATER)
         slots.set_tokens(episode, [episode], now=episode)
         cells[slots.slot(episode)] = episode
     kinds = data.draw(st.lists(st.sampled_from(["running", "idle", "gone"]), min_size=num_slots, max_size=num_slots))

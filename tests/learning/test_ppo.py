@@ -418,26 +418,47 @@ def test_parts_that_only_some_episodes_have_count_as_nothing_elsewhere():
 
 
 def test_the_figures_of_every_tool_by_hand():
-    def event(name, outcome, seconds):
-        return ToolEvent(call=ToolCall(tool_name=name), outcome=outcome, seconds=seconds)
+    def event(name, outcome, seconds, **metadata):
+        return ToolEvent(call=ToolCall(tool_name=name), outcome=outcome, seconds=seconds, metadata=metadata)
 
     done = [FakeSource().play(task) for task in TASKS[:4]]
     done[0].tool_events = [event("look", ToolOutcome.OK, 1.0), event("look", ToolOutcome.TIMED_OUT, 4.0)]
-    done[1].tool_events = [event("look", ToolOutcome.NO_CALLS_LEFT, 0.0), event("add", ToolOutcome.OK, 0.5)]
+    done[1].tool_events = [
+        event("look", ToolOutcome.NO_CALLS_LEFT, 0.0),
+        event("add", ToolOutcome.OK, 0.5, shared=True),
+    ]
     done[2].tool_events = [
         event("<b>\n" * 50, ToolOutcome.UNKNOWN_TOOL, 0.0),
         event(None, ToolOutcome.MALFORMED, 0.0),
         event("nowhere", ToolOutcome.NO_CALLS_LEFT, 0.0),
     ]
+    done[3].tool_events = [event("gone", ToolOutcome.UNAVAILABLE, 0.0)]
     metrics = rollout_metrics(done)
     assert {name: value for name, value in metrics.items() if "tool/" in name} == {
         "tool/look/calls": 0.75,
         "tool/look/failures": pytest.approx(2 / 3),
+        "tool/look/unavailable": 0.0,
+        "tool/look/shared": 0.0,
         "tool/look/episodes": 0.5,
         "time/tool/look_seconds": pytest.approx(5 / 3),
         "tool/add/calls": 0.25,
         "tool/add/failures": 0.0,
+        "tool/add/unavailable": 0.0,
+        "tool/add/shared": 1.0,
         "tool/add/episodes": 0.25,
         "time/tool/add_seconds": 0.5,
+        "tool/gone/calls": 0.25,
+        "tool/gone/failures": 1.0,
+        "tool/gone/unavailable": 1.0,
+        "tool/gone/shared": 0.0,
+        "tool/gone/episodes": 0.25,
+        "time/tool/gone_seconds": 0.0,
     }
-    assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 7 / 4
+    assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 8 / 4
+
+
+def test_seconds_of_waiting_are_means_over_the_episodes():
+    done = [FakeSource().play(task) for task in TASKS[:2]]
+    done[0].tool_seconds, done[1].engine_seconds = 3.0, 1.0
+    metrics = rollout_metrics(done)
+    assert metrics["time/episode/tool_seconds"] == 1.5 and metrics["time/episode/engine_seconds"] == 0.5

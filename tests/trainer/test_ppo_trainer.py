@@ -575,7 +575,7 @@ def changed(**sections):
     [
         (lambda: {"training": {}}, "got a dict"),
         (lambda: changed(training={"batch_size": 6, "group_size": 4, "adv_estimator": "grpo"}), "not a multiple"),
-        (lambda: changed(inference={"backend": "vllm"}), "only 'local' holds"),
+        (lambda: changed(inference={"backend": "vllm", "deterministic": True}), "repeated to the bit"),
         (lambda: changed(ray={"use_ray": True}), "ray.use_ray"),
     ],
 )

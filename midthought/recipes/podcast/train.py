@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.text import Renderer
+from midthought.trainer.episodes import restore_stream, stream_state
 from midthought.types import RolloutData, Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
@@ -148,7 +150,7 @@ class PodcastRun:
     def _warm_up(self) -> dict[str, Any]:
         settings = self.config.warmup
         learner = self._sft_learner(self.workshop.policy, settings.num_steps)
-        start = self._go_on(learner, "warmup")
+        start, _ = self._go_on(learner, "warmup")
         every = 10 * self.config.checkpoint.save_interval
         with self.console.stage("Warm-up (SFT)", total=settings.num_steps, unit="steps") as bar:
             bar.start_at(start)
@@ -190,9 +192,11 @@ class PodcastRun:
     def _reinforce(self) -> dict[str, Any]:
         training, num_iters = self.config.training, self._num_iters
         learner = make_learner(self.workshop.policy, self.config, num_iters)
-        start = self._go_on(learner, "ppo")
-        source = self.workshop.source(policy_version=start)
-        with self.console.stage("PPO", total=num_iters, unit="iterations") as bar:
+        start, state = self._go_on(learner, "ppo")
+        source = self.workshop.source(state.get("policy_version", start), is_streaming=True)
+        tasks = ShuffledTasks(self.world.tasks["train"], training.seed)
+        restore_stream(source, tasks, state)
+        with closing(source), self.console.stage("PPO", total=num_iters, unit="iterations") as bar:
             bar.start_at(start)
 
             def on_iteration(done: int, metrics: Mapping[str, float], data: RolloutData) -> None:
@@ -203,11 +207,11 @@ class PodcastRun:
                     is_best = self._validate(source, done)
                     self._keep_trajectories(data.trajectories[:8], "train", step=done)
                 if is_best or done % self.config.checkpoint.save_interval == 0 or self.stop.requested:
-                    self._save(learner, "ppo", done)
+                    carried = {"policy_version": source.policy_version, **stream_state(source)}
+                    self._save(learner, "ppo", done, carried)
                 self.stop.check()
 
             plan = ppo_plan(training, self.config.inference, self.workshop.pad_token_id)
-            tasks = ShuffledTasks(self.world.tasks["train"], training.seed)
             run_ppo(source, learner, tasks, plan, start=start, num_iters=num_iters, on_iteration=on_iteration)
         self._export("policy", learner)
         return {}
@@ -265,7 +269,7 @@ class PodcastRun:
         ]
         self.run.add_trajectories(rows)
 
-    def _save(self, learner: Learner, stage: str, step: int) -> None:
+    def _save(self, learner: Learner, stage: str, step: int, more: Mapping[str, Any] | None = None) -> None:
         folder = self.run.checkpoints_path / stage
         state = {
             "stage": stage,
@@ -273,23 +277,24 @@ class PodcastRun:
             "num_metric_lines": self.run.num_metric_lines,
             "num_trajectory_lines": self.run.num_trajectory_lines,
             "best": self._best,
+            **(more or {}),
         }
         save_checkpoint(step_path(folder, step), learner, tokenizer=self.workshop.renderer.tokenizer, state=state)
         best = step_path(folder, self._best[1]) if self.config.checkpoint.keep_best and self._best[1] else None
         keep_last(folder, self.config.checkpoint.keep_last_n, best)
 
-    def _go_on(self, learner: Learner, stage: str) -> int:
-        """Take the learner to the stage's newest checkpoint, if there is one; the steps it had taken."""
+    def _go_on(self, learner: Learner, stage: str) -> tuple[int, dict[str, Any]]:
+        """Take the learner to the stage's newest checkpoint, if there is one; the steps it had taken, and all of its state."""
         self._best = (-1.0, 0)
         newest = latest(self.run.checkpoints_path / stage) if self.resume else None
         if newest is None:
-            return 0
+            return 0, {}
         checkpoint = load_checkpoint(newest)
         checkpoint.restore(learner)
         self.run.keep_metric_lines(checkpoint.state["num_metric_lines"])
         self.run.keep_trajectory_lines(checkpoint.state["num_trajectory_lines"])
         self._best = tuple(checkpoint.state["best"])
-        return int(checkpoint.state["step"])
+        return int(checkpoint.state["step"]), checkpoint.state
 
     def _sft_learner(self, policy: Any, num_steps: int) -> Learner:
         model = self.config.model

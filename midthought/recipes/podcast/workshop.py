@@ -9,8 +9,10 @@ from typing import Any
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.thought import final_answer, matches
 from midthought.inference.local import LocalEngine
+from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import RolloutParts, RolloutSettings
 from midthought.inference.source import LocalSource
+from midthought.inference.stream import EpisodeStream
 from midthought.learning.learner import Learner
 from midthought.learning.sft import bfloat16_is_fast, run_sft
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
@@ -45,8 +47,11 @@ class Workshop:
         truths = (trajectory.task.answer, *trajectory.task.aliases)
         return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
 
-    def source(self, policy_version: int = 0) -> LocalSource:
-        """The rollout loop over the present policy, in this process. The version counts the updates so far."""
+    def source(self, policy_version: int = 0, *, is_streaming: bool = False) -> LocalSource:
+        """The rollout loop over the present policy, in this process. The version counts the updates so far.
+
+        `is_streaming`: for training; with `inference.partial_rollouts` its episodes may outlive an iteration.
+        """
         inference, world = self.config.inference, self.world
         spoken = instruction(self.config)
         longest = max(
@@ -70,7 +75,12 @@ class Workshop:
             environment=lambda task: environment,
             settings=RolloutSettings.from_config(inference),
         )
-        return LocalSource(parts, engine, seed=self.config.training.seed)
+        seed = self.config.training.seed
+        if not (is_streaming and inference.partial_rollouts):
+            return LocalSource(parts, engine, seed=seed)
+        loop = PrivateLoop("midthought-rollout")
+        stream = EpisodeStream.from_config(parts, loop, inference, seed=seed)
+        return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)
 
     def supervise(
         self,

@@ -82,6 +82,7 @@ class PythonTool(Tool):
             [ToolParameter("code", "string", "The code to run.")],
         )
         self.timeout_seconds = max_seconds + _GRACE_SECONDS
+        self.max_concurrency = 2 * (os.cpu_count() or 1)
         self._max_seconds = max_seconds
         self._max_disk_bytes = max_disk_bytes
         self._max_output_chars = max_output_chars

@@ -54,7 +54,7 @@ def trajectories(run: Path) -> list[dict[str, object]]:
     rows = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
     for row in rows:
         row["events"] = [{k: v for k, v in event.items() if not k.startswith("time/")} for event in row["events"]]
-    return rows
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
 def stop_at(process: subprocess.Popen[bytes], run: Path, num_lines: int, how: signal.Signals) -> int:

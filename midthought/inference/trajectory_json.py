@@ -1,0 +1,128 @@
+"""A Trajectory as JSON values and back, whole and exact: what a checkpoint holds of episodes that were carried over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from midthought.env.episode import EnvironmentTurn
+from midthought.report.json_lines import json_value
+from midthought.types import (
+    ParsedAction,
+    Reward,
+    Segment,
+    Span,
+    SpanKind,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolEvent,
+    ToolOutcome,
+    Trajectory,
+    Turn,
+)
+
+
+def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """The record as JSON values. What an environment said beside its observations (`info`) and JSON cannot say is written
+    as its text."""
+    reward = trajectory.reward
+    row = {
+        "task": trajectory.task.to_dict(),
+        "seed": trajectory.seed,
+        "group": trajectory.group,
+        "segments": [_segment_to_json(segment) for segment in trajectory.segments],
+        "tool_events": [asdict(event) for event in trajectory.tool_events],
+        "stop_reason": trajectory.stop_reason,
+        "error": trajectory.error,
+        "reward": None if reward is None else {"parts": dict(reward.parts), "turns": reward.turns},
+        "policy_versions": trajectory.policy_versions,
+        "num_cut": trajectory.num_cut,
+        "tool_seconds": trajectory.tool_seconds,
+        "engine_seconds": trajectory.engine_seconds,
+        "turns": [_turn_to_json(turn) for turn in trajectory.turns],
+        "turn_ends": trajectory.turn_ends,
+        "values": trajectory.values,
+    }
+    return {name: json_value(value) for name, value in row.items()}
+
+
+def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
+    """The record that `trajectory_to_json` wrote; numbers that were not finite are NaN. RecordError where it is not one."""
+    segments = [_segment_from_json(segment) for segment in row["segments"]]
+    trajectory = Trajectory(Task.from_dict(row["task"]), segments[0].token_ids, seed=row["seed"], group=row["group"])
+    trajectory.segments = segments
+    trajectory.tool_events = [_event_from_json(event) for event in row["tool_events"]]
+    trajectory.stop_reason = None if row["stop_reason"] is None else StopReason(row["stop_reason"])
+    trajectory.error = row["error"]
+    if row["reward"] is not None:
+        parts = {name: _number(value) for name, value in row["reward"]["parts"].items()}
+        trajectory.reward = Reward(parts=parts, turns=tuple(map(_number, row["reward"]["turns"])))
+    trajectory.policy_versions = list(row["policy_versions"])
+    trajectory.num_cut = row["num_cut"]
+    trajectory.tool_seconds = row["tool_seconds"]
+    trajectory.engine_seconds = row["engine_seconds"]
+    trajectory.turns = [_turn_from_json(turn) for turn in row["turns"]]
+    trajectory.turn_ends = [(segment, index) for segment, index in row["turn_ends"]]
+    trajectory.values = list(map(_number, row["values"]))
+    trajectory.check()
+    return trajectory
+
+
+def _segment_to_json(segment: Segment) -> dict[str, Any]:
+    """Log-probabilities and versions of the policy's tokens alone: the others have none."""
+    own = [index for index, flag in enumerate(segment.loss_mask) if flag]
+    return {
+        "token_ids": segment.token_ids,
+        "spans": [[span.kind, span.start, span.end] for span in segment.spans],
+        "sampled_logprobs": [segment.sampled_logprobs[index] for index in own],
+        "policy_versions": [segment.policy_versions[index] for index in own],
+    }
+
+
+def _segment_from_json(row: Mapping[str, Any]) -> Segment:
+    spans = [Span(SpanKind(kind), start, end) for kind, start, end in row["spans"]]
+    mask = [span.kind is SpanKind.SAMPLED for span in spans for _ in range(span.start, span.end)]
+    return Segment(
+        token_ids=list(row["token_ids"]),
+        loss_mask=mask,
+        sampled_logprobs=_spread(map(_number, row["sampled_logprobs"]), mask, math.nan),
+        policy_versions=_spread(row["policy_versions"], mask, -1),
+        spans=spans,
+    )
+
+
+def _spread(values: Any, mask: Sequence[bool], missing: Any) -> list[Any]:
+    found = iter(values)
+    return [next(found) if flag else missing for flag in mask]
+
+
+def _event_from_json(row: Mapping[str, Any]) -> ToolEvent:
+    return ToolEvent(**{**row, "call": ToolCall(**row["call"]), "outcome": ToolOutcome(row["outcome"])})
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+    row = asdict(turn)
+    if isinstance(turn, EnvironmentTurn):
+        row["info"] = {str(name): _sayable(value) for name, value in turn.info.items()}
+    return row
+
+
+def _turn_from_json(row: Mapping[str, Any]) -> Turn:
+    fields = {**row, "tool_call": ToolCall(**row["tool_call"]), "reward": _number(row["reward"])}
+    if row["parsed_action"] is not None:
+        fields["parsed_action"] = ParsedAction(**row["parsed_action"])
+    return EnvironmentTurn(**fields) if "info" in row else Turn(**fields)
+
+
+def _sayable(value: Any) -> Any:
+    try:
+        return json_value(value)
+    except TypeError:
+        return str(value)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,95 @@
+"""The made model recites: sampled for real, and yet the same number of tokens and the same calls in every system."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.reciter import SIZES, STYLES, WORDS, Reciter, make_model, make_tokenizer
+from benchmarks.work import Shape, Work, prompt_ids, some_slow
+
+SPAN = 14
+
+
+def sampled(reciter: Reciter, num_tokens: int, num_rows: int = 3) -> list[list[int]]:
+    prompt = prompt_ids(reciter, " ab cd")
+    torch.manual_seed(0)
+    tokens = reciter.model.generate(
+        torch.tensor([prompt] * num_rows),
+        attention_mask=torch.ones(num_rows, len(prompt), dtype=torch.long),
+        max_new_tokens=num_tokens,
+        do_sample=True,
+        top_k=0,
+        eos_token_id=None,
+    )
+    return tokens[:, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("size", ["tiny", "small"])
+def test_sampling_gives_the_script_with_a_call_that_its_notation_reads(size: str, style: str) -> None:
+    reciter = Reciter(size, style, num_span=SPAN)
+    rows = sampled(reciter, 2 * SPAN)
+    for row in rows:
+        reciter.check(row)
+        actions = reciter.notation.parse_all(reciter.renderer.decode(row))
+        assert [(action.tool_name, action.success) for action in actions] == [("look", True)] * 2
+    assert rows[0] != rows[1], "words are drawn, not fixed"
+
+
+def test_a_token_that_is_not_due_is_found_out() -> None:
+    reciter = Reciter("tiny", "in_thought", num_span=SPAN)
+    [row] = sampled(reciter, SPAN, num_rows=1)
+    with pytest.raises(AssertionError, match="sampled token 1 is"):
+        reciter.check([row[0], row[0]])
+
+
+def test_all_words_of_a_place_are_about_equally_probable() -> None:
+    reciter = Reciter("tiny", "in_thought", num_span=SPAN)
+    with torch.no_grad():
+        logits = reciter.model(torch.tensor([prompt_ids(reciter, " ab cd")])).logits[0, -1]
+    probabilities = logits.softmax(-1)[reciter.places[0]]
+    assert probabilities.sum() == pytest.approx(1.0, abs=1e-6)
+    assert probabilities.tolist() == pytest.approx([1 / 12] * 12, rel=1e-3)
+
+
+def test_the_larger_model_has_half_a_billion_parameters() -> None:
+    with torch.device("meta"):
+        model = make_model(SIZES["half"], make_tokenizer(STYLES["hermes"].template), 1024)
+    assert sum(weight.numel() for weight in model.parameters()) == pytest.approx(0.5e9, rel=0.05)
+
+
+@pytest.mark.parametrize("num_span", [3, 7, 70, 200])
+def test_a_span_that_cannot_be_recited_is_refused(num_span: int) -> None:
+    with pytest.raises(ValueError, match=f"num_span={num_span}"):
+        Reciter("tiny", "in_thought", num_span=num_span)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_prompts_and_results_have_exactly_the_tokens_asked_for(style: str) -> None:
+    reciter = Reciter("tiny", style, num_span=SPAN)
+    shape = Shape(num_episodes=4, num_prompt=77, num_span=SPAN, num_result=61, num_per_prompt=2)
+    work = Work(reciter, shape, seed=3)
+    assert [len(row) for row in work.prompt_ids(reciter)] == [77] * 4
+    assert [len(row) for call in (0, 1) for row in work.result_ids(reciter, call)] == [61] * 8
+    assert work.prompts[0] == work.prompts[1] != work.prompts[2] == work.prompts[3]
+    assert work.prompts != Work(reciter, shape, seed=4).prompts
+    assert (shape.num_sampled, shape.num_response, shape.length) == (42, 164, 241)
+
+
+def test_lengths_without_room_for_a_text_are_refused() -> None:
+    reciter = Reciter("tiny", "in_thought", num_span=SPAN)
+    with pytest.raises(ValueError, match="no room"):
+        Work(reciter, Shape(num_prompt=5, num_span=SPAN), seed=0)
+
+
+def test_every_word_is_one_token() -> None:
+    reciter = Reciter("tiny", "in_thought", num_span=SPAN)
+    assert len(reciter.renderer.foreign("".join(WORDS))) == len(WORDS) == 676
+
+
+def test_one_call_in_twenty_is_thirty_times_slower() -> None:
+    latency = some_slow(0.1)
+    seconds = [latency(number) for number in range(128)]
+    assert sorted(set(seconds)) == pytest.approx([0.1, 3.0])
+    assert [number for number, each in enumerate(seconds) if each > 1] == [19, 39, 59, 79, 99, 119]

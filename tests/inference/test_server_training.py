@@ -1,0 +1,104 @@
+"""A training run that samples from servers, against servers that compute with what they are given."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from fake_server import FakeServer, Fault
+from test_weight_sync import load
+
+from midthought import RayPPOTrainer, create_default_config
+from midthought.errors import EngineError, SettingsError
+from midthought.inference.server_connection import Patience
+from midthought.types import StopReason
+
+pytest.importorskip("httpx")
+
+ROWS = [{"question": f"Who found tide {number}?", "answer": "Ada"} for number in range(2)]
+
+
+def settings(*servers: FakeServer, **inference: Any) -> Any:
+    inference = {
+        "backend": servers[0].kind if servers else "vllm",
+        "base_url": [server.url for server in servers],
+        "served_model_name": "tiny",
+        "max_tokens": 8,
+        **inference,
+    }
+    training = {"adv_estimator": "grpo", "group_size": 4, "batch_size": 8, "mini_batch_size": 8, "learning_rate": 3e-3}
+    training |= {"num_train_iters_per_epoch": 1, "num_epochs": 2, "validate_every": 0}
+    return create_default_config(
+        model={"hidden_size": 32, "num_layers": 1, "vocab_size": 300}, inference=inference, training=training
+    )
+
+
+def trainer_for(*servers: FakeServer, **inference: Any) -> RayPPOTrainer:
+    return RayPPOTrainer(
+        settings(*servers, **inference),
+        dataset=ROWS,
+        reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 5),
+    )
+
+
+def knowing_nothing(context: list[int]) -> list[float]:
+    return [0.0] * 300
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.parametrize(
+    ("kind", "inference"), [("vllm", {}), ("sglang", {}), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})]
+)
+def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_together(
+    kind: Any, inference: dict[str, Any]
+) -> None:
+    with (
+        FakeServer(kind, load=load, logits=knowing_nothing) as one,
+        FakeServer(kind, load=load, logits=knowing_nothing) as other,
+        trainer_for(one, other, **inference) as trainer,
+    ):
+        history = trainer.fit()
+        assert trainer._engine.policy_version == 2
+        assert [figures["logprob_difference_max"] < 1e-3 for figures in history] == [True, True]
+        assert one.requests and other.requests
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_episodes_not_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    impatient = functools.partial(Patience, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=5)
+    monkeypatch.setattr("midthought.inference.servers.Patience", impatient)
+    with FakeServer(load=load, logits=knowing_nothing) as survivor:
+        with FakeServer(load=load, logits=knowing_nothing) as victim:
+            trainer = trainer_for(victim, survivor)
+            victim.always = Fault(kind="cut", after=3)
+            first = trainer.rollout()
+            assert [trajectory.error for trajectory in first] == [None] * 8
+        with pytest.warns(UserWarning, match="not every server takes the new weights"):
+            trainer.train_step()
+        assert [trajectory.error for trajectory in trainer.rollout()] == [None] * 8
+        survivor.always = Fault(kind="status", status=500)
+        second = trainer.rollout()
+        assert [trajectory.stop_reason for trajectory in second] == [StopReason.FAILED] * 8
+        assert trainer.train_step()["batch/num_episodes"] == 0
+        survivor.always = None
+        assert [trajectory.error for trajectory in trainer.rollout()] == [None] * 8
+        trainer.cleanup()
+
+
+def test_what_cannot_be_trained_through_is_said_before_anything_begins() -> None:
+    for inference, words in [
+        ({"backend": "scripted"}, "'vllm' and 'sglang' load them"),
+        ({"deterministic": True}, "repeated to the bit"),
+        ({"base_url": ["http://127.0.0.1:9"], "served_model_name": None}, "inference.served_model_name"),
+    ]:
+        with pytest.raises(SettingsError, match=words):
+            trainer_for(**inference)
+    with (
+        FakeServer() as server,
+        pytest.warns(UserWarning, match="tokenizes"),
+        pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE"),
+    ):
+        trainer_for(server)

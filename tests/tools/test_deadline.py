@@ -1,0 +1,113 @@
+"""Whatever a coroutine does, whoever waits for it goes on, and so does the event loop's own end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from midthought.tools.deadline import TooLateError, within
+
+
+async def deaf() -> None:
+    """Never ends, whatever anybody says."""
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+def ends(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What `asyncio.run` gives for it, its clean-up included; an assertion where that does not come to an end."""
+    outcome: list[Any] = []
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(coroutine))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert outcome, "asyncio.run hangs"
+    return outcome[0]
+
+
+def test_the_result_and_the_errors_go_through() -> None:
+    async def give(value: int) -> int:
+        await asyncio.sleep(0)
+        if value < 0:
+            raise KeyError(value)
+        return value
+
+    assert ends(within(5, give(3), on_deaf=pytest.fail)) == 3
+    assert repr(ends(within(5, give(-3), on_deaf=pytest.fail))) == "KeyError(-3)"
+
+
+@pytest.mark.parametrize(
+    ("stop", "words"),
+    [
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (SystemExit(3), "SystemExit: 3"),
+        (GeneratorExit(), "GeneratorExit"),
+        (asyncio.CancelledError(), "cancelled by the tool"),
+    ],
+)
+def test_one_that_tries_to_leave_the_program_has_only_failed(stop: BaseException, words: str) -> None:
+    async def leave() -> None:
+        await asyncio.sleep(0)
+        raise stop
+
+    error = ends(within(5, leave(), on_deaf=pytest.fail))
+    assert type(error) is RuntimeError and str(error) == words
+
+
+def test_one_that_swallows_its_cancellation_for_ever_is_left_behind_and_the_loop_still_ends() -> None:
+    told: list[None] = []
+    error = ends(within(0.01, deaf(), on_deaf=lambda: told.append(None)))
+    assert type(error) is TooLateError and len(told) == 1
+
+
+def test_so_it_is_when_the_one_who_waits_is_cancelled() -> None:
+    told: list[None] = []
+
+    async def give_up() -> str:
+        waiting = asyncio.create_task(within(60, deaf(), on_deaf=lambda: told.append(None)))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        return "cancelled" if waiting.cancelled() else "not cancelled"
+
+    assert ends(give_up()) == "cancelled" and len(told) == 1
+
+
+def test_and_when_that_one_is_cancelled_again_while_it_cleans_up() -> None:
+    told: list[None] = []
+
+    async def give_up() -> str:
+        waiting = asyncio.create_task(within(60, deaf(), on_deaf=lambda: told.append(None)))
+        for _ in range(2):
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+        await asyncio.wait({waiting})
+        return "cancelled" if waiting.cancelled() else "not cancelled"
+
+    assert ends(give_up()) == "cancelled" and len(told) == 1
+
+
+def test_one_that_tidies_up_when_cancelled_has_the_time_for_it() -> None:
+    tidied: list[str] = []
+
+    async def tidy() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            tidied.append("done")
+
+    assert type(ends(within(0.01, tidy(), on_deaf=pytest.fail))) is TooLateError and tidied == ["done"]

@@ -1,0 +1,223 @@
+"""Equal calls are run once, whoever comes, waits, leaves or fails; time is counted in turns of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.tools.pure_calls import PureCalls, key_of
+
+
+async def ticks(num: int) -> None:
+    for _ in range(num):
+        await asyncio.sleep(0)
+
+
+class Work:
+    """Runs of each key: how many have begun, and how many are under way."""
+
+    def __init__(self) -> None:
+        self.num_begun: Counter[str] = Counter()
+        self.under_way: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    def begin(self, key: str, num_ticks: int = 3, outcome: str = "good") -> Callable[[], Coroutine[Any, Any, str]]:
+        async def run() -> str:
+            self.num_begun[key] += 1
+            self.under_way[key] += 1
+            self.most[key] = max(self.most[key], self.under_way[key])
+            try:
+                await ticks(num_ticks)
+                return f"{outcome} {key}"
+            finally:
+                self.under_way[key] -= 1
+
+        return run
+
+
+def pure_calls(**options: Any) -> PureCalls[str]:
+    return PureCalls(lambda result: result.startswith("good"), **options)
+
+
+class Ask(NamedTuple):
+    after: int
+    key: str
+    leaves_after: int | None
+
+
+ASKS = st.lists(
+    st.builds(Ask, st.integers(0, 8), st.sampled_from("abc"), st.none() | st.integers(0, 6)), min_size=1, max_size=16
+)
+
+
+@given(ASKS, st.lists(st.integers(0, 5), min_size=3, max_size=3), st.sets(st.sampled_from("abc")), st.booleans())
+def test_every_one_who_stays_gets_the_answer_of_the_only_run_under_way(
+    asks: list[Ask], num_ticks: list[int], failing: set[str], in_rollout: bool
+) -> None:
+    work, calls = Work(), pure_calls()
+    takes = dict(zip("abc", num_ticks, strict=True))
+
+    async def ask(one: Ask) -> tuple[str, bool]:
+        await ticks(one.after)
+        outcome = "bad" if one.key in failing else "good"
+        return await calls.ask(one.key, work.begin(one.key, takes[one.key], outcome))
+
+    async def leave(asking: asyncio.Task[Any], one: Ask) -> None:
+        if one.leaves_after is not None:
+            await ticks(one.after + one.leaves_after)
+            asking.cancel()
+
+    async def everybody() -> list[Any]:
+        asking = [asyncio.create_task(ask(one)) for one in asks]
+        leaving = [asyncio.create_task(leave(task, one)) for task, one in zip(asking, asks, strict=True)]
+        done = await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*leaving)
+        assert not +work.under_way
+        return done
+
+    async def run() -> list[Any]:
+        if not in_rollout:
+            return await everybody()
+        with calls.rollout():
+            return await everybody()
+
+    done = asyncio.run(run())
+    assert all(most == 1 for most in work.most.values())
+    num_own = Counter()
+    for one, result in zip(asks, done, strict=True):
+        if one.leaves_after is None:
+            assert result[0] == f"{'bad' if one.key in failing else 'good'} {one.key}"
+            num_own[one.key] += not result[1]
+    assert all(num_own[key] <= work.num_begun[key] for key in num_own)
+    if in_rollout and all(one.leaves_after is None for one in asks):
+        good = {one.key for one in asks} - failing
+        assert all(work.num_begun[key] == num_own[key] == 1 for key in good)
+
+
+def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> None:
+    work, calls = Work(), pure_calls()
+
+    async def run() -> None:
+        assert await calls.ask("a", work.begin("a")) == ("good a", False)
+        with calls.rollout():
+            assert await calls.ask("a", work.begin("a")) == ("good a", False)
+            with calls.rollout():
+                assert await calls.ask("a", work.begin("a")) == ("good a", True)
+            assert await calls.ask("a", work.begin("a")) == ("good a", True)
+            for _ in range(2):
+                assert await calls.ask("b", work.begin("b", outcome="bad")) == ("bad b", False)
+        assert await calls.ask("a", work.begin("a")) == ("good a", False)
+
+    asyncio.run(run())
+    assert work.num_begun == {"a": 3, "b": 2}
+
+
+def test_who_asks_while_a_run_fails_shares_the_failure() -> None:
+    work, calls = Work(), pure_calls()
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(*(calls.ask("a", work.begin("a", outcome="bad")) for _ in range(3)))
+
+    assert asyncio.run(run()) == [("bad a", False), ("bad a", True), ("bad a", True)]
+    assert work.num_begun == {"a": 1}
+
+
+def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
+    calls = pure_calls()
+
+    async def broken() -> str:
+        await asyncio.sleep(0)
+        raise KeyError("a")
+
+    async def run() -> None:
+        with calls.rollout():
+            done = await asyncio.gather(*(calls.ask("a", broken) for _ in range(2)), return_exceptions=True)
+            assert list(map(repr, done)) == ["KeyError('a')"] * 2
+            assert await calls.ask("a", Work().begin("a")) == ("good a", False)
+
+    asyncio.run(run())
+
+
+def test_one_who_leaves_takes_nothing_from_the_others_and_the_last_one_ends_the_run() -> None:
+    work, calls = Work(), pure_calls()
+
+    async def run() -> None:
+        first, second, third = (asyncio.create_task(calls.ask("a", work.begin("a", 50))) for _ in range(3))
+        await ticks(3)
+        first.cancel()
+        await asyncio.wait({first})
+        assert first.cancelled() and work.under_way["a"] == 1
+        for last in (second, third):
+            last.cancel()
+        await asyncio.wait({second, third})
+        assert work.under_way["a"] == 0
+        assert await calls.ask("a", work.begin("a")) == ("good a", False)
+
+    asyncio.run(run())
+
+
+def test_no_more_is_kept_than_the_bound_and_what_was_asked_for_longest_ago_goes_first() -> None:
+    work, calls = Work(), pure_calls(max_kept=2)
+
+    async def run() -> None:
+        with calls.rollout():
+            for key in "abaca":  # c drives b out
+                await calls.ask(key, work.begin(key))
+            for key in "ab":
+                await calls.ask(key, work.begin(key))
+
+    asyncio.run(run())
+    assert work.num_begun == {"a": 1, "b": 2, "c": 1}
+
+
+def test_one_that_is_driven_out_while_it_runs_still_answers() -> None:
+    work, calls = Work(), pure_calls(max_kept=1)
+
+    async def run() -> list[Any]:
+        with calls.rollout():
+            return await asyncio.gather(*(calls.ask(key, work.begin(key)) for key in "abab"))
+
+    assert [result for result, _ in asyncio.run(run())] == ["good a", "good b"] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"k": 1}, {"k": 1.0}),
+        ({"k": 1}, {"k": True}),
+        ({"k": 0.0}, {"k": -0.0}),
+        ({"k": None}, {}),
+        ({"k": "1"}, {"k": 1}),
+        ({"k": ["a", "b"]}, {"k": ["b", "a"]}),
+        ({"k": "é"}, {"k": "e\u0301"}),
+    ],
+)
+def test_calls_that_differ_in_anything_have_keys_of_their_own(one: dict, other: dict) -> None:
+    assert key_of("look", one) != key_of("look", other)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4))
+def test_the_order_of_arguments_makes_no_other_call(arguments: dict[str, Any]) -> None:
+    key = key_of("look", arguments)
+    assert key is not None and key == key_of("look", dict(reversed(arguments.items())))
+    assert key != key_of("loo", arguments)
+
+
+def test_what_json_cannot_say_exactly_has_no_key() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (float("nan"), {1, 2}, (1, 2), {1: "a"}, object(), 10**5000, deep, b"x"):
+        assert key_of("look", {"k": value}) is None

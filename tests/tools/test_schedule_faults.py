@@ -1,0 +1,290 @@
+"""Nothing hangs: tools that never return, will not be cancelled, leave the program or are dead; episodes that end early."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from midthought.tools.arguments import ArgumentsError
+from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+
+TASK = Task(task_id="t", prompt="Who?", answer="Ada")
+
+
+def call(name: str, **parameters: Any) -> ParsedAction:
+    return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
+
+
+def run(box: Toolbox, *calls: ParsedAction) -> list[ToolEvent]:
+    return asyncio.run(box.run(calls, TASK))
+
+
+class Hang(Tool):
+    """A thread that waits until the test is over."""
+
+    definition = ToolDefinition("hang", "Never returns.")
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.num_begun = 0
+
+    def execute(self) -> str:
+        self.num_begun += 1
+        self.over.wait(60)
+        return "too late"
+
+
+class AsyncHang(Tool):
+    definition = ToolDefinition("async_hang", "Never returns.")
+    num_running = 0
+
+    async def execute(self) -> str:
+        self.num_running += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.num_running -= 1
+        raise AssertionError("unreachable")
+
+
+class Deaf(Tool):
+    definition = ToolDefinition("deaf", "Swallows its cancellation, for ever.")
+
+    async def execute(self) -> str:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+
+class Quick(Tool):
+    definition = ToolDefinition("quick", "Answers at once.")
+
+    def execute(self) -> str:
+        return "here"
+
+
+def test_threads_that_hang_hold_no_place_and_are_counted() -> None:
+    hang = Hang()
+    box = Toolbox(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=2, max_concurrency=2)
+    events = run(box, *[call("hang")] * 5, call("quick"))
+    assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT] * 5 + [ToolOutcome.OK]
+    assert box.num_abandoned == 5
+    hang.over.set()
+
+
+def test_a_thread_that_returns_after_its_deadline_is_used_again_and_its_result_goes_nowhere() -> None:
+    hang = Hang()
+    box = Toolbox(ToolRegistry([hang, Quick()]), timeout_seconds=0.05)
+
+    async def episode() -> list[ToolEvent]:
+        late = await box.run([call("hang")], TASK)
+        hang.over.set()
+        await asyncio.sleep(0.2)
+        num_threads = threading.active_count()
+        quick = await box.run([call("quick")], TASK)
+        assert threading.active_count() == num_threads
+        return [*late, *quick]
+
+    late, quick = asyncio.run(episode())
+    assert late.outcome is ToolOutcome.TIMED_OUT and quick.call.result == "here"
+
+
+@pytest.mark.parametrize("name", ["hang", "async_hang"])
+def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -> None:
+    hang, async_hang = Hang(), AsyncHang()
+    box = Toolbox(ToolRegistry([hang, async_hang, Quick()]), timeout_seconds=60, max_concurrency=2)
+
+    async def rollout() -> None:
+        episode = asyncio.create_task(box.run([call(name)] * 4, TASK))
+        while hang.num_begun + async_hang.num_running < 2:
+            await asyncio.sleep(0.01)
+        begun = time.perf_counter()
+        episode.cancel()
+        await asyncio.wait({episode})
+        assert episode.cancelled() and async_hang.num_running == 0
+        (event,) = await box.run([call("quick")], TASK)
+        assert event.outcome is ToolOutcome.OK and time.perf_counter() - begun < 5
+
+    asyncio.run(rollout())
+    assert box.num_abandoned == (2 if name == "hang" else 0)
+    hang.over.set()
+
+
+def test_one_that_never_lets_go_holds_up_neither_its_episode_nor_the_end_of_the_run() -> None:
+    box = Toolbox(ToolRegistry([Deaf(), Quick()]), timeout_seconds=0.05)
+    outcomes: list[ToolOutcome] = []
+    thread = threading.Thread(
+        target=lambda: outcomes.extend(event.outcome for event in run(box, call("deaf"), call("quick"))), daemon=True
+    )
+    thread.start()
+    thread.join(10)
+    assert outcomes == [ToolOutcome.TIMED_OUT, ToolOutcome.OK] and box.num_abandoned == 1
+
+
+class HasNoWords(Exception):
+    def __str__(self) -> str:
+        raise KeyError("words")
+
+
+class Leaves(Tool):
+    """Raises what it was made with, from a thread or from a coroutine."""
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        self.definition = ToolDefinition(name, "Leaves.")
+        self._error = error
+
+    def execute(self) -> str:
+        raise self._error
+
+
+class AsyncLeaves(Leaves):
+    async def execute(self) -> str:  # type: ignore[override]
+        await asyncio.sleep(0)
+        raise self._error
+
+
+@pytest.mark.parametrize("tool", [Leaves, AsyncLeaves])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), HasNoWords()]
+)
+def test_whatever_a_tool_raises_only_its_call_fails(tool: type[Leaves], error: BaseException) -> None:
+    leave, quick = run(Toolbox(ToolRegistry([tool("leave", error), Quick()])), call("leave"), call("quick"))
+    assert leave.outcome is ToolOutcome.RAISED and leave.call.result
+    assert quick.outcome is ToolOutcome.OK
+
+
+def test_where_the_registry_itself_breaks_the_other_calls_of_the_turn_end_with_it() -> None:
+    class Broken(ToolRegistry):
+        def arguments(self, name: str, parameters: Any) -> dict[str, Any]:
+            if name == "quick":
+                raise ZeroDivisionError
+            return super().arguments(name, parameters)
+
+    hang = AsyncHang()
+    box = Toolbox(Broken([hang, Quick()]))
+
+    async def episode() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await box.run([call("async_hang"), call("quick")], TASK)
+        await asyncio.sleep(0.01)
+        assert hang.num_running == 0
+
+    asyncio.run(episode())
+
+
+# -- a dead tool -----------------------------------------------------------------------------------------------
+
+
+class Server(Tool):
+    """Does as it is told: `None` answers, an exception is raised, "hang" never returns."""
+
+    definition = ToolDefinition("server", "Asks a server.", [ToolParameter("query", "string", "What.", required=False)])
+
+    def __init__(self, state: Any = None, **attributes: Any) -> None:
+        self.state = state
+        self.num_asked = 0
+        vars(self).update(attributes)
+
+    async def execute(self, query: str = "") -> str:
+        self.num_asked += 1
+        if self.state == "hang":
+            await asyncio.Event().wait()
+        if self.state is not None:
+            raise self.state
+        return "here"
+
+
+def outcomes(box: Toolbox, num_calls: int) -> list[ToolOutcome]:
+    """Of calls one after the other, each on an event loop of its own, as episodes of several rollouts."""
+    return [event.outcome for _ in range(num_calls) for event in run(box, call("server"))]
+
+
+DEAD = [ToolOutcome.RAISED] * 3 + [ToolOutcome.UNAVAILABLE] * 2
+
+
+def test_a_dead_tool_is_not_asked_until_a_pause_is_over_and_then_once_on_trial(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server(ConnectionRefusedError("no route"))
+    box = Toolbox(ToolRegistry([server]), max_failures=3, pause_seconds=0.2)
+    with caplog.at_level(logging.WARNING, logger="midthought"):
+        assert outcomes(box, 5) == DEAD and server.num_asked == 3
+        (event,) = run(box, call("server"))
+        assert event.call.result == "'server' is out of order at present; go on without it"
+        time.sleep(0.2)
+        assert outcomes(box, 2) == [ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE]
+        time.sleep(0.2)
+        server.state = None
+        assert outcomes(box, 2) == [ToolOutcome.OK] * 2
+    opened, closed = (record.getMessage() for record in caplog.records)
+    assert "'server' has failed 3 times in a row" in opened and opened.endswith("no route")
+    assert closed == "tool 'server' answers again"
+
+
+def test_calls_that_wait_for_a_place_are_answered_as_soon_as_the_tool_is_dead() -> None:
+    server = Server("hang", max_concurrency=1, timeout_seconds=0.05)
+    box = Toolbox(ToolRegistry([server]), max_failures=2)
+    begun = time.perf_counter()
+    events = run(box, *[call("server")] * 64)
+    assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT] * 2 + [ToolOutcome.UNAVAILABLE] * 62
+    assert time.perf_counter() - begun < 2 and server.num_asked == 2
+
+
+@pytest.mark.parametrize("state", [ValueError("bad query"), RuntimeError("500"), FileNotFoundError("x"), SystemExit(1)])
+def test_a_tool_that_only_refuses_questions_is_asked_again_and_again(state: BaseException) -> None:
+    server = Server(state)
+    assert outcomes(Toolbox(ToolRegistry([server]), max_failures=3), 9) == [ToolOutcome.RAISED] * 9
+
+
+def test_what_the_model_writes_wrong_never_reaches_the_count() -> None:
+    server = Server(ConnectionError())
+    box = Toolbox(ToolRegistry([server]), max_failures=3)
+    for _ in range(2):
+        run(box, call("server"), *[call("server", query=3)] * 5)
+        assert server.num_asked <= 2
+    assert run(box, call("server", query=3))[0].outcome is ToolOutcome.BAD_ARGUMENTS
+    assert outcomes(box, 2) == [ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE]
+
+
+def test_without_a_limit_on_failures_a_tool_is_asked_for_ever() -> None:
+    server = Server(ConnectionError())
+    assert outcomes(Toolbox(ToolRegistry([server]), max_failures=None), 30) == [ToolOutcome.RAISED] * 30
+
+
+def test_a_dead_tool_takes_no_other_tool_with_it_and_retries_of_a_call_count_once() -> None:
+    server = Server(ConnectionError(), retries=1)
+    box = Toolbox(ToolRegistry([server, Quick()]), max_failures=2)
+    assert outcomes(box, 3) == [ToolOutcome.RAISED] * 2 + [ToolOutcome.UNAVAILABLE]
+    assert server.num_asked == 4
+    assert run(box, call("quick"))[0].outcome is ToolOutcome.OK
+
+
+def test_results_that_are_kept_are_given_while_the_tool_is_dead() -> None:
+    server = Server(pure=True)
+    box = Toolbox(ToolRegistry([server]), max_failures=1)
+
+    async def rollout() -> list[ToolEvent]:
+        with box.rollout():
+            known = await box.run([call("server", query="tide")], TASK)
+            server.state = ConnectionError()
+            asked = [call("server", query=query) for query in ("ebb", "flood", "tide")]
+            return [*known, *[event for one in asked for event in await box.run([one], TASK)]]
+
+    found = [event.outcome for event in asyncio.run(rollout())]
+    assert found == [ToolOutcome.OK, ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE, ToolOutcome.OK]
+
+
+def test_an_arguments_error_of_the_tool_itself_is_an_answer() -> None:
+    server = Server(ArgumentsError("no such page"))
+    (event,) = run(Toolbox(ToolRegistry([server]), max_failures=1), call("server"))
+    assert (event.outcome, event.call.result) == (ToolOutcome.RAISED, "no such page")

@@ -1,0 +1,250 @@
+"""Calls of all episodes run side by side, up to the limits and never beyond; equal calls of pure tools are run once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.errors import SettingsError
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+
+TASK = Task(task_id="t", prompt="Who?", answer="Ada")
+NUM_EPISODES = 64
+
+
+def call(name: str, **parameters: Any) -> ParsedAction:
+    return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
+
+
+class Meet(Tool):
+    """Answers only once as many calls as there are episodes run at the same time."""
+
+    definition = ToolDefinition("meet", "Waits for the others.")
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(NUM_EPISODES)
+
+    def execute(self) -> str:
+        self.barrier.wait(10)
+        return "met"
+
+
+class AsyncMeet(Tool):
+    definition = ToolDefinition("async_meet", "Waits for the others.")
+
+    def __init__(self) -> None:
+        self.num_come = 0
+        self.all_there = asyncio.Event()
+
+    async def execute(self) -> str:
+        self.num_come += 1
+        if self.num_come % NUM_EPISODES == 0:
+            self.all_there.set()
+            self.all_there = asyncio.Event()
+        else:
+            await self.all_there.wait()
+        return "met"
+
+
+@pytest.mark.parametrize("tool", [Meet(), AsyncMeet()])
+def test_the_calls_of_64_episodes_run_all_at_once_by_default(tool: Tool) -> None:
+    box = Toolbox(ToolRegistry([tool]))
+
+    async def episode() -> list[ToolEvent]:
+        return [event for _ in range(2) for event in await box.run([call(tool.definition.name)], TASK)]
+
+    async def all_episodes() -> list[list[ToolEvent]]:
+        return await asyncio.gather(*(episode() for _ in range(NUM_EPISODES)))
+
+    for events in asyncio.run(all_episodes()):
+        assert [event.call.result for event in events] == ["met", "met"]
+
+
+class Watched(Tool):
+    """Takes some turns of the event loop; knows how many of its calls run, and how many run of all tools."""
+
+    def __init__(self, name: str, running: Counter[str], max_concurrency: int | None, pure: bool) -> None:
+        self.definition = ToolDefinition(name, "Waits.", [ToolParameter("turns", "integer", "How long.")])
+        self.max_concurrency = max_concurrency
+        self.pure = pure
+        self.executed: list[int] = []
+        self.most = 0
+        self._running = running
+
+    async def execute(self, turns: int) -> ToolOutput:
+        name = self.definition.name
+        self._running[name] += 1
+        self.executed.append(turns)
+        try:
+            self.most = max(self.most, self._running[name])
+            self._running["most"] = max(self._running["most"], sum(self._running[key] for key in "abc"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if turns == 3:
+                raise ValueError("not three")
+            return ToolOutput(f"{name}{turns}", {"list": [turns]})
+        finally:
+            self._running[name] -= 1
+
+
+@given(
+    st.integers(1, 5),
+    st.tuples(*[st.tuples(st.none() | st.integers(1, 3), st.booleans())] * 3),
+    st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4)), max_size=4), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_limits_hold_at_any_moment_and_results_come_in_order_whatever_is_shared(
+    max_concurrency: int,
+    about: tuple[tuple[int | None, bool], ...],
+    episodes: list[list[tuple[str, int]]],
+    in_rollout: bool,
+) -> None:
+    running: Counter[str] = Counter()
+    tools = {name: Watched(name, running, *how) for name, how in zip("abc", about, strict=True)}
+    box = Toolbox(ToolRegistry(tools.values()), max_concurrency=max_concurrency)
+
+    async def everybody() -> list[list[ToolEvent]]:
+        asked = [[call(name, turns=turns) for name, turns in calls] for calls in episodes]
+        return await asyncio.gather(*(box.run(calls, TASK) for calls in asked))
+
+    async def rollout() -> list[list[ToolEvent]]:
+        if not in_rollout:
+            return await everybody()
+        with box.rollout():
+            return await everybody()
+
+    done = asyncio.run(rollout())
+    assert running["most"] <= max_concurrency and not any(running[name] for name in "abc")
+    shared: Counter[str] = Counter()
+    for calls, events in zip(episodes, done, strict=True):
+        for (name, turns), event in zip(calls, events, strict=True):
+            assert event.call.result == ("not three" if turns == 3 else f"{name}{turns}")
+            shared[name] += event.metadata.get("shared", False)
+            assert event.metadata.get("list", [turns]) == [turns]
+    for name, tool in tools.items():
+        asked = [turns for calls in episodes for asked_name, turns in calls if asked_name == name]
+        assert tool.max_concurrency is None or tool.most <= tool.max_concurrency
+        assert len(tool.executed) == len(asked) - shared[name]
+        if not tool.pure:
+            assert shared[name] == 0
+        elif in_rollout:
+            good = [turns for turns in tool.executed if turns != 3]
+            assert sorted(good) == sorted(set(asked) - {3})
+
+
+class Search(Tool):
+    """Counts how often it is asked."""
+
+    definition = ToolDefinition("search", "Searches.", [ToolParameter("query", "string", "For what.")])
+    pure = True
+    max_concurrency = 1
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.num_executed = 0
+        self.num_cancelled = 0
+        self._seconds = seconds
+
+    async def execute(self, query: str) -> ToolOutput:
+        self.num_executed += 1
+        try:
+            await asyncio.sleep(self._seconds)
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
+        return ToolOutput(f"about {query}", {"found": [query]})
+
+
+def test_all_episodes_ask_a_pure_tool_once_wait_for_no_place_and_get_results_of_their_own() -> None:
+    search = Search(0.01)
+    box = Toolbox(ToolRegistry([search]))
+
+    async def rollout() -> list[list[ToolEvent]]:
+        with box.rollout():
+            first = await asyncio.gather(*(box.run([call("search", query="tide")], TASK) for _ in range(8)))
+            return [*first, await box.run([call("search", query="tide")] * 2, TASK)]
+
+    events = [event for events in asyncio.run(rollout()) for event in events]
+    assert search.num_executed == 1
+    assert [event.metadata.get("shared") for event in events] == [None] + [True] * 9
+    assert {event.call.result for event in events} == {"about tide"}
+    events[0].metadata["found"].append("changed")
+    assert all(event.metadata["found"] == ["tide"] for event in events[1:])
+
+
+def test_an_episode_that_is_cancelled_leaves_the_call_to_the_others_and_the_last_one_ends_it() -> None:
+    search = Search(30)
+    box = Toolbox(ToolRegistry([search]))
+
+    async def rollout() -> None:
+        episodes = [asyncio.create_task(box.run([call("search", query="tide")], TASK)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        for number, episode in enumerate(episodes):
+            assert search.num_cancelled == 0
+            episode.cancel()
+            await asyncio.wait({episode})
+            assert search.num_cancelled == (number == 2)
+        search._seconds = 0
+        (event,) = await box.run([call("search", query="other")], TASK)  # its place is free again
+        assert event.outcome is ToolOutcome.OK
+
+    asyncio.run(rollout())
+
+
+def test_a_call_that_was_too_late_is_asked_again() -> None:
+    search = Search(30)
+    search.timeout_seconds = 0.02
+    box = Toolbox(ToolRegistry([search]))
+
+    async def rollout() -> list[ToolEvent]:
+        with box.rollout():
+            late = await box.run([call("search", query="tide")] * 2, TASK)
+            search._seconds = 0
+            return [*late, *await box.run([call("search", query="tide")], TASK)]
+
+    events = asyncio.run(rollout())
+    assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT] * 2 + [ToolOutcome.OK]
+    assert [event.metadata.get("shared", False) for event in events] == [False, True, False]
+    assert search.num_executed == 2
+
+
+def test_nothing_is_shared_where_the_tool_does_not_say_that_it_is_pure_nor_in_an_arm() -> None:
+    class ByTask(Toolbox):
+        async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
+            return ToolOutput(task.answer)
+
+    tasks = [Task(task_id=name, prompt="Who?", answer=name) for name in ("Ada", "Bo")]
+
+    async def rollout(box: Toolbox) -> list[ToolEvent]:
+        with box.rollout():
+            return [event for task in tasks for event in await box.run([call("search", query="tide")], task)]
+
+    events = asyncio.run(rollout(ByTask(ToolRegistry([Search()]))))
+    assert [event.call.result for event in events] == ["Ada", "Bo"]
+    search = Search()
+    search.pure = False
+    events = asyncio.run(rollout(Toolbox(ToolRegistry([search]))))
+    assert search.num_executed == 2 and all("shared" not in event.metadata for event in events)
+
+
+def test_a_pure_tool_whose_metadata_cannot_be_copied_is_told_so() -> None:
+    class Locked(Search):
+        async def execute(self, query: str) -> ToolOutput:
+            return ToolOutput("found", {"lock": threading.Lock()})
+
+    (event,) = asyncio.run(Toolbox(ToolRegistry([Locked()])).run([call("search", query="tide")], TASK))
+    assert event.outcome is ToolOutcome.RAISED and "JSON values only" in str(event.call.result)
+
+
+@pytest.mark.parametrize("settings", [{"max_threads": 0}, {"max_failures": 0}, {"pause_seconds": 0}])
+def test_a_limit_that_makes_no_sense_is_refused(settings: dict) -> None:
+    with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
+        Toolbox(ToolRegistry(), **settings)
