@@ -105,6 +105,7 @@ class BareLoop:
         turns, mask = self.turns[start:end], None
         if start and num_new > 1:
             mask = self.keys.new_full((num_new, end), -torch.inf).triu(start + 1)
+            mask = mask.repeat(self.num_heads // self.num_kv_heads, 1)
         x = F.embedding(token_ids.flatten(), self.embeddings)
         for layer, all_keys, all_values in zip(self.layers, self.keys, self.values, strict=True):
             keys, values = all_keys[rows, :, :end], all_values[rows, :, :end]
@@ -131,7 +132,6 @@ class BareLoop:
             keys, values = keys.repeat_interleave(num_repeats, 1), values.repeat_interleave(num_repeats, 1)
             attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=1.0)
         elif num_new > 1 or queries.device.type != "cpu":
-            mask = mask if mask is None else mask.repeat(num_repeats, 1)
             attended = F.scaled_dot_product_attention(packed, keys, values, attn_mask=mask, scale=1.0)
         else:
             attended = (packed @ keys.transpose(2, 3)).softmax(-1) @ values

@@ -30,11 +30,19 @@ class Options:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", nargs="+", default=["tiny", "small"], choices=sorted(SIZES), help="models")
-    parser.add_argument("--rounds", type=int, default=NUM_ROUNDS, help=f"repeats of every comparison ({NUM_ROUNDS})")
+    parser.add_argument(
+        "--rounds", type=_positive, default=NUM_ROUNDS, help=f"repeats of every comparison ({NUM_ROUNDS})"
+    )
     parser.add_argument("--quick", action="store_true", help="little work, one round: to see that it runs")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--out", type=Path, default=Path("runs/bench"), help="folder for the table, as .md and .json")
+
+
+def _positive(word: str) -> int:
+    if (number := int(word)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a number of rounds; give 1 or more")
+    return number
 
 
 def read_options(arguments: argparse.Namespace) -> Options:

@@ -39,7 +39,7 @@ class InferenceConfig(Section):
     backend: str = "local"
     """Engine: `local` (this process), `vllm` or `sglang` (servers: docs/servers.md), or a name of your own.
     `RayPPOTrainer` samples from the first three, the podcast recipe from `local`."""
-    base_url: list[str] = []
+    base_url: list[str] = Field(default_factory=list)
     """Servers that run already, `http://HOST:PORT` each, all of one model. Empty: one is started here."""
     served_model_name: str | None = None
     """The name that they serve the model under; null: `model.local_path`."""
@@ -47,7 +47,7 @@ class InferenceConfig(Section):
     """The environment variable that holds their key."""
     server_python: str | None = None
     """Interpreter of an environment that has vLLM or SGLang, for a server that is started here; null: this one."""
-    server_flags: list[str] = []
+    server_flags: list[str] = Field(default_factory=list)
     """Further words of its command line, e.g. `[--gpu-memory-utilization, "0.4"]`."""
     weights_path: str | None = None
     """Folder where weights are written for the servers, which must see it under the same path; null: a temporary one."""

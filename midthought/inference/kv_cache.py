@@ -186,27 +186,45 @@ def slot_attention(
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
+    """`attend` as transformers calls an attention: `[1, heads, T, head_dim]` in, `[1, T, heads, head_dim]` out, no weights."""
+    index: int = module.layer_idx  # type: ignore[assignment]
+    attended = attend(
+        slot_batch, index, query[0], key[0], value[0], scaling=scaling, window=sliding_window, softcap=softcap
+    )
+    return attended[None], None
+
+
+def attend(
+    slot_batch: SlotBatch,
+    index: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    scaling: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> torch.Tensor:
     """Attention over the slots. Query heads that share a key head are packed into its query axis: nothing is repeated.
 
     Args:
-        query: `[1, heads, T, head_dim]`; `key`, `value`: `[1, kv_heads, T, head_dim]`, the new tokens'.
+        index: the layer's.
+        query: `[heads, T, head_dim]`; `key`, `value`: `[kv_heads, T, head_dim]`, the new tokens'.
         softcap: logits become `softcap · tanh(logits / softcap)` (Gemma 2).
 
     Returns:
-        `[1, T, heads, head_dim]`, and None for the weights.
+        `[T, heads, head_dim]`.
     """
-    num_heads, head_dim = query.shape[1], query.shape[3]
-    num_kv_heads = key.shape[1]
-    num_repeats = num_heads // num_kv_heads
-    layer_index: int = module.layer_idx  # type: ignore[assignment]
-    slot_batch.cache.windows[layer_index] = sliding_window
-    keys, values = slot_batch.write(layer_index, key[0], value[0])
+    num_heads, _, head_dim = query.shape
+    num_kv_heads = key.shape[0]
+    slot_batch.cache.windows[index] = window
+    keys, values = slot_batch.write(index, key, value)
     num_singles = len(slot_batch.slots)
     attended: list[torch.Tensor] = []
     if num_singles:
-        rows = query[0, :, :num_singles].transpose(0, 1)
-        packed = slot_batch.spread(rows).reshape(-1, num_kv_heads, num_repeats, head_dim)
-        mask = slot_batch.mask_of_singles(sliding_window, query.dtype)
+        rows = query[:, :num_singles].transpose(0, 1)
+        packed = slot_batch.spread(rows).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        mask = slot_batch.mask_of_singles(window, query.dtype)
         its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
         if softcap is None:
             over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
@@ -214,11 +232,10 @@ def slot_attention(
             over = _attend_capped(packed, its_keys, its_values, mask, scaling, softcap)
         attended.append(slot_batch.collect(over).reshape(num_singles, num_heads, -1))
     for row in slot_batch.several:
-        over = _attend_several(
-            query[:, :, row.start : row.end], keys, values, slot_batch, row, scaling, sliding_window, softcap
-        )
-        attended.append(over.reshape(num_heads, row.end - row.start, -1).transpose(0, 1))
-    return torch.cat(attended)[None] if len(attended) > 1 else attended[0][None], None
+        new = query[None, :, row.start : row.end]
+        over = _attend_several(new, keys, values, slot_batch, row, scaling, window, softcap)
+        attended.append(over[0].transpose(0, 1))
+    return torch.cat(attended) if len(attended) > 1 else attended[0]
 
 
 def _attend_several(
@@ -238,7 +255,7 @@ def _attend_several(
     if softcap is not None:
         packed = query.reshape(1, keys.shape[1], -1, query.shape[3])
         mask = slot_batch.mask_of(row, window, query.dtype).repeat(num_repeats, 1)
-        return _attend_capped(packed, keys, values, mask, scaling, softcap)
+        return _attend_capped(packed, keys, values, mask, scaling, softcap).reshape(query.shape)
     on_cpu = query.device.type == "cpu"
     if not on_cpu:  # not every kernel there shares keys among heads
         keys, values = (each.repeat_interleave(num_repeats, 1) for each in (keys, values))

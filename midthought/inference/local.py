@@ -177,7 +177,9 @@ class LocalEngine:
     def open(self, episode: int) -> None:
         """Say that this episode will ask for samples; deterministic waves wait for it."""
         self._open.add(episode)
-        self._closed.discard(episode)
+        if episode in self._closed:  # another one of that number has ended, but no wave since
+            self._closed.discard(episode)
+            self._slots.release(episode)
 
     def close(self, episode: int) -> None:
         """The episode has ended; its slot is free again (in deterministic mode: at the end of the wave).
@@ -393,7 +395,7 @@ class LocalEngine:
             request.logprobs.append(logprob)
             self._end_where_due(request, token_id)
         if any(request.future.done() for request in requests):
-            self._running = [request for request in requests if not request.future.done()]
+            self._running = [request for request in self._running if not request.future.done()]
             self._is_settled = False
 
     def _end_where_due(self, request: _Request, token_id: int) -> None:

@@ -6,7 +6,6 @@ Knows token ids and slots, not episodes. The caller's model is shared: its tenso
 from __future__ import annotations
 
 import copy
-import functools
 import logging
 import os
 import sys
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from transformers import PreTrainedModel
 
+from midthought.inference.decoder import Decoder
 from midthought.inference.kv_cache import ATTENTION_NAME, Several, SlotBatch, SlotCache
 
 logger = logging.getLogger(__name__)
@@ -84,12 +83,13 @@ class CachedRunner:
 
     keeps_cache = True
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, decoder: Decoder | None = None) -> None:
+        """`decoder`: computes in the place of the model's own forward pass."""
         self.cache = SlotCache()
+        self._decoder = decoder
         self._max_num_slots = sys.maxsize
         self.model = model
         self.model.config._attn_implementation = ATTENTION_NAME
-        _fuse_norms(model)
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
@@ -100,21 +100,21 @@ class CachedRunner:
         slots: list[int] = []
         columns = [0] * len(rows)
         longer: list[int] = []
-        for number, (ids, num_cached, slot) in enumerate(rows):
-            if len(ids) - num_cached > 1:
+        for number, (own_ids, num_cached, slot) in enumerate(rows):
+            if len(own_ids) - num_cached > 1:
                 longer.append(number)
                 continue
             columns[number] = len(slots)
-            token_ids.append(ids[-1])
+            token_ids.append(own_ids[-1])
             positions.append(num_cached)
             slots.append(slot)
             lengths.add(num_cached + 1)
         several: list[Several] = []
         for number in longer:
-            ids, num_cached, slot = rows[number]
+            own_ids, num_cached, slot = rows[number]
             start = len(token_ids)
-            token_ids += ids[num_cached:]
-            positions += range(num_cached, len(ids))
+            token_ids += own_ids[num_cached:]
+            positions += range(num_cached, len(own_ids))
             columns[number] = len(token_ids) - 1
             several.append(Several(start, len(token_ids), slot, num_cached))
         self._reserve(max(row.slot for row in rows) + 1, max(length, *lengths, *(row.length for row in several), 1))
@@ -131,11 +131,14 @@ class CachedRunner:
             is_level=len(lengths) == 1,
             several=several,
         )
+        ids, last = torch.tensor(token_ids, device=device), torch.tensor(columns, device=device)
+        if self._decoder is not None:
+            return self._decoder(ids, flat_positions, batch, last)
         output = self.model(
-            input_ids=torch.tensor([token_ids], device=device),
+            input_ids=ids[None],
             position_ids=flat_positions[None],
             use_cache=False,
-            logits_to_keep=torch.tensor(columns, device=device),
+            logits_to_keep=last,
             slot_batch=batch,
         )
         return output.logits[0]
@@ -168,29 +171,6 @@ class CachedRunner:
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
         self.cache.reserve(max(source, target) + 1, num_tokens)
         self.cache.copy(source, target, num_tokens)
-
-
-@torch.no_grad()
-def _fuse_norms(model: PreTrainedModel) -> None:
-    """Compute RMS norms (arXiv 1910.07467) by torch's own operator, where that gives what the module gives, in fp32."""
-    for module in model.modules():
-        weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
-        if (
-            not type(module).__name__.endswith("RMSNorm")
-            or eps is None
-            or weight is None
-            or weight.dtype != torch.float32
-        ):
-            continue
-        fused = functools.partial(_rms_norm, module, eps)
-        tried = torch.linspace(-3, 5, 2 * len(weight), device=weight.device).reshape(1, 2, -1)
-        if torch.allclose(module(tried), fused(tried), rtol=1e-6, atol=1e-6):
-            module.forward = fused
-
-
-def _rms_norm(module: torch.nn.Module, eps: float, hidden: torch.Tensor) -> torch.Tensor:
-    weight: torch.Tensor = module.weight  # type: ignore[assignment]
-    return F.rms_norm(hidden, weight.shape, weight, eps)
 
 
 class RecomputingRunner:
@@ -248,11 +228,13 @@ def memory_bytes(device: torch.device) -> int:
 def make_runner(model: PreTrainedModel) -> Runner:
     """A cached runner where that gives what a plain forward gives, tried on the model itself; else the other, with a
     warning."""
-    plain, cached = RecomputingRunner(share_tensors(model)), CachedRunner(share_tensors(model))
-    reason = _why_not_cached(cached, plain)
-    cached.clear()
-    if reason is None:
-        return cached
+    plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
+    decoder = Decoder.of(twin)
+    for cached in (CachedRunner(twin, decoder=decoder), CachedRunner(twin)) if decoder else (CachedRunner(twin),):
+        reason = _why_not_cached(cached, plain)
+        cached.clear()
+        if reason is None:
+            return cached
     warnings.warn(
         f"{type(model).__name__}: the key/value cache cannot be kept across calls ({reason}); "
         "every step computes the whole sequence anew, which is slow but right",

@@ -151,6 +151,7 @@ class EpisodeStream:
             self._ready.append(group)
         for start in starts:
             task = asyncio.ensure_future(self._run(group, start))
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # whoever ends without `drop` makes no mistake
             self._running.add(task)
             task.add_done_callback(self._look_at)
 

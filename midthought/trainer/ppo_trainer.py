@@ -319,8 +319,10 @@ class RayPPOTrainer:
         save_model(merged_copy(self.learner.policy), self.tokenizer, path)
 
     def cleanup(self) -> None:
-        """Close the run folder, end a server that was started, and let go of models, optimizer and caches. `metrics_history` stays; what needs a model
-        raises TrainerClosedError from now on. Doing so again is fine."""
+        """Close the run folder, end a server that was started, and let go of models, optimizer and caches.
+
+        `metrics_history` stays; what needs a model raises TrainerClosedError from now on. Doing so again is fine.
+        """
         if self._keeping is not None:
             self._keeping.run.close()
         if self.source is not None:

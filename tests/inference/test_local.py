@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -409,6 +410,27 @@ def test_what_an_engine_did_before_does_not_change_a_deterministic_run() -> None
     ]
 
 
+def test_an_evaluation_before_it_does_not_change_a_deterministic_run() -> None:
+    """The same weights, and episodes that bear the same numbers."""
+    model = make_model()
+    head = prompt(20)
+
+    async def run(engine: LocalEngine, tails: Sequence[int]) -> list[Completion]:
+        async def episode(number: int) -> Completion:
+            completion = await engine.sample(number, [*head, tails[number]], Sampling(max_tokens=9, seed=number))
+            engine.close(number)
+            return completion
+
+        for number in range(len(tails)):
+            engine.open(number)
+        return await asyncio.gather(*(episode(number) for number in range(len(tails))))
+
+    used = LocalEngine(model, eos_token_ids=[], deterministic=True)
+    fresh = LocalEngine(model, eos_token_ids=[], deterministic=True)
+    asyncio.run(run(used, [1, 2, 3, 4, 5, 6]))
+    assert asyncio.run(run(used, [7, 8, 9, 10])) == asyncio.run(run(fresh, [7, 8, 9, 10]))
+
+
 def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone() -> None:
     engine = LocalEngine(make_model(), eos_token_ids=[])
 
@@ -575,3 +597,42 @@ def test_every_sequence_is_drawn_in_its_own_way() -> None:
     assert greedy.token_ids == top_one.token_ids == likeliest.token_ids
     assert top_one.sampled_logprobs == pytest.approx([0.0] * 20, abs=1e-6)
     assert len({*prompt(5), *never_twice.token_ids}) == len({*prompt(5)}) + 20
+
+
+# -- everything at once ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int) -> None:
+    """Episodes of several turns with common beginnings, on engines short of slots, of room in a pass, of memory."""
+    draw = random.Random(seed)
+    model = make_model()
+    engine = LocalEngine(
+        model,
+        eos_token_ids=[0, 1, 2],
+        max_num_seqs=draw.choice([2, 8, 64]),
+        max_batched_tokens=draw.choice([32, 200, 2048]),
+        max_cache_bytes=draw.choice([None, 20 * 64 * BYTES_PER_TOKEN]),
+        share_prefixes=seed % 3 > 0,
+        deterministic=seed % 2 > 0,
+    )
+    heads = [prompt(draw.randrange(5, 50), seed=number) for number in range(4)]
+
+    async def episode(number: int) -> None:
+        own = random.Random(f"{seed}-{number}")
+        ids = [*own.choice(heads), *prompt(own.randrange(1, 6), seed=number % 7)]
+        for _ in range(4):
+            sampling = Sampling(max_tokens=own.randrange(1, 15), temperature=own.choice([0.0, 1.0]), seed=number)
+            completion = await engine.sample(number, ids, sampling)
+            expected = rescore(model, ids, completion.token_ids)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+            ids = [*ids, *completion.token_ids, *prompt(own.randrange(1, 30), seed=own.randrange(5))]
+            await asyncio.sleep(0.01 * own.random())
+        engine.close(number)
+
+    async def run() -> None:
+        for number in range(30):
+            engine.open(number)
+        await asyncio.wait_for(asyncio.gather(*(episode(number) for number in range(30))), 60)
+
+    asyncio.run(run())

@@ -1,0 +1,122 @@
+"""The decoder over a model's own tensors gives what the model gives, and keeps away from models that were changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from midthought.inference.decoder import Decoder
+from midthought.inference.runner import CachedRunner, Row, make_runner, share_tensors
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "initializer_range": 0.3,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama, scaled positions": lambda: LlamaConfig(
+        **SIZES, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}
+    ),
+    "mistral": lambda: MistralConfig(**SIZES, sliding_window=7),
+    "qwen2": lambda: Qwen2Config(**SIZES),
+    "qwen2, windows": lambda: Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=6, max_window_layers=1),
+    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+}
+
+
+def make(config: Any) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_gives_the_logits_of_the_models_own_forward_pass(name: str) -> None:
+    model = make(CONFIGS[name]())
+    twin = share_tensors(model)
+    decoder = Decoder.of(twin)
+    assert decoder is not None
+    runner = CachedRunner(twin, decoder=decoder)
+    generator = torch.Generator().manual_seed(1)
+    sequences = [torch.randint(61, (length,), generator=generator).tolist() for length in (9, 30, 2, 17)]
+    num_cached = [0] * 4
+    for cuts in ((5, 20, 1, 17), (6, 21, 2, 17), (9, 30, 2, 17)):
+        rows = [
+            Row(ids[:cut], before, slot)
+            for slot, (ids, cut, before) in enumerate(zip(sequences, cuts, num_cached, strict=True))
+            if cut > before
+        ]
+        for row, ours in zip(rows, runner.forward(rows), strict=True):
+            with torch.no_grad():
+                theirs = model(torch.tensor([row.token_ids])).logits[0, -1]
+            assert torch.allclose(ours, theirs, atol=2e-5)
+        num_cached = list(cuts)
+    assert make_runner(model)._decoder is not None  # type: ignore[attr-defined]
+
+
+def test_weights_that_are_changed_in_place_are_seen() -> None:
+    model = make(CONFIGS["qwen3"]())
+    runner = make_runner(model)
+    row = Row([1, 2, 3], 0, 0)
+    before = runner.forward([row])
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.mul_(2.0)
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(runner.forward([row]), expected, atol=1e-5)
+    assert not torch.allclose(before, expected, atol=1e-2)
+
+
+def with_hook(model: Any) -> None:
+    model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def with_other_forward(model: Any) -> None:
+    attention = model.model.layers[2].self_attn
+    attention.forward = attention.forward
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(input)
+
+
+def with_other_layer(model: Any) -> None:
+    model.model.layers[1].self_attn.o_proj = Doubled(32, 32, bias=False)
+
+
+@pytest.mark.parametrize("change", [with_hook, with_other_forward, with_other_layer])
+def test_a_model_that_was_changed_keeps_its_own_forward_pass(change: Callable[[Any], None]) -> None:
+    model = make(CONFIGS["llama"]())
+    change(model)
+    assert Decoder.of(model) is None
+    row = Row([1, 2, 3], 0, 0)
+    with torch.no_grad():
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(make_runner(model).forward([row]), expected, atol=1e-4)
+
+
+def test_other_models_and_other_activations_are_left_to_themselves() -> None:
+    small = GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=2, bos_token_id=None, eos_token_id=None)
+    assert Decoder.of(make(small)) is None
+    assert Decoder.of(make(LlamaConfig(**SIZES, hidden_act="gelu"))) is None
+
+
+def test_a_decoder_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Decoder, "_turned", lambda self, flat, norm, cos, sin: flat.view(len(flat), -1, self._head_dim))
+    runner = make_runner(make(CONFIGS["llama"]()))
+    assert runner.keeps_cache and runner._decoder is None  # type: ignore[attr-defined]
