@@ -1,5 +1,6 @@
 # make demo   install, run the main job on the sample episodes, end with figures and a report
-# make test   install, then lint, type check and tests; make test-all: the slow ones as well, verl and TRL as oracles
+# make test   install, then lint, type check and tests; make test-all: the slow ones as well, verl and TRL as oracles,
+#             and a real vLLM where MIDTHOUGHT_VLLM_PYTHON names the interpreter of an environment that has it
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -18,7 +19,7 @@ test: $(VENV)/.ready-dev lint
 
 test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles lint
 	$(BIN)/pytest
-	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py
+	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/benchmarks
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

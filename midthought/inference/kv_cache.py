@@ -226,10 +226,11 @@ def attend(
         packed = slot_batch.spread(rows).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
         mask = slot_batch.mask_of_singles(window, query.dtype)
         its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
-        if softcap is None:
-            over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
+        shares_keys = packed.shape[2] > 1 and packed.device.type == "cpu" and packed.dtype == torch.float32
+        if softcap is not None or shares_keys:
+            over = _attend_in_steps(packed, its_keys, its_values, mask, scaling, softcap)
         else:
-            over = _attend_capped(packed, its_keys, its_values, mask, scaling, softcap)
+            over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
         attended.append(slot_batch.collect(over).reshape(num_singles, num_heads, -1))
     for row in slot_batch.several:
         new = query[None, :, row.start : row.end]
@@ -255,7 +256,7 @@ def _attend_several(
     if softcap is not None:
         packed = query.reshape(1, keys.shape[1], -1, query.shape[3])
         mask = slot_batch.mask_of(row, window, query.dtype).repeat(num_repeats, 1)
-        return _attend_capped(packed, keys, values, mask, scaling, softcap).reshape(query.shape)
+        return _attend_in_steps(packed, keys, values, mask, scaling, softcap).reshape(query.shape)
     on_cpu = query.device.type == "cpu"
     if not on_cpu:  # not every kernel there shares keys among heads
         keys, values = (each.repeat_interleave(num_repeats, 1) for each in (keys, values))
@@ -267,17 +268,20 @@ def _attend_several(
     return attend(query, keys, values, attn_mask=slot_batch.mask_of(row, window, query.dtype))
 
 
-def _attend_capped(
+def _attend_in_steps(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     mask: torch.Tensor | None,
     scaling: float | None,
-    softcap: float,
+    softcap: float | None,
 ) -> torch.Tensor:
-    """Attention in plain steps, with soft-capped scores."""
+    """Attention in plain steps: for soft-capped scores, and where few queries share keys in fp32 on a CPU, where it is the
+    faster way."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = torch.tanh(query @ keys.transpose(2, 3) * (scale / softcap)) * softcap
+    scores = (query * scale) @ keys.transpose(2, 3)
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
         scores += mask
     return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values

@@ -19,7 +19,6 @@ from midthought.recipes.podcast.demonstrations import (
     Demonstrator,
     Habits,
     corpus,
-    messages,
 )
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.types import SpanKind, ToolOutcome
@@ -205,7 +204,7 @@ def test_a_batch_holds_about_as_many_tokens_as_asked_for(make):
 def test_the_prompt_is_the_one_that_an_episode_of_the_same_task_begins_with(make, renderer):
     for trajectory in write(make(instruction="Think, then answer."), 5):
         prompt = trajectory.token_ids[: trajectory.spans[0].end]
-        assert prompt == renderer.prompt(messages(trajectory.task, "Think, then answer."))
+        assert prompt == renderer.prompt(trajectory.task.messages("Think, then answer."))
         assert "Think, then answer." in renderer.decode(prompt)
 
 
