@@ -82,8 +82,8 @@ from .inference.engines import (
     ScriptedInferenceEngine as ScriptedInferenceEngine,
     create_inference_engine as create_inference_engine,
 )
-from .inference.vllm import VLLMInferenceEngine as VLLMInferenceEngine
-from .inference.sglang import SGLangInferenceEngine as SGLangInferenceEngine
+from .inference.servers.vllm import VLLMInferenceEngine as VLLMInferenceEngine
+from .inference.servers.sglang import SGLangInferenceEngine as SGLangInferenceEngine
 from .inference.multi_turn import MultiTurnInferenceEngine as MultiTurnInferenceEngine
 from .inference.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead

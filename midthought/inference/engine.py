@@ -65,3 +65,11 @@ class Engine(Protocol):
     def close(self, episode: int) -> None:
         """The episode has ended; give its room back."""
         ...
+
+
+class TrainedEngine(Engine, Protocol):
+    """An engine whose weights follow a learner."""
+
+    def update_weights(self) -> None:
+        """The learner has changed the policy: sample from the new one from now on, and count `policy_version` up."""
+        ...

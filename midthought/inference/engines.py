@@ -11,8 +11,8 @@ from midthought.errors import SettingsError, near_names
 from midthought.inference.byte_tokenizer import byte_tokenizer
 from midthought.inference.generation import BaseInferenceEngine
 from midthought.inference.scripted import Script, ScriptedEngine
-from midthought.inference.sglang import SGLangInferenceEngine
-from midthought.inference.vllm import VLLMInferenceEngine
+from midthought.inference.servers.sglang import SGLangInferenceEngine
+from midthought.inference.servers.vllm import VLLMInferenceEngine
 from midthought.pretrained import load_model, load_tokenizer
 from midthought.text import Renderer
 

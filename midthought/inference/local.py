@@ -10,13 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling, Stopper
+from midthought.inference.request import EngineStats, Request
 from midthought.inference.runner import Row, Runner, make_runner, memory_bytes, shares_tensors
 from midthought.inference.sampling import counter_uniforms, draw_tokens
 from midthought.inference.slots import Slots, num_common
@@ -29,61 +29,7 @@ MIN_SHARED_TOKENS = 16
 MAX_DEFERRED = 2
 """Passes that a request waits for others at most."""
 
-MAX_COMING = 256
-"""Room in the cache is made for so many tokens ahead."""
-
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class EngineStats:
-    """What the engine has done since it was made."""
-
-    num_prefilled_tokens: int = 0
-    """Tokens of prompts, results and replies that were computed (again, where a cache was lost)."""
-    num_reused_tokens: int = 0
-    """Tokens that a request brought along and that stood in its slot already."""
-    num_shared_tokens: int = 0
-    """Tokens that were copied from the slot of another sequence that begins alike."""
-    num_sampled_tokens: int = 0
-    num_forward_passes: int = 0
-    num_evicted: int = 0
-    """Waiting episodes whose cached tokens were given up because slots were short."""
-    num_relaid: int = 0
-    """Times that the cache was laid out anew, for fewer but longer sequences, because memory was short."""
-    seconds: float = 0.0
-    """Spent in forward passes, sampling and scheduling; waiting for tools does not count."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """One call of `sample` on its way."""
-
-    episode: int
-    token_ids: list[int]
-    num_given: int
-    max_tokens: int
-    sampling: Sampling
-    stopper: Stopper | None
-    future: asyncio.Future[Completion]
-    num_cached: int = 0
-    """How many of `token_ids` stand in the cache; counts while the request is running."""
-    num_deferred: int = 0
-    """How often it has waited for another one to compute the tokens that both begin with."""
-    logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def num_coming(self) -> int:
-        """Tokens that it may still sample, as far as room is made for them ahead."""
-        return min(self.max_tokens - len(self.logprobs), MAX_COMING)
-
-    def finish_after(self, token_id: int, eos_token_ids: frozenset[int]) -> Finish | None:
-        """Why sampling ends with this token, the last of `token_ids`; None where it goes on."""
-        if token_id in eos_token_ids:
-            return Finish.END
-        if self.stopper is not None and self.stopper.feed(token_id):
-            return Finish.CALL
-        return Finish.LENGTH if len(self.logprobs) >= self.max_tokens else None
 
 
 class LocalEngine:
@@ -137,9 +83,9 @@ class LocalEngine:
         self._length = 0
         """Tokens of a sequence that the cache has been laid out for."""
         self._is_settled = False
-        self._waiting: list[_Request] = []
-        self._running: list[_Request] = []
-        self._wave: list[_Request] = []
+        self._waiting: list[Request] = []
+        self._running: list[Request] = []
+        self._wave: list[Request] = []
         self._open: set[int] = set()
         self._admitted: set[int] = set()
         self._closed: set[int] = set()
@@ -165,7 +111,7 @@ class LocalEngine:
             )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
-        request = _Request(episode, list(token_ids), len(token_ids), max_tokens, sampling, stopper, future)
+        request = Request(episode, list(token_ids), len(token_ids), max_tokens, sampling, stopper, future)
         self._wake(loop)
         self._waiting.append(request)
         try:
@@ -318,14 +264,14 @@ class LocalEngine:
         self._wave[:0] = self._running
         self._running.clear()
 
-    def _take_prefill(self) -> tuple[list[_Request], bool]:
+    def _take_prefill(self) -> tuple[list[Request], bool]:
         """The next requests of the wave that get a slot and fit into the pass, slot owners first; whether it is full."""
         if not self._wave:
             return [], False
         now = time.monotonic()
         patience = 0.0 if self.deterministic or not self._running else EVICTION_PATIENCE_SECONDS
         busy = {request.episode for request in (*self._running, *self._wave) if request.episode in self._slots}
-        taken: list[_Request] = []
+        taken: list[Request] = []
         is_full = False
         room = self._max_batched_tokens - len(self._running)
         for request in sorted(self._wave, key=lambda request: request.episode not in self._slots):
@@ -346,7 +292,7 @@ class LocalEngine:
         self._wave = [request for request in self._wave if request not in taken]
         return taken, is_full
 
-    def _find_cached(self, request: _Request, taken: Sequence[_Request]) -> bool:
+    def _find_cached(self, request: Request, taken: Sequence[Request]) -> bool:
         """Set `num_cached`, after copying what another slot holds. False where it pays to wait for one that was just taken."""
         own = request.num_cached = self._slots.num_cached(request.episode, request.token_ids)
         if not self._share_prefixes:
@@ -370,7 +316,7 @@ class LocalEngine:
         self.stats.num_reused_tokens += own
         return True
 
-    def _forward(self, requests: list[_Request]) -> None:
+    def _forward(self, requests: list[Request]) -> None:
         """One forward pass and one more token for each of the requests. Where memory runs out, half of it is used anew."""
         rows = [Row(request.token_ids, request.num_cached, self._slots.slot(request.episode)) for request in requests]
         try:
@@ -398,7 +344,7 @@ class LocalEngine:
             self._running = [request for request in self._running if not request.future.done()]
             self._is_settled = False
 
-    def _end_where_due(self, request: _Request, token_id: int) -> None:
+    def _end_where_due(self, request: Request, token_id: int) -> None:
         """Hand the completion over where this token was the last; a stopper that raises fails its own request only."""
         if request.future.done():
             return
@@ -432,7 +378,7 @@ class LocalEngine:
                 failure.__cause__ = error
                 request.future.set_exception(failure)
 
-    def _forget(self, request: _Request) -> None:
+    def _forget(self, request: Request) -> None:
         """The caller no longer waits (cancelled)."""
         for queue in (self._waiting, self._wave, self._running):
             if request in queue:

@@ -1,4 +1,4 @@
-"""Trajectories from this process: the local engine, driven by the rollout loop. A source for the training loop."""
+"""Trajectories from an engine, driven by the rollout loop in this process. A source for the training loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.inference.local import LocalEngine
+from midthought.inference.engine import TrainedEngine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeStart, RolloutParts, run_episodes
 from midthought.inference.stream import EpisodeStream, seed_of
@@ -27,7 +27,7 @@ class LocalSource:
     def __init__(
         self,
         parts: RolloutParts,
-        engine: LocalEngine,
+        engine: TrainedEngine,
         *,
         seed: int,
         stream: EpisodeStream | None = None,

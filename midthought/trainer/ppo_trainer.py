@@ -16,8 +16,8 @@ from midthought.config import ConfigStore
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.inference.private_loop import PrivateLoop
-from midthought.inference.server_training import check_backend
-from midthought.inference.weight_sync import SyncedServers
+from midthought.inference.servers.training import check_backend
+from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.learning.adapters import merged_copy
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.harvest import Harvest

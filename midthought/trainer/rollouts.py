@@ -12,10 +12,10 @@ from midthought.errors import SettingsError
 from midthought.inference.local import LocalEngine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
-from midthought.inference.server_training import serve_policy
+from midthought.inference.servers.training import serve_policy
+from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.inference.source import LocalSource
 from midthought.inference.stream import EpisodeStream
-from midthought.inference.weight_sync import SyncedServers
 from midthought.text import Renderer
 from midthought.tools.notations import Notation
 from midthought.tools.notations.find import find_notation
@@ -111,4 +111,4 @@ def make_source(
         settings=RolloutSettings.from_config(inference),
     )
     stream = None if loop is None else EpisodeStream.from_config(parts, loop, inference, seed=seed)
-    return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)  # type: ignore[arg-type]
+    return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.errors import EngineError, ModelPathError, SettingsError
-from midthought.inference.engine_command import run_in_foreground
+from midthought.inference.servers.command import run_in_foreground
 
 pytest.importorskip("httpx")
 
@@ -114,7 +114,7 @@ def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path: Path) 
         "time.sleep(600)\n"
     )
     ours = (
-        "import os, sys; from midthought.inference.engine_command import run_in_foreground; "
+        "import os, sys; from midthought.inference.servers.command import run_in_foreground; "
         f"sys.exit(run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ)))"
     )
     process = subprocess.Popen([sys.executable, "-c", ours], env=dict(os.environ))

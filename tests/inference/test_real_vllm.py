@@ -17,10 +17,10 @@ from midthought import RayPPOTrainer, create_default_config
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling
 from midthought.inference.local import LocalEngine
-from midthought.inference.server_dialect import ServerOptions
-from midthought.inference.server_launch import start_server
-from midthought.inference.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
-from midthought.inference.weight_sync import SyncedServers
+from midthought.inference.servers.dialect import ServerOptions
+from midthought.inference.servers.launch import start_server
+from midthought.inference.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
+from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.pretrained import save_model
 from midthought.text import Renderer
 
@@ -177,7 +177,7 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
         assert engine.policy_version == 1
         engine.shutdown()
         monkeypatch.setattr(
-            "midthought.inference.weight_sync.write_model", lambda model, path: model.save_pretrained(path)
+            "midthought.inference.servers.weight_sync.write_model", lambda model, path: model.save_pretrained(path)
         )
         with pytest.raises(EngineError, match="tied to its embedding"):
             synced()

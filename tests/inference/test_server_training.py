@@ -11,7 +11,7 @@ from test_weight_sync import load
 
 from midthought import RayPPOTrainer, create_default_config
 from midthought.errors import EngineError, SettingsError
-from midthought.inference.server_connection import Patience
+from midthought.inference.servers.connection import Patience
 from midthought.types import StopReason
 
 pytest.importorskip("httpx")
@@ -69,7 +69,7 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_e
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     impatient = functools.partial(Patience, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=5)
-    monkeypatch.setattr("midthought.inference.servers.Patience", impatient)
+    monkeypatch.setattr("midthought.inference.servers.engine.Patience", impatient)
     with FakeServer(load=load, logits=knowing_nothing) as survivor:
         with FakeServer(load=load, logits=knowing_nothing) as victim:
             trainer = trainer_for(victim, survivor)

@@ -19,16 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.inference.endpoints import Endpoints
 from midthought.inference.engine import Engine, Sampling
 from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.inference.scripted import ScriptedEngine
-from midthought.inference.server_connection import Patience
-from midthought.inference.server_process import ServerProcess, free_port
-from midthought.inference.server_streams import Chunk, Draft, EventSplitter, Interrupted, take_events
-from midthought.inference.servers import ServerEngine
-from midthought.inference.sglang import SGLangEngine
-from midthought.inference.vllm import VLLMEngine
+from midthought.inference.servers.connection import Patience
+from midthought.inference.servers.endpoints import Endpoints
+from midthought.inference.servers.engine import ServerEngine
+from midthought.inference.servers.process import ServerProcess, free_port
+from midthought.inference.servers.sglang import SGLangEngine
+from midthought.inference.servers.streams import Chunk, Draft, EventSplitter, Interrupted, take_events
+from midthought.inference.servers.vllm import VLLMEngine
 from midthought.text import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.notations.in_thought import InThoughtNotation
@@ -157,7 +157,7 @@ def test_what_arrives_together_with_the_end_is_counted_as_cut_up_to_where_it_can
 
 
 def test_a_line_without_an_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midthought.inference.server_streams.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("midthought.inference.servers.streams.MAX_LINE_BYTES", 1000)
     splitter = EventSplitter()
     assert splitter.feed(b"data: " + b"x" * 990) == []
     assert splitter.is_in_line
@@ -658,7 +658,7 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words() 
 
 
 def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midthought.inference.server_process._END_SECONDS", 0.2)
+    monkeypatch.setattr("midthought.inference.servers.process._END_SECONDS", 0.2)
     stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     server = ServerProcess([sys.executable, "-c", stubborn], free_port())
     asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))

@@ -14,9 +14,9 @@ from fake_server import FakeServer
 from midthought.errors import EngineError, MissingExtraError
 from midthought.inference.engine import Sampling
 from midthought.inference.engines import BACKENDS, create_inference_engine
-from midthought.inference.server_connection import Patience
-from midthought.inference.server_streams import Interrupted
-from midthought.inference.sglang import SGLangDialect, SGLangEngine, SGLangInferenceEngine
+from midthought.inference.servers.connection import Patience
+from midthought.inference.servers.sglang import SGLangDialect, SGLangEngine, SGLangInferenceEngine
+from midthought.inference.servers.streams import Interrupted
 from midthought.text import Renderer
 from midthought.types import Completion, Finish
 

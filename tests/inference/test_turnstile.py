@@ -241,8 +241,8 @@ def test_it_has_the_engines_version_and_ends_of_sequence():
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_what_a_server_streams_is_interrupted_too_and_goes_on_from_the_same_token(kind):
     pytest.importorskip("httpx")
-    from midthought.inference.sglang import SGLangEngine
-    from midthought.inference.vllm import VLLMEngine
+    from midthought.inference.servers.sglang import SGLangEngine
+    from midthought.inference.servers.vllm import VLLMEngine
 
     async def scenario(server):
         made = {"vllm": VLLMEngine, "sglang": SGLangEngine}[kind]

@@ -15,10 +15,10 @@ from fake_server import FakeServer, hashed
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.inference.engine import Sampling
 from midthought.inference.engines import BACKENDS, create_inference_engine
-from midthought.inference.server_connection import Patience
-from midthought.inference.server_launch import start_server
-from midthought.inference.server_process import free_port
-from midthought.inference.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
+from midthought.inference.servers.connection import Patience
+from midthought.inference.servers.launch import start_server
+from midthought.inference.servers.process import free_port
+from midthought.inference.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
 from midthought.text import Renderer
 from midthought.types import Completion, Finish
 

@@ -19,14 +19,14 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling
-from midthought.inference.gate import Gate
-from midthought.inference.server_connection import Patience
-from midthought.inference.server_process import free_port
-from midthought.inference.servers import ServerEngine
-from midthought.inference.sglang import SGLangEngine
-from midthought.inference.vllm import VLLMEngine
-from midthought.inference.weight_folder import write_model
-from midthought.inference.weight_sync import SyncedServers, out_of_order
+from midthought.inference.servers.connection import Patience
+from midthought.inference.servers.engine import ServerEngine
+from midthought.inference.servers.gate import Gate
+from midthought.inference.servers.process import free_port
+from midthought.inference.servers.sglang import SGLangEngine
+from midthought.inference.servers.vllm import VLLMEngine
+from midthought.inference.servers.weight_folder import write_model
+from midthought.inference.servers.weight_sync import SyncedServers, out_of_order
 from midthought.types import Completion
 
 pytest.importorskip("httpx")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from midthought.errors import SettingsError
-from midthought.inference.server_connection import is_loopback
-from midthought.inference.server_dialect import Dialect, ServerOptions
-from midthought.inference.server_process import ServerProcess, free_port, interpreter_with
+from midthought.inference.servers.connection import is_loopback
+from midthought.inference.servers.dialect import Dialect, ServerOptions
+from midthought.inference.servers.process import ServerProcess, free_port, interpreter_with
 
 
 @dataclass(frozen=True, slots=True)

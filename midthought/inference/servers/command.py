@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 from midthought.errors import EngineError, ModelPathError, SettingsError, near_names
-from midthought.inference.server_dialect import ServerOptions
-from midthought.inference.server_launch import plan_launch
-from midthought.inference.server_training import SERVER_ENGINES
+from midthought.inference.servers.dialect import ServerOptions
+from midthought.inference.servers.launch import plan_launch
+from midthought.inference.servers.training import SERVER_ENGINES
 
 
 def serve(
@@ -83,7 +83,7 @@ def _untied(model: str, untie_into: Path | None, tell: Callable[[str], None], *,
     beside = folder.with_name(f"{folder.name}-untied") if folder.is_dir() else Path(f"{folder.name}-untied")
     target = untie_into or beside
     if not (target / "config.json").is_file() and not only_named:
-        from midthought.inference.weight_folder import write_model
+        from midthought.inference.servers.weight_folder import write_model
         from midthought.pretrained import load_model, load_tokenizer
 
         tell(f"# {model} has tied embeddings: writing a copy without the tie to {target}")

@@ -11,14 +11,14 @@ from typing import Any
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling
-from midthought.inference.server_dialect import Post, ServerOptions
-from midthought.inference.server_generation import ServerInferenceEngine
-from midthought.inference.server_streams import Chunk, Interrupted
-from midthought.inference.servers import ServerEngine
+from midthought.inference.servers.dialect import Post, ServerOptions
+from midthought.inference.servers.engine import ServerEngine
+from midthought.inference.servers.generation import ServerInferenceEngine
+from midthought.inference.servers.streams import Chunk, Interrupted
 
 
 class SGLangDialect:
-    """`/generate` with `input_ids`. Implements `midthought.inference.server_dialect.Dialect`.
+    """`/generate` with `input_ids`. Implements `midthought.inference.servers.dialect.Dialect`.
 
     Its own end-of-sequence tokens cannot be switched off alone: where it stops at one that is none of ours, the engine
     asks it to go on. Log-probabilities take the temperature into account, but not `top_p` (the model alone, where the

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from midthought.inference.generation import BaseInferenceEngine
-from midthought.inference.server_connection import Patience, require_httpx
-from midthought.inference.server_dialect import ServerOptions
-from midthought.inference.server_launch import start_server
-from midthought.inference.server_process import ServerProcess
-from midthought.inference.servers import ServerEngine
+from midthought.inference.servers.connection import Patience, require_httpx
+from midthought.inference.servers.dialect import ServerOptions
+from midthought.inference.servers.engine import ServerEngine
+from midthought.inference.servers.launch import start_server
+from midthought.inference.servers.process import ServerProcess
 from midthought.pretrained import load_tokenizer
 from midthought.text import Renderer
 

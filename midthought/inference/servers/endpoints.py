@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from midthought.errors import SettingsError
 from midthought.inference.engine import Sampling
-from midthought.inference.publication import Publication
+from midthought.inference.servers.publication import Publication
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from midthought.inference.engine import Sampling, Stopper
 from midthought.inference.private_loop import PrivateLoop
-from midthought.inference.publication import Proof, Publication
-from midthought.inference.server_process import ServerProcess
-from midthought.inference.servers import ServerEngine
-from midthought.inference.weight_folder import has_adapters, is_tied, write_adapters, write_model
+from midthought.inference.servers.engine import ServerEngine
+from midthought.inference.servers.process import ServerProcess
+from midthought.inference.servers.publication import Proof, Publication
+from midthought.inference.servers.weight_folder import has_adapters, is_tied, write_adapters, write_model
 from midthought.types import Completion
 
 _NUM_BEGINNINGS = 8

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midthought.errors import SettingsError
-from midthought.inference.endpoints import Endpoint, Recording
 from midthought.inference.engine import Sampling
-from midthought.inference.server_streams import Interrupted, refusal
+from midthought.inference.servers.endpoints import Endpoint, Recording
+from midthought.inference.servers.streams import Interrupted, refusal
 
 if TYPE_CHECKING:
     import httpx

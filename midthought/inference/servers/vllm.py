@@ -11,10 +11,10 @@ from typing import Any
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling
-from midthought.inference.server_dialect import Post, ServerOptions
-from midthought.inference.server_generation import ServerInferenceEngine
-from midthought.inference.server_streams import Chunk, Interrupted
-from midthought.inference.servers import ServerEngine
+from midthought.inference.servers.dialect import Post, ServerOptions
+from midthought.inference.servers.engine import ServerEngine
+from midthought.inference.servers.generation import ServerInferenceEngine
+from midthought.inference.servers.streams import Chunk, Interrupted
 
 _MINUS_INFINITY = -9999.0
 """What vLLM writes for it."""
@@ -23,7 +23,7 @@ _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class VLLMDialect:
-    """`/v1/completions` with token ids in and out. Implements `midthought.inference.server_dialect.Dialect`.
+    """`/v1/completions` with token ids in and out. Implements `midthought.inference.servers.dialect.Dialect`.
 
     The server is told to ignore its own end-of-sequence tokens and to stop at ours, which it lists like any other token.
     vLLM records log-probabilities of the model alone (`--logprobs-mode raw_logprobs`, the default) or of the

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.inference.endpoints import Endpoint
-from midthought.inference.server_streams import Interrupted, refusal, words
+from midthought.inference.servers.endpoints import Endpoint
+from midthought.inference.servers.streams import Interrupted, refusal, words
 
 if TYPE_CHECKING:
     import httpx

@@ -12,16 +12,16 @@ from typing import Any
 
 from midthought.config import InferenceConfig
 from midthought.errors import SettingsError
-from midthought.inference.server_connection import require_httpx
-from midthought.inference.server_dialect import ServerOptions
-from midthought.inference.server_generation import probe_text
-from midthought.inference.server_launch import start_server
-from midthought.inference.server_process import ServerProcess
-from midthought.inference.servers import ServerEngine
-from midthought.inference.sglang import SGLangEngine
-from midthought.inference.vllm import VLLMEngine
-from midthought.inference.weight_folder import has_adapters, write_model
-from midthought.inference.weight_sync import SyncedServers
+from midthought.inference.servers.connection import require_httpx
+from midthought.inference.servers.dialect import ServerOptions
+from midthought.inference.servers.engine import ServerEngine
+from midthought.inference.servers.generation import probe_text
+from midthought.inference.servers.launch import start_server
+from midthought.inference.servers.process import ServerProcess
+from midthought.inference.servers.sglang import SGLangEngine
+from midthought.inference.servers.vllm import VLLMEngine
+from midthought.inference.servers.weight_folder import has_adapters, write_model
+from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.text import Renderer
 
 SERVER_ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from midthought.inference.engine import Sampling
-from midthought.inference.server_streams import Chunk
+from midthought.inference.servers.streams import Chunk
 
 Post = Callable[[str, Any], Awaitable[dict[str, Any] | None]]
 """(path, JSON body or None) -> the answer, None where the server has no such route; EngineError where it refuses."""

@@ -17,14 +17,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from midthought.errors import EngineError, SettingsError
-from midthought.inference.endpoints import Endpoint, Endpoints, Recording
 from midthought.inference.engine import Sampling, Stopper
-from midthought.inference.gate import Gate
-from midthought.inference.publication import Publication
-from midthought.inference.server_checks import compare_tokenizers, find_model, try_recording, warn_of_recording
-from midthought.inference.server_connection import Connections, Patience, Session, named, require_httpx
-from midthought.inference.server_dialect import Dialect
-from midthought.inference.server_streams import Draft, EventSplitter, Interrupted, refusal, take_events
+from midthought.inference.servers.checks import compare_tokenizers, find_model, try_recording, warn_of_recording
+from midthought.inference.servers.connection import Connections, Patience, Session, named, require_httpx
+from midthought.inference.servers.dialect import Dialect
+from midthought.inference.servers.endpoints import Endpoint, Endpoints, Recording
+from midthought.inference.servers.gate import Gate
+from midthought.inference.servers.publication import Publication
+from midthought.inference.servers.streams import Draft, EventSplitter, Interrupted, refusal, take_events
 from midthought.types import Completion, Finish
 
 
