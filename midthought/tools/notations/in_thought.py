@@ -6,6 +6,7 @@ Knows nothing of tokens (text comes in pieces, however it was split) nor of whic
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -117,6 +118,8 @@ class InThoughtScanner:
         self._tags = {notation.think_open: True, notation.think_close: False}
         self._tag_ends = {tag[-1] for tag in self._tags}
         self._tail_length = max(len(tag) for tag in self._tags)
+        self._may_matter = re.compile(f"[\n`#{re.escape(''.join(sorted(self._tag_ends)))}]").search
+        """Finds what a call, a tag or quoted text may begin or end with."""
         self._calls_everywhere = notation.layout == "between"
         self._finished: list[ParsedAction] = []
         self._reset()
@@ -136,6 +139,9 @@ class InThoughtScanner:
 
     def feed(self, piece: str) -> bool:
         """Take the next piece; True where a call ended inside it."""
+        if self._stage is _Stage.NONE and not self._may_matter(piece) and self._quoting.skip(piece):
+            self._tail = (self._tail + piece)[-self._tail_length :]
+            return False
         num_finished = len(self._finished)
         for character in piece:
             self._step(character)

@@ -62,6 +62,15 @@ class QuotingTracker:
         self._advance(character)
         return bool(self._fence) or self._in_result or self._stage is _Stage.INFO or self._span > 0
 
+    def skip(self, text: str) -> bool:
+        """Take a text without line ends and backticks at once, where a line has come so far that these alone count; False,
+        and nothing taken, elsewhere."""
+        if self._stage is not _Stage.REST or self._run:
+            return False
+        if self._is_blank:
+            self._is_blank = not text or text.isspace()
+        return True
+
     def _advance(self, character: str) -> None:
         if self._stage is _Stage.INDENT:
             self._leave_indent(character)
