@@ -23,6 +23,8 @@ _ACTION_LABEL = re.compile(r"[\s*#]*action[ \t]*\d*[ \t*]*", re.IGNORECASE)
 _INPUT_LABEL = re.compile(rf"[\s*#]*{_INPUT}", re.IGNORECASE)
 _INPUT_AT_END = re.compile(rf"(?:^|[\s*#`]){_INPUT}$", re.IGNORECASE)
 _OBSERVATION_LABEL = re.compile(r"[\s*#]*observation[ \t]*\d*[ \t*]*", re.IGNORECASE)
+_PLAIN = re.compile(r"[^\n`:]*")
+"""A piece that neither ends a line or a label nor quotes."""
 _MAX_LABEL = 40
 """Characters before a line's first colon; with more it is prose."""
 _MAX_HEAD = 200
@@ -137,10 +139,24 @@ class ReActScanner:
 
     def feed(self, piece: str) -> bool:
         """Take the next piece; True where a call ended inside it."""
+        if self._thought.may_skip(piece) and (self._thought.in_thought or self._skip(piece)):
+            return False
         num_finished = len(self._finished)
         for character in piece:
             self._step(character)
         return len(self._finished) > num_finished
+
+    def _skip(self, piece: str) -> bool:
+        """Take a piece at once where no call is under way and nothing in it may begin one; else False."""
+        is_plain = self._stage is _Stage.NONE and not self._num_to_unwrap and _PLAIN.fullmatch(piece)
+        if not is_plain or not self._quoting.skip(piece):
+            return False
+        self._line_is_blank = self._line_is_blank and (not piece or piece.isspace())
+        if self._label is not None:
+            self._label.extend(piece)
+            if len(self._label) > _MAX_LABEL:
+                self._label = None
+        return True
 
     def take(self) -> list[ParsedAction]:
         """The calls that ended since the last `take`."""

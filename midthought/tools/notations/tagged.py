@@ -41,6 +41,10 @@ class TagScanner:
 
     def feed(self, piece: str) -> bool:
         """Take the next piece; never a reason to stop."""
+        if self._thought.may_skip(piece) and (self._thought.in_thought or self._tags.may_skip(piece)):
+            if self._block is not None:
+                self._block.append(piece)
+            return False
         for character in piece:
             self._step(character)
         return False

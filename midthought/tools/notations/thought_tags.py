@@ -31,6 +31,10 @@ class TagTracker:
         tag, self._begun = self._begun, ""
         return tag
 
+    def may_skip(self, text: str) -> bool:
+        """Whether nothing is to be taken of a text, for no tag begins or ends in it."""
+        return not self._begun and self._first_characters.isdisjoint(text)
+
     def forget(self) -> None:
         """Other text stands in between: a tag that has only begun is none."""
         self._begun = ""
@@ -51,6 +55,10 @@ class ThoughtTracker:
             return False
         self.in_thought = tag == self._opening
         return True
+
+    def may_skip(self, text: str) -> bool:
+        """Whether nothing is to be taken of a text, for no tag begins or ends in it."""
+        return self._tags.may_skip(text)
 
     def forget(self) -> None:
         """Other text stands in between: a tag that has only begun is none. The thought goes on."""
