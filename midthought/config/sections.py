@@ -38,7 +38,7 @@ class InferenceConfig(Section):
 
     backend: str = "local"
     """Engine: `local` (this process), `vllm` or `sglang` (servers: docs/servers.md), or a name of your own.
-    `RayPPOTrainer` samples from the first three, the podcast recipe from `local`."""
+    Training samples from the first three."""
     base_url: list[str] = Field(default_factory=list)
     """Servers that run already, `http://HOST:PORT` each, all of one model. Empty: one is started here."""
     served_model_name: str | None = None

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from midthought.errors import SettingsError
 from midthought.inference.engine import TrainedEngine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeStart, RolloutParts, run_episodes
@@ -32,12 +31,15 @@ class LocalSource:
         seed: int,
         stream: EpisodeStream | None = None,
         loop: PrivateLoop | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
+        """`on_close`: ends what the engine started."""
         self.parts = parts
         self.stream = stream
         self._engine = engine
         self._seed = seed
         self._loop = loop
+        self._on_close = on_close
 
     @property
     def policy_version(self) -> int:
@@ -77,11 +79,13 @@ class LocalSource:
         self._engine.update_weights()
 
     def close(self) -> None:
-        """Drop what the stream holds, and end its loop. Without a stream there is nothing to do."""
+        """Drop what the stream holds, end its loop and what the engine started, where there is anything of the kind."""
         if self.stream is not None:
             self.stream.drop()
         if self._loop is not None:
             self._loop.close()
+        if self._on_close is not None:
+            self._on_close()
 
     def _at(self, temperature: float) -> RolloutParts:
         settings = dataclasses.replace(self.parts.settings, temperature=temperature, top_p=1.0)
@@ -117,12 +121,3 @@ def _wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajector
         return loop.run(episodes)
     finally:
         loop.close()
-
-
-def require_local(backend: str) -> None:
-    """Raise SettingsError for an engine that training cannot sample from: it must hold the weights that are trained."""
-    if backend != "local":
-        raise SettingsError(
-            f"inference.backend={backend!r}: training samples from the weights that it changes, which only 'local' holds; "
-            "set inference.backend to 'local', or generate with create_inference_engine"
-        )

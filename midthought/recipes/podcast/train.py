@@ -13,7 +13,8 @@ import torch
 
 from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
-from midthought.inference.source import LocalSource, require_local
+from midthought.inference.servers.training import check_backend
+from midthought.inference.source import LocalSource
 from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.harvest import ShuffledTasks
@@ -91,7 +92,7 @@ class PodcastRun:
             self.progress.load()
             self.stage = self.progress.stage  # type: ignore[assignment]
             self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
-        require_local(self.config.inference.backend)
+        check_backend(self.config.inference)
         transcripts = read_world_transcripts(self.config)
         self.world = prepare_world(self.config, transcripts, self.path)
         source = self.config.model.local_path
@@ -193,7 +194,7 @@ class PodcastRun:
         training, num_iters = self.config.training, self._num_iters
         learner = make_learner(self.workshop.policy, self.config, num_iters)
         start, state = self._go_on(learner, "ppo")
-        source = self.workshop.source(state.get("policy_version", start), is_streaming=True)
+        source = self.workshop.source(state.get("policy_version", start), trained=learner.policy)
         tasks = ShuffledTasks(self.world.tasks["train"], training.seed)
         restore_stream(source, tasks, state)
         with closing(source), self.console.stage("PPO", total=num_iters, unit="iterations") as bar:

@@ -11,6 +11,8 @@ from midthought.env.thought import final_answer, matches
 from midthought.inference.local import LocalEngine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import RolloutParts, RolloutSettings
+from midthought.inference.servers.training import serve_policy
+from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.inference.source import LocalSource
 from midthought.inference.stream import EpisodeStream
 from midthought.learning.learner import Learner
@@ -47,23 +49,18 @@ class Workshop:
         truths = (trajectory.task.answer, *trajectory.task.aliases)
         return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
 
-    def source(self, policy_version: int = 0, *, is_streaming: bool = False) -> LocalSource:
+    def source(self, policy_version: int = 0, *, trained: Any = None) -> LocalSource:
         """The rollout loop over the present policy, in this process. The version counts the updates so far.
 
-        `is_streaming`: for training; with `inference.partial_rollouts` its episodes may outlive an iteration.
+        `trained`: what a learner trains, the policy or the policy with its adapters. Then the engine is the one of
+        `inference.backend`, and with `inference.partial_rollouts` episodes may outlive an iteration. Close the source after use.
         """
         inference, world = self.config.inference, self.world
         spoken = instruction(self.config)
         longest = max(
             len(self.renderer.prompt(task.messages(spoken))) for tasks in world.tasks.values() for task in tasks
         )
-        engine = LocalEngine(
-            self.policy,
-            eos_token_ids=self.renderer.eos_token_ids,
-            max_num_seqs=inference.max_num_seqs,
-            max_seq_len=longest + inference.max_tokens,
-            deterministic=inference.deterministic,
-        )
+        engine = self._engine(trained, longest + inference.max_tokens)
         engine.policy_version = policy_version
         environment = QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens))
         parts = RolloutParts(
@@ -76,11 +73,25 @@ class Workshop:
             settings=RolloutSettings.from_config(inference),
         )
         seed = self.config.training.seed
-        if not (is_streaming and inference.partial_rollouts):
-            return LocalSource(parts, engine, seed=seed)
+        end = engine.shutdown if isinstance(engine, SyncedServers) else None
+        if trained is None or not inference.partial_rollouts:
+            return LocalSource(parts, engine, seed=seed, on_close=end)
         loop = PrivateLoop("midthought-rollout")
         stream = EpisodeStream.from_config(parts, loop, inference, seed=seed)
-        return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)
+        return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop, on_close=end)
+
+    def _engine(self, trained: Any, max_seq_len: int) -> LocalEngine | SyncedServers:
+        inference = self.config.inference
+        if trained is not None and inference.backend != "local":
+            path = self.config.model.local_path
+            return serve_policy(trained, self.renderer, inference, model_path=path, max_seq_len=max_seq_len)
+        return LocalEngine(
+            self.policy,
+            eos_token_ids=self.renderer.eos_token_ids,
+            max_num_seqs=inference.max_num_seqs,
+            max_seq_len=max_seq_len,
+            deterministic=inference.deterministic,
+        )
 
     def supervise(
         self,
