@@ -70,6 +70,21 @@ class Engine(Protocol):
 class TrainedEngine(Engine, Protocol):
     """An engine whose weights follow a learner."""
 
+    max_seq_len: int
+    """Most tokens of a sequence, prompt included."""
+
+    @property
+    def policy_version(self) -> int:
+        """Counts the weights that it has sampled from; set it where a run goes on."""
+        ...
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None: ...
+
     def update_weights(self) -> None:
         """The learner has changed the policy: sample from the new one from now on, and count `policy_version` up."""
+        ...
+
+    def shutdown(self) -> None:
+        """Give back what it holds, and end what it started. Doing so twice is fine."""
         ...

@@ -153,6 +153,11 @@ class LocalEngine:
         if self._lazy_runner is not None and not shares_tensors(self._model, self._lazy_runner.model):
             self._lazy_runner = None
 
+    def shutdown(self) -> None:
+        """Give back the memory of the cache. A later sample makes it anew."""
+        self._slots.clear()
+        self._lazy_runner, self._length = None, 0
+
     # -- the driver --------------------------------------------------------------------------------------------
 
     @property

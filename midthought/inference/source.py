@@ -31,15 +31,12 @@ class LocalSource:
         seed: int,
         stream: EpisodeStream | None = None,
         loop: PrivateLoop | None = None,
-        on_close: Callable[[], None] | None = None,
     ) -> None:
-        """`on_close`: ends what the engine started."""
         self.parts = parts
         self.stream = stream
         self._engine = engine
         self._seed = seed
         self._loop = loop
-        self._on_close = on_close
 
     @property
     def policy_version(self) -> int:
@@ -79,13 +76,12 @@ class LocalSource:
         self._engine.update_weights()
 
     def close(self) -> None:
-        """Drop what the stream holds, end its loop and what the engine started, where there is anything of the kind."""
+        """Drop what the stream holds, end its loop, and shut the engine down, for all sources that share it."""
         if self.stream is not None:
             self.stream.drop()
         if self._loop is not None:
             self._loop.close()
-        if self._on_close is not None:
-            self._on_close()
+        self._engine.shutdown()
 
     def _at(self, temperature: float) -> RolloutParts:
         settings = dataclasses.replace(self.parts.settings, temperature=temperature, top_p=1.0)

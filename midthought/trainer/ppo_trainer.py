@@ -15,9 +15,9 @@ from typing import Any, Self
 from midthought.config import ConfigStore
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
+from midthought.inference.policy_engine import policy_engine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.servers.training import check_backend
-from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.learning.adapters import merged_copy
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.harvest import Harvest
@@ -37,7 +37,7 @@ from midthought.trainer.episodes import restore_stream, sort_episodes, stream_st
 from midthought.trainer.ground import make_ground
 from midthought.trainer.keeping import Keeping, is_right
 from midthought.trainer.policy import find_policy, vocabulary_digest
-from midthought.trainer.rollouts import Opening, as_notation, make_engine, make_source
+from midthought.trainer.rollouts import MAX_LENGTH, Opening, as_notation, make_source
 from midthought.types import RolloutData
 
 _log = logging.getLogger(__name__)
@@ -138,7 +138,14 @@ class RayPPOTrainer:
         self.learner = make_learner(self.model, self.config, self.num_iters())
         inference, seed = self.config.inference, self.config.training.seed
         model_path = "" if model is not None else self.config.model.local_path
-        self._engine = make_engine(self.model, self.learner.policy, self.renderer, inference, model_path)
+        self._engine = policy_engine(
+            self.model,
+            self.learner.policy,
+            self.renderer,
+            inference,
+            model_path=model_path,
+            max_seq_len=getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH,
+        )
         shared = self._engine, self.renderer, opening
         loop = PrivateLoop("midthought-rollout") if inference.partial_rollouts else None
         self.source = make_source(*shared, self._ground.episode, inference, seed=seed, loop=loop)
@@ -327,8 +334,6 @@ class RayPPOTrainer:
             self._keeping.run.close()
         if self.source is not None:
             self.source.close()
-        if isinstance(self._engine, SyncedServers):
-            self._engine.shutdown()
         self.learner = self.source = self._held_out = self.model = self._engine = self._harvest = None  # type: ignore
         self._is_closed = True
 

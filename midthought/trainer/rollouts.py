@@ -1,19 +1,16 @@
-"""How a trainer's episodes are run: what each begins with, the engine that samples them, the source that runs them."""
+"""How a trainer's episodes are run: what each begins with, the source that runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from midthought.config import InferenceConfig
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
-from midthought.inference.local import LocalEngine
+from midthought.inference.engine import TrainedEngine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
-from midthought.inference.servers.training import serve_policy
-from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.inference.source import LocalSource
 from midthought.inference.stream import EpisodeStream
 from midthought.text import Renderer
@@ -56,29 +53,8 @@ def as_notation(given: str | ActionParser | Notation) -> Notation:
     return given
 
 
-def make_engine(
-    model: Any, policy: Any, renderer: Renderer, inference: InferenceConfig, model_path: str
-) -> LocalEngine | SyncedServers:
-    """The engine over the model that is trained: in this process, or servers that follow it.
-
-    Args:
-        policy: what the learner trains: the model, or the model with its adapters.
-        model_path: what the model was loaded from; empty where it was given or made.
-    """
-    max_seq_len = getattr(model.config, "max_position_embeddings", None) or MAX_LENGTH
-    if inference.backend != "local":
-        return serve_policy(policy, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
-    return LocalEngine(
-        model,
-        eos_token_ids=renderer.eos_token_ids,
-        max_num_seqs=inference.max_num_seqs,
-        max_seq_len=max_seq_len,
-        deterministic=inference.deterministic,
-    )
-
-
 def make_source(
-    engine: LocalEngine | SyncedServers,
+    engine: TrainedEngine,
     renderer: Renderer,
     opening: Opening,
     episode: Callable[[Task], EpisodeEnvironment],

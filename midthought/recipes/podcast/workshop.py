@@ -8,11 +8,9 @@ from typing import Any
 
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.thought import final_answer, matches
-from midthought.inference.local import LocalEngine
+from midthought.inference.policy_engine import policy_engine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import RolloutParts, RolloutSettings
-from midthought.inference.servers.training import serve_policy
-from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.inference.source import LocalSource
 from midthought.inference.stream import EpisodeStream
 from midthought.learning.learner import Learner
@@ -60,7 +58,14 @@ class Workshop:
         longest = max(
             len(self.renderer.prompt(task.messages(spoken))) for tasks in world.tasks.values() for task in tasks
         )
-        engine = self._engine(trained, longest + inference.max_tokens)
+        engine = policy_engine(
+            self.policy,
+            trained,
+            self.renderer,
+            inference if trained is not None else inference.model_copy(update={"backend": "local"}),
+            model_path=self.config.model.local_path,
+            max_seq_len=longest + inference.max_tokens,
+        )
         engine.policy_version = policy_version
         environment = QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens))
         parts = RolloutParts(
@@ -73,25 +78,11 @@ class Workshop:
             settings=RolloutSettings.from_config(inference),
         )
         seed = self.config.training.seed
-        end = engine.shutdown if isinstance(engine, SyncedServers) else None
         if trained is None or not inference.partial_rollouts:
-            return LocalSource(parts, engine, seed=seed, on_close=end)
+            return LocalSource(parts, engine, seed=seed)
         loop = PrivateLoop("midthought-rollout")
         stream = EpisodeStream.from_config(parts, loop, inference, seed=seed)
-        return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop, on_close=end)
-
-    def _engine(self, trained: Any, max_seq_len: int) -> LocalEngine | SyncedServers:
-        inference = self.config.inference
-        if trained is not None and inference.backend != "local":
-            path = self.config.model.local_path
-            return serve_policy(trained, self.renderer, inference, model_path=path, max_seq_len=max_seq_len)
-        return LocalEngine(
-            self.policy,
-            eos_token_ids=self.renderer.eos_token_ids,
-            max_num_seqs=inference.max_num_seqs,
-            max_seq_len=max_seq_len,
-            deterministic=inference.deterministic,
-        )
+        return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)
 
     def supervise(
         self,
