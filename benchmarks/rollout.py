@@ -47,12 +47,12 @@ def measure(options: Options) -> Iterator[Row]:
 def against_the_limit(options: Options, size: str, shape: Shape) -> Iterator[Row]:
     """Short prompts: with tools and without, against the bare loop, re-prefilling and transformers' `generate`."""
     reciter = options.reciter(size, num_span=shape.num_span)
-    engine, loop = make_engine(reciter, shape), BareLoop(reciter.model, shape.num_episodes, shape.length)
+    loop = BareLoop(reciter.model, shape.num_episodes, shape.length)
     systems: dict[str, System] = {
-        "engine, no tools": OurSampling(reciter, engine),
+        "engine, no tools": OurSampling(reciter, make_engine(reciter, shape)),
         "bare, no tools": BareSampling(reciter, loop),
         "generate, no tools": Generate(reciter),
-        "ours": Ours(reciter, engine),
+        "ours": Ours(reciter, make_engine(reciter, shape)),
         "bare": BareEpisodes(reciter, loop),
         "re-prefill": RePrefill(reciter, shape),
     }
@@ -93,13 +93,12 @@ def with_long_prompts(options: Options, size: str, shape: Shape) -> Iterator[Row
 def shared_prompt(options: Options, size: str, shape: Shape) -> Iterator[Row]:
     """All samples of a group have one prompt: it is to be computed once."""
     reciter = options.reciter(size, num_span=shape.num_span)
-    engine = make_engine(reciter, shape)
     num_samples = shape.num_episodes
     shapes = {
         f"n = {num_samples}": replace(shape, num_per_prompt=num_samples),
         "n = 1": replace(shape, num_episodes=1),
     }
-    systems: dict[str, System] = {name: Ours(reciter, engine) for name in shapes}
+    systems: dict[str, System] = {name: Ours(reciter, make_engine(reciter, shape)) for name in shapes}
     timings = compare(systems, lambda name, seed: Work(reciter, shapes[name], seed), options.num_rounds)
     row = functools.partial(_row, timings, shape.describe(size))
     yield row(
@@ -110,11 +109,10 @@ def shared_prompt(options: Options, size: str, shape: Shape) -> Iterator[Row]:
 def slow_tools(options: Options, size: str, shape: Shape) -> Iterator[Row]:
     """G is the run without tool latency; the tools of all episodes are to run side by side."""
     reciter = options.reciter(size, num_span=shape.num_span)
-    engine = make_engine(reciter, shape)
     waiting = shape.num_calls * TOOL_SECONDS
     systems: dict[str, System] = {
-        "200 ms tools": Ours(reciter, engine, always(TOOL_SECONDS)),
-        "G": Ours(reciter, engine),
+        "200 ms tools": Ours(reciter, make_engine(reciter, shape), always(TOOL_SECONDS)),
+        "G": Ours(reciter, make_engine(reciter, shape)),
     }
     timings = compare(systems, lambda _, seed: Work(reciter, shape, seed), options.num_rounds)
     yield Row(

@@ -61,13 +61,11 @@ def over_prompts(options: Options, size: str, reciter: Reciter, prompts: tuple[i
 
 
 def contestants(reciter: Reciter, shapes: dict[str, Shape]) -> dict[str, System]:
-    """Our engine and the bare loop for every shape, in pairs; all of ours are one engine."""
-    largest = max(shapes.values(), key=lambda shape: (shape.length, shape.num_episodes))
-    engine = make_engine(reciter, largest)
+    """Our engine and the bare loop for every shape, in pairs."""
     systems: dict[str, System] = {}
     for key, shape in shapes.items():
         ours, bare = _names(key)
-        systems[ours] = OurSampling(reciter, engine)
+        systems[ours] = OurSampling(reciter, make_engine(reciter, shape))
         systems[bare] = BareSampling(reciter, BareLoop(reciter.model, shape.num_episodes, shape.length))
     return systems
 

@@ -38,12 +38,11 @@ def measure(options: Options) -> Iterator[Row]:
 
 
 def slow_tools(options: Options, size: str, shape: Shape, latencies: tuple[float, ...]) -> Iterator[Row]:
-    """All latencies in turn, on one engine."""
+    """All latencies in turn, each on an engine of its own: prompts are the same, and one would keep them."""
     reciter = options.reciter(size, num_span=shape.num_span)
-    engine = make_engine(reciter, shape)
-    even = {seconds: Watched(reciter, engine, always(seconds)) for seconds in latencies}
-    uneven = {seconds: Watched(reciter, engine, some_slow(seconds)) for seconds in latencies}
-    systems: dict[str, System] = {"G": Ours(reciter, engine)}
+    even = {seconds: Watched(reciter, make_engine(reciter, shape), always(seconds)) for seconds in latencies}
+    uneven = {seconds: Watched(reciter, make_engine(reciter, shape), some_slow(seconds)) for seconds in latencies}
+    systems: dict[str, System] = {"G": Ours(reciter, make_engine(reciter, shape))}
     systems |= {_even(seconds): system for seconds, system in even.items()}
     systems |= {_uneven(seconds): system for seconds, system in uneven.items()}
     timings = compare(systems, lambda _, seed: Work(reciter, shape, seed), options.num_rounds)

@@ -31,10 +31,9 @@ def measure(options: Options) -> Iterator[Row]:
 def against_trl(options: Options, size: str, shape: Shape) -> Iterator[Row]:
     """Tools of 0, 50 and 200 ms, in a plain function, as either library lets one write it."""
     reciter = options.reciter(size, "hermes", num_span=shape.num_span)
-    engine = make_engine(reciter, shape)
     systems: dict[str, System] = {}
     for milliseconds in GOALS:
-        systems[f"ours, {milliseconds} ms"] = Ours(reciter, engine, always(milliseconds / 1000))
+        systems[f"ours, {milliseconds} ms"] = Ours(reciter, make_engine(reciter, shape), always(milliseconds / 1000))
         systems[f"TRL, {milliseconds} ms"] = trl_loop.TRLToolLoop(reciter, shape, always(milliseconds / 1000))
     timings = compare(systems, lambda _, seed: Work(reciter, shape, seed), min(MAX_ROUNDS, options.num_rounds))
     for milliseconds, goal in GOALS.items():

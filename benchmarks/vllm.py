@@ -38,15 +38,14 @@ def measure(options: Options) -> Iterator[Row]:
 
 def against_vllm(options: Options, size: str, shape: Shape) -> Iterator[Row]:
     reciter = options.reciter(size, num_span=shape.num_span)
-    engine = make_engine(reciter, shape)
     with serve(reciter, shape, options.dtype) as server:
         systems: dict[str, System] = {
-            "engine, no tools": OurSampling(reciter, engine),
+            "engine, no tools": OurSampling(reciter, make_engine(reciter, shape)),
             "vLLM, no tools": OurSampling(reciter, server.core, server.run),
-            "ours": Ours(reciter, engine),
+            "ours": Ours(reciter, make_engine(reciter, shape)),
             "vLLM": Ours(reciter, server.core, wait_for=server.run),
         }
-        timings = compare(systems, lambda _, seed: Work(reciter, shape, seed), options.num_rounds)
+        timings = compare(systems, lambda name, seed: _work(reciter, shape, name, seed), options.num_rounds)
     for figure, theirs, ours in (
         ("no tools: vLLM's time against the local engine's", "vLLM, no tools", "engine, no tools"),
         ("in-thought episodes: vLLM's time against the local engine's", "vLLM", "ours"),
@@ -58,6 +57,11 @@ def against_vllm(options: Options, size: str, shape: Shape) -> Iterator[Row]:
             value=timings.ratio(theirs, ours),
             seconds=timings.medians(theirs, ours),
         )
+
+
+def _work(reciter: Reciter, shape: Shape, name: str, seed: int) -> Work:
+    """With tools other prompts than without: the server keeps what it has computed."""
+    return Work(reciter, shape, 2 * seed + name.endswith("no tools"))
 
 
 def serve(reciter: Reciter, shape: Shape, dtype: torch.dtype) -> VLLMInferenceEngine:

@@ -15,21 +15,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from midthought.inference.kv_cache import SlotBatch, attend
+from midthought.inference.weight_copies import HeadNorms, Projection, WeightCopies, linear, normed
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
+"""Kinds of rotary positions that depend on the position alone, not on how long the longest sequence is."""
 
 
 class _Layer(NamedTuple):
     input_norm: nn.Module
-    query: nn.Linear
-    key: nn.Linear
-    value: nn.Linear
-    query_norm: nn.Module | None
-    key_norm: nn.Module | None
+    queries_keys_values: Projection
+    head_norms: HeadNorms | None
     output: nn.Linear
     mlp_norm: nn.Module
-    gate: nn.Linear
-    up: nn.Linear
+    gate_up: Projection
     down: nn.Linear
     scaling: float
     window: int | None
@@ -38,82 +37,96 @@ class _Layer(NamedTuple):
 class Decoder:
     """Logits of new tokens; their keys and values go into the cache.
 
-    Weights are read where they are, at every call: a learner that changes them in place is seen.
+    A learner that changes weights in place is seen: weights are read where they are, at every call, or copied anew when
+    they have changed.
     """
 
     def __init__(self, policy: Any) -> None:
         config, trunk = policy.config, policy.base_model
         self._embeddings, self._head = trunk.embed_tokens, policy.lm_head
         self._rotary, self._norm = trunk.rotary_emb, trunk.norm
+        self._num_queries, self._num_keys = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = trunk.layers[0].self_attn.head_dim
-        self._layers = [
-            _Layer(
-                input_norm=layer.input_layernorm,
-                query=layer.self_attn.q_proj,
-                key=layer.self_attn.k_proj,
-                value=layer.self_attn.v_proj,
-                query_norm=getattr(layer.self_attn, "q_norm", None),
-                key_norm=getattr(layer.self_attn, "k_norm", None),
-                output=layer.self_attn.o_proj,
-                mlp_norm=layer.post_attention_layernorm,
-                gate=layer.mlp.gate_proj,
-                up=layer.mlp.up_proj,
-                down=layer.mlp.down_proj,
-                scaling=layer.self_attn.scaling,
-                window=_window(layer.self_attn, config),
-            )
-            for layer in trunk.layers
-        ]
+        self._layers = [self._layer(layer, config) for layer in trunk.layers]
+        self._copies = WeightCopies([each for layer in self._layers for each in _copied(layer)])
+        self._turns: Tensor | None = None
+
+    def _layer(self, layer: Any, config: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        has_norms = hasattr(attention, "q_norm")
+        return _Layer(
+            input_norm=layer.input_layernorm,
+            queries_keys_values=Projection(attention.q_proj, attention.k_proj, attention.v_proj),
+            head_norms=HeadNorms(attention.q_norm, attention.k_norm, self._num_queries, self._num_keys)
+            if has_norms
+            else None,
+            output=attention.o_proj,
+            mlp_norm=layer.post_attention_layernorm,
+            gate_up=Projection(mlp.gate_proj, mlp.up_proj),
+            down=mlp.down_proj,
+            scaling=attention.scaling,
+            window=_window(attention, config),
+        )
 
     @classmethod
     def of(cls, policy: Any) -> Decoder | None:
         """The decoder of a model that is known and as it was made; None for any other."""
         if type(policy).__name__ not in _KNOWN or policy.config.hidden_act != "silu":
             return None
+        if policy.base_model.rotary_emb.rope_type not in _FIXED_TURNS:
+            return None
         return cls(policy) if all(_is_plain(module) for module in _modules(policy)) else None
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor) -> Tensor:
-        """`[n, V]` logits after the `n` tokens that `columns` names, of `[T]` token ids at `[T]` positions."""
+    def forget_copies(self) -> None:
+        """Weights have changed, maybe in a way that no tensor counts."""
+        self._copies.forget()
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
+        """`[n, V]` logits after the `n` tokens that `columns` names (None: all), of `[T]` token ids at `[T]` positions."""
+        self._copies.renew()
         hidden = F.embedding(token_ids, self._embeddings.weight)
-        cos, sin = self._rotary(hidden[None], positions[None])
-        cos, sin = cos[0, :, None], sin[0, :, None].clone()
-        sin[..., : self._head_dim // 2].neg_()
+        cos, sin = self._turns_at(positions, hidden, batch.longest)
+        num_turned = self._num_queries + self._num_keys
         for index, layer in enumerate(self._layers):
-            normed = _normed(layer.input_norm, hidden)
-            query = self._turned(_linear(layer.query, normed), layer.query_norm, cos, sin)
-            key = self._turned(_linear(layer.key, normed), layer.key_norm, cos, sin)
-            value = _linear(layer.value, normed).view(len(hidden), -1, self._head_dim)
+            heads = layer.queries_keys_values(normed(layer.input_norm, hidden)).view(len(hidden), -1, self._head_dim)
+            turned = heads[:, :num_turned]
+            if layer.head_norms is not None:
+                turned = layer.head_norms(turned)
+            turned = self._turned(turned, cos, sin).transpose(0, 1)
             attended = attend(
                 batch,
                 index,
-                query.transpose(0, 1),
-                key.transpose(0, 1),
-                value.transpose(0, 1),
+                turned[: self._num_queries],
+                turned[self._num_queries :],
+                heads[:, num_turned:].transpose(0, 1),
                 scaling=layer.scaling,
                 window=layer.window,
             )
-            hidden = hidden + _linear(layer.output, attended.flatten(1))
-            normed = _normed(layer.mlp_norm, hidden)
-            hidden = hidden + _linear(layer.down, F.silu(_linear(layer.gate, normed)) * _linear(layer.up, normed))
-        return _linear(self._head, _normed(self._norm, hidden[columns]))
+            hidden = linear(layer.output, attended.flatten(1), onto=hidden)
+            gate, up = layer.gate_up(normed(layer.mlp_norm, hidden)).chunk(2, dim=-1)
+            hidden = linear(layer.down, F.silu(gate).mul_(up), onto=hidden)
+        return linear(self._head, normed(self._norm, hidden if columns is None else hidden[columns]))
 
-    def _turned(self, flat: Tensor, norm: nn.Module | None, cos: Tensor, sin: Tensor) -> Tensor:
-        """`[T, heads, head_dim]` with rotary positions (RoFormer, arXiv 2104.09864), whose first half of `sin` is negated."""
-        heads = flat.view(len(flat), -1, self._head_dim)
-        if norm is not None:
-            heads = _normed(norm, heads)
+    def _turns_at(self, positions: Tensor, hidden: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """`[T, 1, head_dim]`: cosines, and sines whose first half is negated."""
+        table = self._turns
+        if table is None or len(table) < length or table.dtype != hidden.dtype or table.device != hidden.device:
+            all_positions = torch.arange(-(-length // 1024) * 1024, device=hidden.device)
+            cos, sin = self._rotary(hidden[None], all_positions[None])
+            sin = torch.cat([-sin[..., : self._head_dim // 2], sin[..., self._head_dim // 2 :]], dim=-1)
+            table = self._turns = torch.stack([cos[0], sin[0]], dim=1)
+        cos, sin = table.index_select(0, positions).unbind(1)
+        return cos[:, None], sin[:, None]
+
+    def _turned(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`[T, heads, head_dim]` with rotary positions (RoFormer, arXiv 2104.09864)."""
         return torch.addcmul(heads * cos, heads.roll(self._head_dim // 2, -1), sin)
 
 
-def _linear(module: nn.Linear, hidden: Tensor) -> Tensor:
-    return F.linear(hidden, module.weight, module.bias)
-
-
-def _normed(module: Any, hidden: Tensor) -> Tensor:
-    """An RMS norm, arXiv 1910.07467. In half precision modules differ in where they round, so they do it themselves."""
-    if hidden.dtype != torch.float32:
-        return module(hidden)
-    return F.rms_norm(hidden, module.weight.shape, module.weight, module.variance_epsilon)
+def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:
+    yield from (layer.queries_keys_values, layer.gate_up)
+    if layer.head_norms is not None:
+        yield layer.head_norms
 
 
 def _window(attention: Any, config: Any) -> int | None:

@@ -13,6 +13,7 @@ from midthought.inference.generation import BaseInferenceEngine
 from midthought.inference.scripted import Script, ScriptedEngine
 from midthought.inference.servers.sglang import SGLangInferenceEngine
 from midthought.inference.servers.vllm import VLLMInferenceEngine
+from midthought.inference.vllm_here import VLLMHereInferenceEngine
 from midthought.pretrained import load_model, load_tokenizer
 from midthought.text import Renderer
 
@@ -101,7 +102,8 @@ def create_inference_engine(
     Args:
         model_path: a folder or Hugging Face name; for `local` a loaded model as well. Unused by `scripted`.
         backend: `local` (this process), `vllm`, `sglang` (servers), or `scripted` (`config={"script": [...]}`).
-        config: what the engine's constructor takes by name, or the settings' `inference` section.
+        config: what the engine's constructor takes by name, or the settings' `inference` section. With `in_process=True`
+            `vllm` runs in this process, without a server: see `VLLMHereInferenceEngine` for what it takes then.
         options: the same, one by one; they win.
 
     Raises:
@@ -111,20 +113,28 @@ def create_inference_engine(
     """
     if backend not in BACKENDS:
         raise SettingsError(f"unknown backend {backend!r}. {near_names(backend, BACKENDS)}")
-    make = BACKENDS[backend]
+    given = options if isinstance(config, InferenceConfig) else {**(config or {}), **options}
+    make, is_here = BACKENDS[backend], False
+    if backend in BACKENDS_HERE and (is_here := _as_bool("in_process", given.pop("in_process", False))):
+        make = BACKENDS_HERE[backend]
     known = _options_of(make)
     if isinstance(config, InferenceConfig):
-        given = {name: value for name, value in config.model_dump().items() if name in known}
-    else:
-        given = dict(config or {})
-    given |= options
+        given = {name: value for name, value in config.model_dump().items() if name in known} | given
     if unknown := sorted(given.keys() - known):
-        raise SettingsError(f"unknown option {unknown[0]!r} of backend {backend!r}. {near_names(unknown[0], known)}")
+        where = f"{backend!r} in_process" if is_here else repr(backend)
+        known |= {"in_process"} if backend in BACKENDS_HERE else set()
+        raise SettingsError(f"unknown option {unknown[0]!r} of backend {where}. {near_names(unknown[0], known)}")
     if backend != "scripted":
         return make(model_path, **given)
     if "script" not in given:
         raise SettingsError("backend 'scripted' needs what it is to write: script=['the first text', …]")
     return make(**given)
+
+
+def _as_bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{name}={value!r}: give true or false")
+    return value
 
 
 def _options_of(make: Callable[..., Any]) -> set[str]:
@@ -142,3 +152,5 @@ BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {
     "scripted": ScriptedInferenceEngine,
 }
 """Constructors by backend; add your own."""
+BACKENDS_HERE: dict[str, Callable[..., BaseInferenceEngine]] = {"vllm": VLLMHereInferenceEngine}
+"""Constructors of those that need no server where `in_process=True` says so."""

@@ -17,7 +17,11 @@ import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
+from midthought.inference.prefix_attention import Group, attend_in_groups
+
 ATTENTION_NAME = "midthought_slots"
+LINE_BYTES = 64
+"""A processor's cache line: what begins with one is read faster."""
 
 
 class SlotCache:
@@ -76,7 +80,9 @@ def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     num_bytes = math.prod(shape) * like.element_size()
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(like.dtype).view(shape)
+    room = np.zeros(num_bytes + LINE_BYTES, dtype=np.uint8)
+    start = -room.ctypes.data % LINE_BYTES
+    return torch.from_numpy(room[start : start + num_bytes]).view(like.dtype).view(shape)
 
 
 class Several(NamedTuple):
@@ -114,6 +120,10 @@ class SlotBatch:
     is_level: bool
     """True where all singles are of the same length."""
     several: Sequence[Several]
+    longest: int
+    """The length of the longest row of all, the new tokens included."""
+    groups: Sequence[Group] = ()
+    """Of singles that begin alike, where there are such and the batch is `ordered`."""
     _masks: dict[tuple[int | None, int, int], torch.Tensor] = field(default_factory=dict)
 
     def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,12 +131,17 @@ class SlotBatch:
         keys, values = self.cache.layer(index, key, value)
         num_singles = len(self.slots)
         if num_singles:
-            keys[self.slots, :, self.positions] = key[:, :num_singles].transpose(0, 1)
-            values[self.slots, :, self.positions] = value[:, :num_singles].transpose(0, 1)
+            where = self._level_place if self.ordered and self.is_level else (self.slots, slice(None), self.positions)
+            keys[where] = key[:, :num_singles].transpose(0, 1)
+            values[where] = value[:, :num_singles].transpose(0, 1)
         for row in self.several:
             keys[row.slot, :, row.num_cached : row.length] = key[:, row.start : row.end]
             values[row.slot, :, row.num_cached : row.length] = value[:, row.start : row.end]
         return keys, values
+
+    @property
+    def _level_place(self) -> tuple[slice, slice, int]:
+        return slice(len(self.slots)), slice(None), self.length - 1
 
     def of_singles(self, cached: torch.Tensor) -> torch.Tensor:
         """`[rows, kv_heads, length, head_dim]` of what the singles may read."""
@@ -227,7 +242,10 @@ def attend(
         mask = slot_batch.mask_of_singles(window, query.dtype)
         its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
         shares_keys = packed.shape[2] > 1 and packed.device.type == "cpu" and packed.dtype == torch.float32
-        if softcap is not None or shares_keys:
+        if slot_batch.groups and shares_keys and softcap is None and window is None:
+            scale = head_dim**-0.5 if scaling is None else scaling
+            over = attend_in_groups(packed, its_keys, its_values, mask, scale, slot_batch.groups)
+        elif softcap is not None or shares_keys:
             over = _attend_in_steps(packed, its_keys, its_values, mask, scaling, softcap)
         else:
             over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)

@@ -7,6 +7,7 @@ forward passes the loop gets its turn, so that results come in and requests join
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -16,9 +17,10 @@ from transformers import PreTrainedModel
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling, Stopper
+from midthought.inference.prefix_attention import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
 from midthought.inference.request import EngineStats, Request
 from midthought.inference.runner import Row, Runner, make_runner, memory_bytes, shares_tensors
-from midthought.inference.sampling import counter_uniforms, draw_tokens
+from midthought.inference.sampling import Ways, draw_tokens
 from midthought.inference.slots import Slots, num_common
 from midthought.types import Completion, Finish
 
@@ -26,6 +28,8 @@ EVICTION_PATIENCE_SECONDS = 0.25
 """While others run, a waiting episode keeps its slot at least so long: tools are quick, prefilling anew is not."""
 MIN_SHARED_TOKENS = 16
 """It pays to copy what another sequence has computed, or to wait for it, from so many tokens on."""
+RETURN_PATIENCE_SECONDS = 0.01
+"""So long a pass waits for the next of many episodes to come back; while others run no longer than the pass before took."""
 MAX_DEFERRED = 2
 """Passes that a request waits for others at most."""
 
@@ -42,7 +46,8 @@ class LocalEngine:
         eos_token_ids: the tokens that end a sequence.
         max_num_seqs: most sequences in one forward pass, and most sequences kept cached.
         max_seq_len: most tokens of a sequence, prompt included.
-        max_batched_tokens: most new tokens in one forward pass, but for a single prompt that is longer.
+        max_batched_tokens: most new tokens in one forward pass, but for a single prompt that is longer. By default 1,024 on
+            a CPU, whose caches hold what so many compute, and 8,192 elsewhere.
         max_cache_bytes: most memory for keys and values; half of the device's by default. Where it is short, fewer
             sequences run at once.
         share_prefixes: compute what several sequences begin with once, and copy it.
@@ -58,7 +63,7 @@ class LocalEngine:
         eos_token_ids: Sequence[int] | frozenset[int],
         max_num_seqs: int = 128,
         max_seq_len: int = 1024,
-        max_batched_tokens: int = 2048,
+        max_batched_tokens: int | None = None,
         max_cache_bytes: int | None = None,
         share_prefixes: bool = True,
         deterministic: bool = False,
@@ -75,7 +80,7 @@ class LocalEngine:
         self.stats = EngineStats()
         self._model = model
         self._max_num_seqs = max_num_seqs
-        self._max_batched_tokens = max_batched_tokens
+        self._max_batched_tokens = max_batched_tokens or (1024 if model.device.type == "cpu" else 8192)
         self._max_cache_bytes = max_cache_bytes
         self._share_prefixes = share_prefixes
         self._lazy_runner: Runner | None = None
@@ -83,9 +88,20 @@ class LocalEngine:
         self._length = 0
         """Tokens of a sequence that the cache has been laid out for."""
         self._is_settled = False
+        self._moved = asyncio.Event()
+        """Since the last pass an episode has come, got its tokens, or ended. Every driver has its own."""
+        self._pass_seconds = 0.0
+        """What the last pass took."""
+        self._is_prefilling = False
+        """The last pass was of prompts alone, and more of them waited."""
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         self._wave: list[Request] = []
+        self._drawn: list[Request] = []
+        """Those that the last pass sampled for, and how."""
+        self._ways = Ways([])
+        self._groups: Sequence[Group] = ()
+        """Of those that run, once they are settled."""
         self._open: set[int] = set()
         self._admitted: set[int] = set()
         self._closed: set[int] = set()
@@ -114,6 +130,7 @@ class LocalEngine:
         request = Request(episode, list(token_ids), len(token_ids), max_tokens, sampling, stopper, future)
         self._wake(loop)
         self._waiting.append(request)
+        self._moved.set()
         try:
             return await future
         finally:
@@ -133,6 +150,7 @@ class LocalEngine:
         A sample that is still on its way is cancelled.
         """
         self._open.discard(episode)
+        self._moved.set()
         for request in (*self._waiting, *self._wave, *self._running):
             if request.episode == episode:
                 self._forget(request)
@@ -150,7 +168,11 @@ class LocalEngine:
         self._slots.forget_tokens()
         self._wave[:0] = self._running
         self._running.clear()
-        if self._lazy_runner is not None and not shares_tensors(self._model, self._lazy_runner.model):
+        if self._lazy_runner is None:
+            return
+        if shares_tensors(self._model, self._lazy_runner.model):
+            self._lazy_runner.update_weights()
+        else:
             self._lazy_runner = None
 
     def shutdown(self) -> None:
@@ -175,12 +197,14 @@ class LocalEngine:
                 raise EngineError("the engine is in use on another event loop; give each loop an engine of its own")
         for queue in (self._waiting, self._wave, self._running):
             queue[:] = [request for request in queue if request.future.get_loop() is loop]
+        self._is_settled = False
+        self._moved = asyncio.Event()
         self._driver = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
         """Step after step while there is something to run; the event loop has its turn between them."""
         while True:
-            await asyncio.sleep(0)
+            await self._let_others_in()
             started = time.perf_counter()
             try:
                 if not self._begin_wave():
@@ -188,7 +212,24 @@ class LocalEngine:
                 self._step()
             except Exception as error:
                 self._fail_all(error)
-            self.stats.seconds += time.perf_counter() - started
+            self._pass_seconds = time.perf_counter() - started
+            self.stats.seconds += self._pass_seconds
+
+    async def _let_others_in(self) -> None:
+        """A turn of the event loop. Where episodes come and go, and more are away than sample, it lasts until they stay away:
+        what they bring along is then computed together, and they go on side by side."""
+        await asyncio.sleep(0)
+        while self._moved.is_set() and not self.deterministic:
+            num_away = len(self._open) - len(self._running) - len(self._wave) - len(self._waiting)
+            if num_away <= len(self._running):
+                break
+            self._moved.clear()
+            patience = min(self._pass_seconds, RETURN_PATIENCE_SECONDS) if self._running else RETURN_PATIENCE_SECONDS
+            try:
+                await asyncio.wait_for(self._moved.wait(), patience)
+            except TimeoutError:
+                break
+        self._moved.clear()
 
     def _begin_wave(self) -> bool:
         """Take waiting requests into the wave. False where there is nothing to run now."""
@@ -215,14 +256,15 @@ class LocalEngine:
     def _step(self) -> None:
         """One forward pass: one token more for every running sequence, and the prompts or results of those that join.
 
-        While more prompts wait than one pass takes, they go first: sequences then sample side by side, in fewer passes.
+        Where more prompts wait than one pass takes, all of them go first: sequences then sample side by side, in fewer passes.
         """
         self._lay_out()
-        joining, is_full = self._take_prefill()
+        joining, more_wait = self._take_prefill()
         if joining:
             self._running += joining
             self._is_settled = False
-        if joining and is_full:
+        is_last_of_several, self._is_prefilling = self._is_prefilling and not more_wait, more_wait
+        if joining and (more_wait or is_last_of_several):
             self._forward(joining)
             return
         if not self._is_settled:
@@ -236,7 +278,18 @@ class LocalEngine:
             for source, target, num_tokens in copies:
                 self._runner.copy_slot(source, target, num_tokens)
         self._running.sort(key=lambda request: self._slots.slot(request.episode))
+        self._groups = self._find_groups()
         self._is_settled = True
+
+    def _find_groups(self) -> list[Group]:
+        """Running sequences that stand side by side and begin alike: what they share is attended once for all."""
+        if not self._share_prefixes or len(self._running) < MIN_GROUP_ROWS:
+            return []
+        common = [0]
+        for one, other in itertools.pairwise(self._running):
+            num_tokens = num_common(one.token_ids, other.token_ids, more_than=MIN_PREFIX_TOKENS - 1)
+            common.append(min(num_tokens, one.num_cached, other.num_cached))
+        return find_groups(common)
 
     def _lay_out(self) -> None:
         """See that the longest sequence has room for its next tokens, and that as many slots as fit may be given.
@@ -270,20 +323,22 @@ class LocalEngine:
         self._running.clear()
 
     def _take_prefill(self) -> tuple[list[Request], bool]:
-        """The next requests of the wave that get a slot and fit into the pass, slot owners first; whether it is full."""
+        """The next requests of the wave that get a slot and fit into the pass, slot owners first; whether more of them
+        wait, for room or for what these compute."""
         if not self._wave:
             return [], False
         now = time.monotonic()
         patience = 0.0 if self.deterministic or not self._running else EVICTION_PATIENCE_SECONDS
         busy = {request.episode for request in (*self._running, *self._wave) if request.episode in self._slots}
         taken: list[Request] = []
-        is_full = False
+        is_full = is_waiting = False
         room = self._max_batched_tokens - len(self._running)
         for request in sorted(self._wave, key=lambda request: request.episode not in self._slots):
             if not self._slots.acquire(request.episode, request.token_ids, busy, unused_since=now - patience):
                 break
             busy.add(request.episode)
             if self._runner.keeps_cache and not self._find_cached(request, taken):
+                is_waiting = True
                 continue
             num_new = len(request.token_ids) - request.num_cached
             is_full = bool(taken) and num_new > room
@@ -295,7 +350,7 @@ class LocalEngine:
             self.stats.num_prefilled_tokens += num_new
         self.stats.num_evicted = self._slots.num_evicted
         self._wave = [request for request in self._wave if request not in taken]
-        return taken, is_full
+        return taken, is_full or is_waiting
 
     def _find_cached(self, request: Request, taken: Sequence[Request]) -> bool:
         """Set `num_cached`, after copying what another slot holds. False where it pays to wait for one that was just taken."""
@@ -306,11 +361,10 @@ class LocalEngine:
         outside = [other.episode for other in taken]
         worth = own + MIN_SHARED_TOKENS - 1
         found = self._slots.find_prefix(request.token_ids, longer_than=worth, outside=[*outside, request.episode])
-        in_sight = found[1] if found else own
+        worth = (found[1] if found else own) + MIN_SHARED_TOKENS - 1
         if request.num_deferred < MAX_DEFERRED:
-            wanted = tuple(request.token_ids[:-1])
-            coming = max((num_common(other.token_ids, wanted) for other in taken), default=0)
-            if coming >= in_sight + MIN_SHARED_TOKENS:
+            wanted = request.token_ids[:-1]
+            if any(num_common(other.token_ids, wanted, more_than=worth) for other in taken):
                 request.num_deferred += 1
                 return False
         if found:
@@ -324,8 +378,9 @@ class LocalEngine:
     def _forward(self, requests: list[Request]) -> None:
         """One forward pass and one more token for each of the requests. Where memory runs out, half of it is used anew."""
         rows = [Row(request.token_ids, request.num_cached, self._slots.slot(request.episode)) for request in requests]
+        groups = self._groups if requests is self._running else ()
         try:
-            logits = self._runner.forward(rows, length=self._length)
+            logits = self._runner.forward(rows, room_for=self._length, groups=groups)
         except torch.OutOfMemoryError:
             if len(requests) == 1 or not self._runner.keeps_cache:
                 raise
@@ -333,11 +388,11 @@ class LocalEngine:
             _log.warning("memory ran out with %d sequences; going on with half of the cache", len(requests))
             self._give_up_cache()
             return
-        samplings = [request.sampling for request in requests]
-        uniforms = counter_uniforms(
-            [sampling.seed for sampling in samplings], [len(request.token_ids) for request in requests]
-        )
-        tokens, logprobs = draw_tokens(logits, uniforms, samplings, [request.token_ids for request in requests])
+        if requests != self._drawn:
+            self._drawn, self._ways = list(requests), Ways([request.sampling for request in requests])
+        histories = [request.token_ids for request in requests]
+        uniforms = self._ways.streams.at([len(history) for history in histories])
+        tokens, logprobs = draw_tokens(logits, uniforms, self._ways, histories)
         self.stats.num_forward_passes += 1
         self.stats.num_sampled_tokens += len(tokens)
         for request, token_id, logprob in zip(requests, tokens, logprobs, strict=True):
@@ -348,6 +403,7 @@ class LocalEngine:
         if any(request.future.done() for request in requests):
             self._running = [request for request in self._running if not request.future.done()]
             self._is_settled = False
+            self._moved.set()
 
     def _end_where_due(self, request: Request, token_id: int) -> None:
         """Hand the completion over where this token was the last; a stopper that raises fails its own request only."""
@@ -388,3 +444,4 @@ class LocalEngine:
         for queue in (self._waiting, self._wave, self._running):
             if request in queue:
                 queue.remove(request)
+        self._is_settled = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 import weakref
@@ -39,13 +40,17 @@ class PrivateLoop:
                 "a coroutine cannot wait for the event loop that it runs on; call this from a plain function instead "
                 "(a tool's plain `execute` gets a thread of its own)"
             )
-        with self._lock:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop or self._begin())
+        future = self.start(coroutine)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin the coroutine and do not wait for it."""
+        with self._lock:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop or self._begin())
 
     def close(self) -> None:
         """Cancel what is running and stop the thread; a later `run` starts another."""

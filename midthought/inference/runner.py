@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from midthought.inference.decoder import Decoder
 from midthought.inference.kv_cache import ATTENTION_NAME, Several, SlotBatch, SlotCache
+from midthought.inference.prefix_attention import Group
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +41,13 @@ class Runner(Protocol):
     keeps_cache: bool
     """False: every row is computed from its first token, whatever `num_cached` says, and slots mean nothing."""
 
-    def forward(self, rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
-        """`[n, V]` logits after the last token of each row. `length`: make room for sequences of so many tokens at once."""
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row.
+
+        Args:
+            room_for: sequences of so many tokens are to come.
+            groups: rows that begin alike, where all rows stand in the order of their slots; to be used or not.
+        """
         ...
 
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
@@ -55,6 +62,10 @@ class Runner(Protocol):
     @property
     def num_bytes(self) -> int:
         """What keys and values take now."""
+        ...
+
+    def update_weights(self) -> None:
+        """The shared tensors were changed in place."""
         ...
 
     def clear(self) -> None:
@@ -92,53 +103,42 @@ class CachedRunner:
         self.model.config._attn_implementation = ATTENTION_NAME
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
         """`[n, V]` logits after the last token of each row. Every row has at least one new token."""
-        token_ids: list[int] = []
-        positions: list[int] = []
-        lengths: set[int] = set()
-        slots: list[int] = []
-        columns = [0] * len(rows)
-        longer: list[int] = []
-        for number, (own_ids, num_cached, slot) in enumerate(rows):
-            if len(own_ids) - num_cached > 1:
-                longer.append(number)
-                continue
-            columns[number] = len(slots)
-            token_ids.append(own_ids[-1])
-            positions.append(num_cached)
-            slots.append(slot)
-            lengths.add(num_cached + 1)
-        several: list[Several] = []
-        for number in longer:
-            own_ids, num_cached, slot = rows[number]
-            start = len(token_ids)
-            token_ids += own_ids[num_cached:]
-            positions += range(num_cached, len(own_ids))
-            columns[number] = len(token_ids) - 1
-            several.append(Several(start, len(token_ids), slot, num_cached))
-        self._reserve(max(row.slot for row in rows) + 1, max(length, *lengths, *(row.length for row in several), 1))
+        singles = [row for row in rows if len(row.token_ids) - row.num_cached == 1]
+        token_ids = [own_ids[-1] for own_ids, _, _ in singles]
+        positions = [num_cached for _, num_cached, _ in singles]
+        slots = [slot for _, _, slot in singles]
+        length = max(positions, default=-1) + 1
+        is_level = len(set(positions)) == 1
+        several, columns = _lay_behind(rows, token_ids, positions) if len(singles) < len(rows) else ([], [])
+        longest = max(length, *(row.length for row in several), 1)
+        self._reserve(max(row.slot for row in rows) + 1, max(room_for, longest))
         device = self.model.device
-        flat_positions = torch.tensor(positions, device=device)
+        flat_positions = _tensor(positions, device)
         in_place = bool(slots) and max(slots) < 2 * len(slots) + 8
+        is_ordered = in_place and slots == list(range(len(slots)))
         batch = SlotBatch(
             cache=self.cache,
-            slots=torch.tensor(slots, dtype=torch.long, device=device),
+            slots=_tensor(slots, device),
             positions=flat_positions[: len(slots)],
-            length=max(lengths, default=0),
+            length=length,
             span=max(slots) + 1 if in_place else None,
-            ordered=in_place and slots == list(range(len(slots))),
-            is_level=len(lengths) == 1,
+            ordered=is_ordered,
+            is_level=is_level,
             several=several,
+            longest=longest,
+            groups=groups if is_ordered and not several else (),
         )
-        ids, last = torch.tensor(token_ids, device=device), torch.tensor(columns, device=device)
+        ids = _tensor(token_ids, device)
+        last = _tensor(columns, device) if several else None
         if self._decoder is not None:
             return self._decoder(ids, flat_positions, batch, last)
         output = self.model(
             input_ids=ids[None],
             position_ids=flat_positions[None],
             use_cache=False,
-            logits_to_keep=last,
+            logits_to_keep=0 if last is None else last,
             slot_batch=batch,
         )
         return output.logits[0]
@@ -152,6 +152,10 @@ class CachedRunner:
     @property
     def num_bytes(self) -> int:
         return self.cache.num_bytes_per_token * self.cache.num_slots * self.cache.length
+
+    def update_weights(self) -> None:
+        if self._decoder is not None:
+            self._decoder.forget_copies()
 
     def clear(self) -> None:
         self.cache.clear()
@@ -183,7 +187,7 @@ class RecomputingRunner:
         self._max_batched_tokens = max_batched_tokens
 
     @torch.inference_mode()
-    def forward(self, rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
         """`[n, V]` logits after the last token of each row, in chunks of a bounded number of tokens."""
         rows_per_chunk = max(1, self._max_batched_tokens // max(len(row.token_ids) for row in rows))
         chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
@@ -210,8 +214,35 @@ class RecomputingRunner:
 
     num_bytes = 0
 
+    def update_weights(self) -> None:
+        """They are read where they are."""
+
     def clear(self) -> None:
         """There is nothing to give back."""
+
+
+def _tensor(numbers: list[int], device: torch.device) -> torch.Tensor:
+    """`[n]`, int64. By way of numpy, which reads lists several times faster."""
+    return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
+
+
+def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int]) -> tuple[list[Several], list[int]]:
+    """Append the new tokens of rows that bring several to those that bring one each. Where they stand, and where the last
+    token of every row does."""
+    several: list[Several] = []
+    columns: list[int] = []
+    num_singles = 0
+    for own_ids, num_cached, slot in rows:
+        if len(own_ids) - num_cached == 1:
+            columns.append(num_singles)
+            num_singles += 1
+            continue
+        start = len(token_ids)
+        token_ids += own_ids[num_cached:]
+        positions += range(num_cached, len(own_ids))
+        columns.append(len(token_ids) - 1)
+        several.append(Several(start, len(token_ids), slot, num_cached))
+    return several, columns
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -5,14 +5,20 @@ One uniform number per token comes from a hash of (seed, position): what else is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
 
 from midthought.inference.engine import Sampling
 
+BLOCK = 128
+"""Tokens whose probabilities are summed up at once in the search for the one that is drawn."""
+MAX_SUMMED = 4096
+"""Vocabularies up to this size are summed up token by token."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+_Filter = Callable[[torch.Tensor, Sequence[Sampling]], torch.Tensor]
 
 
 def _mix(state: np.ndarray) -> np.ndarray:
@@ -22,30 +28,56 @@ def _mix(state: np.ndarray) -> np.ndarray:
     return state ^ (state >> np.uint64(31))
 
 
-def counter_uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
-    """`[n]` float64 in [0, 1): number `positions[i]` of the stream `seeds[i]`, 53 random bits each."""
-    seed_words = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
-    position_words = np.array(positions, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        words = _mix(_mix(seed_words + _GOLDEN) + (position_words + np.uint64(1)) * _GOLDEN)
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+class Streams:
+    """Uniform numbers of several seeds side by side."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        words = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
+        self._mixed = _mix(words + _GOLDEN)
+
+    def at(self, positions: Sequence[int]) -> np.ndarray:
+        """`[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each."""
+        words = _mix(self._mixed + (np.array(positions, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
+        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+class Ways:
+    """How each row of a batch is drawn. It holds as long as the batch is the same."""
+
+    def __init__(self, samplings: Sequence[Sampling]) -> None:
+        self.streams = Streams([sampling.seed for sampling in samplings])
+        self.penalties = {
+            row: sampling.repetition_penalty
+            for row, sampling in enumerate(samplings)
+            if sampling.repetition_penalty != 1.0
+        }
+        self.temperatures: list[float] | None = None
+        if any(sampling.temperature not in (0.0, 1.0) for sampling in samplings):
+            self.temperatures = [sampling.temperature or 1.0 for sampling in samplings]
+        self.greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0.0]
+        self.filters: list[tuple[_Filter, list[int], list[Sampling]]] = []
+        for leave_out, asks in _FILTERS:
+            rows = [row for row, sampling in enumerate(samplings) if sampling.temperature and asks(sampling)]
+            if rows:
+                self.filters.append((leave_out, rows, [samplings[row] for row in rows]))
+
+
+@torch.inference_mode()
 def draw_tokens(
     logits: torch.Tensor,
     uniforms: np.ndarray,
-    samplings: Sequence[Sampling],
-    histories: Sequence[Sequence[int]] | None = None,
+    ways: Ways,
+    histories: Sequence[Sequence[int]] = (),
 ) -> tuple[list[int], list[float]]:
-    """Draw one token a row from `softmax(logits / temperature)`, by inverse CDF in float64.
+    """Draw one token a row from `softmax(logits / temperature)`, by inverse CDF.
 
     The repetition penalty comes first, then the temperature, then `min_p`, `top_k` and `top_p` in this order (vLLM's), each
-    on what the one before has left.
+    on what the one before has left. At temperature 0 the most probable token is taken.
 
     Args:
         logits: `[n, V]`, any float type; computed with in fp32.
         uniforms: `[n]` float64 in [0, 1).
-        samplings: `n` ways of drawing; at temperature 0 the most probable token is taken.
+        ways: `n` ways of drawing.
         histories: the tokens of each sequence so far, for the repetition penalty.
 
     Returns:
@@ -53,37 +85,51 @@ def draw_tokens(
         temperature 1, penalty included).
     """
     logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # no float64 on mps
-    logits = _penalise(logits, samplings, histories)
-    if any(sampling.temperature not in (0.0, 1.0) for sampling in samplings):
-        divisors = torch.tensor([sampling.temperature or 1.0 for sampling in samplings], device=logits.device)
-        logits = logits / divisors[:, None]
-    for leave_out, asks in _FILTERS:
-        rows = [row for row, sampling in enumerate(samplings) if sampling.temperature and asks(sampling)]
-        if rows:
-            logits = logits.clone()
-            logits[rows] = leave_out(logits[rows], [samplings[row] for row in rows])
-    peaks = logits.amax(-1, keepdim=True)
-    cumulative = (logits - peaks).exp_().cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1]
-    below_total = torch.nextafter(total, torch.zeros_like(total))
-    targets = torch.minimum(torch.from_numpy(uniforms).to(total.device) * total, below_total)
-    tokens = torch.searchsorted(cumulative, targets[:, None], right=True).clamp_(max=logits.shape[-1] - 1)
-    greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0.0]
-    if greedy:
-        tokens[greedy] = logits[greedy].argmax(-1, keepdim=True)
-    logprobs = (logits.gather(-1, tokens) - peaks)[:, 0].double() - total.log()
-    return tokens[:, 0].tolist(), logprobs.tolist()
+    if ways.penalties:
+        logits = _penalise(logits, ways.penalties, histories)
+    if ways.temperatures is not None:
+        logits = logits / torch.tensor(ways.temperatures, device=logits.device)[:, None]
+    for leave_out, rows, samplings in ways.filters:
+        logits = logits.clone()
+        logits[rows] = leave_out(logits[rows], samplings)
+    probabilities = logits.softmax(-1)
+    tokens = _inverse_cdf(probabilities, torch.from_numpy(uniforms).to(logits.device)[:, None])
+    if ways.greedy:
+        tokens[ways.greedy] = logits[ways.greedy].argmax(-1, keepdim=True)
+    logprobs = probabilities.gather(-1, tokens).double().log()
+    return tokens[:, 0].tolist(), logprobs[:, 0].tolist()
 
 
-def _penalise(
-    logits: torch.Tensor, samplings: Sequence[Sampling], histories: Sequence[Sequence[int]] | None
-) -> torch.Tensor:
-    rows = [row for row, sampling in enumerate(samplings) if sampling.repetition_penalty != 1.0]
-    if not rows or histories is None:
-        return logits
+def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """`[n, 1]`: where the running sum of `[n, V]` passes the share `[n, 1]` of the total. Never a token of probability 0.
+
+    Of a long row the block is found first, then the token in it, so that few tokens are summed up one by one in float64.
+    """
+    num_tokens = probabilities.shape[1]
+    if num_tokens <= MAX_SUMMED:
+        sums = probabilities.cumsum(-1, dtype=torch.float64)
+        return _passed(sums, uniforms * sums[:, -1:])[0]
+    num_whole = num_tokens // BLOCK * BLOCK
+    blocks = probabilities[:, :num_whole].unflatten(1, (-1, BLOCK)).sum(-1)
+    blocks = torch.cat([blocks, probabilities[:, num_whole:].sum(-1, keepdim=True)], dim=1)
+    sums = blocks.cumsum(-1, dtype=torch.float64)
+    block, target = _passed(sums, uniforms * sums[:, -1:])
+    missing = (target - (sums - blocks).gather(-1, block)).clamp_(min=0.0)
+    columns = block * BLOCK + torch.arange(BLOCK, device=block.device)
+    inside = probabilities.gather(-1, columns.clamp(max=num_tokens - 1)).masked_fill_(columns >= num_tokens, 0.0)
+    return block * BLOCK + _passed(inside.cumsum(-1, dtype=torch.float64), missing)[0]
+
+
+def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The column at which running sums `[n, C]` pass the target `[n, 1]`, and the target, kept below the total."""
+    total = sums[:, -1:]
+    target = torch.minimum(target, total.nextafter(total.new_zeros(())))
+    return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1), target
+
+
+def _penalise(logits: torch.Tensor, penalties: Mapping[int, float], histories: Sequence[Sequence[int]]) -> torch.Tensor:
     logits = logits.clone()
-    for row in rows:
-        penalty = samplings[row].repetition_penalty
+    for row, penalty in penalties.items():
         seen = torch.tensor(sorted(set(histories[row])), device=logits.device)
         values = logits[row, seen]
         logits[row, seen] = torch.where(values > 0, values / penalty, values * penalty)
@@ -113,7 +159,7 @@ def _leave_out_tail(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torc
     return logits.masked_fill(torch.zeros_like(tail).scatter_(-1, order, tail), -torch.inf)
 
 
-_FILTERS: tuple[tuple[Callable[[torch.Tensor, Sequence[Sampling]], torch.Tensor], Callable[[Sampling], bool]], ...] = (
+_FILTERS: tuple[tuple[_Filter, Callable[[Sampling], bool]], ...] = (
     (_leave_out_improbable, lambda sampling: sampling.min_p > 0.0),
     (_leave_out_low_ranks, lambda sampling: sampling.top_k > 0),
     (_leave_out_tail, lambda sampling: sampling.top_p < 1.0),

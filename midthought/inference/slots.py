@@ -142,15 +142,19 @@ class Slots:
         return copies
 
 
-def num_common(some: Sequence[int], others: Sequence[int]) -> int:
-    """How many of the first tokens are the same; by halves, so that comparing is done in bulk.
+def num_common(some: Sequence[int], others: Sequence[int], *, more_than: int = 0) -> int:
+    """How many of the first tokens are the same; 0 where those are not `more_than`.
+
+    By halves, so that comparing is done in bulk.
 
     >>> num_common((1, 2, 3, 9), [1, 2, 3, 4, 5])
     3
     """
-    some, others = tuple(some), tuple(others)
     low, high = 0, min(len(some), len(others))
-    if some[:high] == others[:high]:
+    if high <= more_than or some[more_than] != others[more_than]:
+        return 0
+    some, others = tuple(some[:high]), tuple(others[:high])
+    if some == others:
         return high
     while low + 1 < high:
         middle = (low + high) // 2
@@ -158,4 +162,4 @@ def num_common(some: Sequence[int], others: Sequence[int]) -> int:
             low = middle
         else:
             high = middle
-    return low
+    return low if low > more_than else 0

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
+from midthought.inference import weight_copies
 from midthought.inference.decoder import Decoder
 from midthought.inference.runner import CachedRunner, Row, make_runner, share_tensors
 
@@ -81,6 +82,48 @@ def test_weights_that_are_changed_in_place_are_seen() -> None:
     assert not torch.allclose(before, expected, atol=1e-2)
 
 
+def test_weights_that_were_written_past_the_version_counters_are_seen_once_they_are_announced() -> None:
+    model = make(CONFIGS["qwen3"]())
+    runner = make_runner(model)
+    row = Row([1, 2, 3], 0, 0)
+    runner.forward([row])
+    model.model.layers[0].mlp.gate_proj.weight.data.mul_(2.0)
+    model.model.layers[1].self_attn.q_norm.weight.data.mul_(2.0)
+    runner.update_weights()
+    with torch.no_grad():
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(runner.forward([row]), expected, atol=1e-5)
+
+
+def test_weights_that_were_given_other_memory_are_seen() -> None:
+    model = make(CONFIGS["qwen2"]())
+    runner = make_runner(model)
+    row = Row([1, 2, 3], 0, 0)
+    runner.forward([row])
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    weight.data = 2.0 * weight.data
+    with torch.no_grad():
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(runner.forward([row]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_are_too_large_to_copy_are_read_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    config = CONFIGS["qwen3"]()
+    config.initializer_range = 0.02
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval().to(dtype)
+    rows = [Row([1, 2, 3], 0, 0), Row([4, 5], 0, 1)]
+    copied = make_runner(model)
+    monkeypatch.setattr(weight_copies, "MAX_COPIED_BYTES", 1000)
+    where_they_are = make_runner(model)
+    assert where_they_are._decoder is not None  # type: ignore[attr-defined]
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    assert torch.allclose(where_they_are.forward(rows), copied.forward(rows), atol=tolerance)
+
+
 def with_hook(model: Any) -> None:
     model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: 2 * output)
 
@@ -117,6 +160,6 @@ def test_other_models_and_other_activations_are_left_to_themselves() -> None:
 
 
 def test_a_decoder_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Decoder, "_turned", lambda self, flat, norm, cos, sin: flat.view(len(flat), -1, self._head_dim))
+    monkeypatch.setattr(Decoder, "_turned", lambda self, heads, cos, sin: heads)
     runner = make_runner(make(CONFIGS["llama"]()))
     assert runner.keeps_cache and runner._decoder is None  # type: ignore[attr-defined]

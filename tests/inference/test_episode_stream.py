@@ -196,9 +196,13 @@ def test_over_many_iterations_every_episode_is_whole_and_every_token_knows_who_w
         assert iteration - 2 <= log[0][1] <= log[-1][1] <= iteration
     spread = {len({version for version in t.segments[0].policy_versions if version >= 0}) for t in episodes}
     assert max(spread) > 1  # some were really carried over
-    assert bench.asked == sum(trajectory.num_calls for trajectory in episodes) + sum(
-        bool(t.tool_events) for group in bench.stream._groups.values() for t in group.episodes
-    )
+    carried = [trajectory for group in bench.stream._groups.values() for trajectory in group.episodes]
+    for _ in range(500):  # a tool of one that is carried over may still be on its way
+        num_answered = sum(trajectory.num_calls for trajectory in episodes) + sum(bool(t.tool_events) for t in carried)
+        if bench.asked == num_answered:
+            break
+        time.sleep(0.01)
+    assert bench.asked == num_answered
 
 
 def test_a_tool_that_was_asked_goes_on_while_no_token_is_sampled(make_bench):

@@ -6,6 +6,7 @@ import asyncio
 import random
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -558,11 +559,11 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCapt
     runner, num_rows = engine._runner, []
     forward = runner.forward
 
-    def short_of_memory(rows: Sequence[Row], *, length: int = 0) -> torch.Tensor:
+    def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:
         num_rows.append(len(rows))
         if len(rows) > 4:
             raise torch.OutOfMemoryError("no memory")
-        return forward(rows, length=length)
+        return forward(rows, **more)
 
     runner.forward = short_of_memory  # type: ignore[method-assign]
     completions = sample_all(engine, prompts, max_tokens=6)
@@ -636,3 +637,59 @@ def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int
         await asyncio.wait_for(asyncio.gather(*(episode(number) for number in range(30))), 60)
 
     asyncio.run(run())
+
+
+def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_side() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[], max_batched_tokens=64)
+    completions = sample_all(engine, [prompt(30, seed=number) for number in range(7)], max_tokens=5)
+    assert [len(completion.token_ids) for completion in completions] == [5] * 7
+    assert engine.stats.num_forward_passes == 4 + 4  # two prompts a pass, whose logits give the first token; four more
+
+
+def test_what_quick_tools_bring_is_computed_together() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+    num_episodes = 6
+
+    async def episode(number: int) -> None:
+        ids = prompt(20, seed=number)
+        for _ in range(3):
+            completion = await engine.sample(number, ids, Sampling(max_tokens=4, seed=number))
+            for _ in range(number + 1):
+                await asyncio.sleep(0)
+            ids = [*ids, *completion.token_ids, *prompt(5, seed=number)]
+        engine.close(number)
+
+    async def run() -> None:
+        for number in range(num_episodes):
+            engine.open(number)
+        await asyncio.gather(*(episode(number) for number in range(num_episodes)))
+
+    asyncio.run(run())
+    assert engine.stats.num_sampled_tokens == num_episodes * 3 * 4
+    assert engine.stats.num_forward_passes == 3 * 4
+
+
+def test_slow_tools_of_others_do_not_hold_up_those_that_sample() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+    finished: list[int] = []
+
+    async def episode(number: int) -> None:
+        if number:
+            await asyncio.sleep(0.3)
+        await engine.sample(number, prompt(20, seed=number), Sampling(max_tokens=40, seed=number))
+        finished.append(number)
+        engine.close(number)
+
+    async def run() -> float:
+        for number in range(5):
+            engine.open(number)
+        began = asyncio.get_running_loop().time()
+        tasks = [asyncio.ensure_future(episode(number)) for number in range(5)]
+        await tasks[0]
+        seconds = asyncio.get_running_loop().time() - began
+        await asyncio.gather(*tasks)
+        return seconds
+
+    sample_all(engine, [prompt(20)], max_tokens=40)  # the engine is warm
+    assert asyncio.run(run()) < 0.3
+    assert finished[0] == 0 and sorted(finished) == [0, 1, 2, 3, 4]

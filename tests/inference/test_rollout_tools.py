@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, Qwen3Config
+from test_rollout import small_model
+from transformers import Qwen3Config
 
 from midthought.inference.engine import Engine, Sampling, Stopper
 from midthought.inference.local import LocalEngine
@@ -272,18 +272,7 @@ class EveryFewPieces:
 
 
 def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tools_take(renderer: Renderer) -> None:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(renderer.tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        intermediate_size=48,
-        initializer_range=0.3,
-    )
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = small_model(Qwen3Config, renderer)
     records = []
     for seconds in ((0.0,), (0.02, 0.0, 0.01)):
         look = Look(seconds)

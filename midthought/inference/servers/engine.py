@@ -235,7 +235,7 @@ class ServerEngine:
 
         num_before = num_kept = len(draft.token_ids)
         token_ids = [*draft.prompt, *draft.token_ids]
-        seed = _request_seed(draft.sampling.seed, len(token_ids))
+        seed = request_seed(draft.sampling.seed, len(token_ids))
         sampling = dataclasses.replace(draft.sampling, max_tokens=room, seed=seed)
         adapter = self._publication.adapter if self._publication is not None else None
         body = self.dialect.body(
@@ -349,7 +349,7 @@ class ServerEngine:
         return draft.logprobs[0]
 
 
-def _request_seed(seed: int, position: int) -> int:
+def request_seed(seed: int, position: int) -> int:
     """63 bits that follow from an episode's seed and the position that a request samples first: spans must not share
     their random numbers, and servers know seeds of requests only."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()) >> 1
