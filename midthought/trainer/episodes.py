@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.inference.source import LocalSource
+from midthought.inference.source import Source
 from midthought.learning.harvest import Harvest, PPOPlan, TaskStream, has_no_spread
 from midthought.learning.streaming import task_of_group
 from midthought.types import RolloutData, StopReason, Trajectory
@@ -49,7 +49,7 @@ def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: Harvest | None) 
     return harvest
 
 
-def stream_state(source: LocalSource, rolled_out: Harvest | None = None) -> dict[str, Any]:
+def stream_state(source: Source, rolled_out: Harvest | None = None) -> dict[str, Any]:
     """What a checkpoint holds of episodes on their way: those of the source's stream, and those of a rollout that nothing was
     learned from yet. Empty where there is no stream."""
     if source.stream is None:
@@ -57,7 +57,7 @@ def stream_state(source: LocalSource, rolled_out: Harvest | None = None) -> dict
     return {"stream": source.stream.state(rolled_out.data if rolled_out is not None else ())}
 
 
-def restore_stream(source: LocalSource, tasks: TaskStream, state: Mapping[str, Any]) -> None:
+def restore_stream(source: Source, tasks: TaskStream, state: Mapping[str, Any]) -> None:
     """Go on with the episodes that stand in a checkpoint's state; without a stream they are dropped, with a warning."""
     found = state.get("stream")
     if source.stream is None:

@@ -102,6 +102,10 @@ class QuestionGround(Ground):
         self.num_tasks = len(self._tasks)
         self.has_held_out = bool(self._held_out)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to run episodes: their other side, not the tasks."""
+        return {"_environment": self._environment}
+
     def texts(self) -> Iterable[str]:
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 

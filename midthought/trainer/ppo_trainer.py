@@ -17,7 +17,6 @@ from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.inference.policy_engine import policy_engine
 from midthought.inference.private_loop import PrivateLoop
-from midthought.inference.servers.training import check_backend
 from midthought.learning.adapters import merged_copy
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.harvest import Harvest
@@ -37,7 +36,7 @@ from midthought.trainer.episodes import restore_stream, sort_episodes, stream_st
 from midthought.trainer.ground import make_ground
 from midthought.trainer.keeping import Keeping, is_right
 from midthought.trainer.policy import find_policy, vocabulary_digest
-from midthought.trainer.rollouts import MAX_LENGTH, Opening, as_notation, make_source
+from midthought.trainer.rollouts import MAX_LENGTH, Opening, as_notation, check_source, make_crew, make_source
 from midthought.types import RolloutData
 
 _log = logging.getLogger(__name__)
@@ -64,6 +63,8 @@ class RayPPOTrainer:
 
     >>> trainer = RayPPOTrainer(config, env, reward_fn=my_reward)       # doctest: +SKIP
     >>> trainer.fit(num_epochs=3)                                        # doctest: +SKIP
+
+    With `ray.use_ray` the episodes are run by Ray's workers (docs/cluster.md); learning stays here.
 
     An episode that breaks (the environment or the reward function raises, takes too long or gives nonsense, NaN among it;
     a prompt that is longer than the model's positions) is a failed one: counted, logged, not learned from. Works inside a
@@ -148,8 +149,10 @@ class RayPPOTrainer:
         )
         shared = self._engine, self.renderer, opening
         loop = PrivateLoop("midthought-rollout") if inference.partial_rollouts else None
-        self.source = make_source(*shared, self._ground.episode, inference, seed=seed, loop=loop)
-        self._held_out = make_source(*shared, self._ground.held_out_episode, inference, seed=seed, loop=loop)
+        crew = make_crew(self.model, self.renderer, inference, self.config.ray, max_seq_len=self._engine.max_seq_len)
+        where: dict[str, Any] = {"seed": seed, "loop": loop, "crew": crew}
+        self.source = make_source(*shared, self._ground.episode, inference, **where)
+        self._held_out = make_source(*shared, self._ground.held_out_episode, inference, **where)
         pad_token_id = int(self.tokenizer.pad_token_id or 0)
         self._plan = ppo_plan(self.config.training, self.config.inference, pad_token_id)
         self._harvest: Harvest | None = None
@@ -326,7 +329,7 @@ class RayPPOTrainer:
         save_model(merged_copy(self.learner.policy), self.tokenizer, path)
 
     def cleanup(self) -> None:
-        """Close the run folder, end a server that was started, and let go of models, optimizer and caches.
+        """Close the run folder, end servers and workers that were started, and let go of models, optimizer and caches.
 
         `metrics_history` stays; what needs a model raises TrainerClosedError from now on. Doing so again is fine.
         """
@@ -352,10 +355,5 @@ def _checked(config: ConfigStore) -> ConfigStore:
     if not isinstance(config, ConfigStore):
         raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
     config = config.merged({})
-    check_backend(config.inference)
-    if config.ray.use_ray:
-        raise SettingsError(
-            f"ray.use_ray=true: rolling out on {config.ray.num_actors} Ray actors is not built yet; set ray.use_ray to false "
-            "to train in this process"
-        )
+    check_source(config.inference, config.ray)
     return config

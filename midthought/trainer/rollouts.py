@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from midthought.config import InferenceConfig
+from midthought.cluster.ray.session import check_ray
+from midthought.config import InferenceConfig, RayConfig
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.inference.engine import TrainedEngine
+from midthought.inference.policy_engine import policy_engine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
-from midthought.inference.source import LocalSource
+from midthought.inference.servers.training import check_backend
+from midthought.inference.source import LocalSource, Source
 from midthought.inference.stream import EpisodeStream
 from midthought.text import Renderer
 from midthought.tools.notations import Notation
@@ -20,6 +25,9 @@ from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
 from midthought.types import Task
+
+if TYPE_CHECKING:
+    from midthought.cluster.ray.crew import Crew
 
 MAX_LENGTH = 4096
 """Most tokens of a sequence where the model does not say, and of a model that is made here."""
@@ -53,6 +61,25 @@ def as_notation(given: str | ActionParser | Notation) -> Notation:
     return given
 
 
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Makes the other side of every episode whose prompt the model has room for; any other episode fails."""
+
+    renderer: Renderer
+    opening: Opening
+    max_seq_len: int
+    episode: Callable[[Task], EpisodeEnvironment]
+
+    def __call__(self, task: Task) -> EpisodeEnvironment:
+        num_tokens = len(self.renderer.prompt(self.opening.messages(task)))
+        if num_tokens >= self.max_seq_len:
+            raise EpisodeError(
+                f"the prompt of task {task.task_id!r} has {num_tokens} tokens, and the model has {self.max_seq_len} "
+                "positions; shorten it, or take a model with more"
+            )
+        return self.episode(task)
+
+
 def make_source(
     engine: TrainedEngine,
     renderer: Renderer,
@@ -62,29 +89,60 @@ def make_source(
     *,
     seed: int,
     loop: PrivateLoop | None = None,
-) -> LocalSource:
-    """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode.
-
-    With a `loop` it has a stream of episodes that may outlive an iteration.
-    """
-
-    def fitting(task: Task) -> EpisodeEnvironment:
-        num_tokens = len(renderer.prompt(opening.messages(task)))
-        if num_tokens >= engine.max_seq_len:
-            raise EpisodeError(
-                f"the prompt of task {task.task_id!r} has {num_tokens} tokens, and the model has {engine.max_seq_len} "
-                "positions; shorten it, or take a model with more"
-            )
-        return episode(task)
-
+    crew: Crew | None = None,
+) -> Source:
+    """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode."""
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
         notation=opening.notation,
         toolbox=Toolbox(opening.registry, timeout_seconds=inference.tool_timeout_seconds),
         messages=opening.messages,
-        environment=fitting,
+        environment=Fitting(renderer, opening, engine.max_seq_len, episode),
         settings=RolloutSettings.from_config(inference),
     )
+    return choose_source(parts, engine, inference, seed=seed, loop=loop, crew=crew)
+
+
+# -- where episodes run ----------------------------------------------------------------------------------------
+
+
+def check_source(inference: InferenceConfig, ray: RayConfig) -> None:
+    """Raise SettingsError where the settings ask for rollouts that there are not, MissingExtraError for what they lack."""
+    check_backend(inference)
+    check_ray(ray, inference)
+
+
+def make_crew(
+    policy: Any, renderer: Renderer, inference: InferenceConfig, ray: RayConfig, *, max_seq_len: int
+) -> Crew | None:
+    """Ray's workers over copies of the policy, which is trained in place; None where the settings do not ask for them."""
+    if not ray.use_ray:
+        return None
+    from midthought.cluster.ray.crew import Crew
+
+    engine = functools.partial(
+        policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len
+    )
+    return Crew(ray, policy, engine, is_deterministic=inference.deterministic)
+
+
+def choose_source(
+    parts: RolloutParts,
+    engine: TrainedEngine,
+    inference: InferenceConfig,
+    *,
+    seed: int,
+    loop: PrivateLoop | None = None,
+    crew: Crew | None = None,
+) -> Source:
+    """Where episodes run: on a crew of Ray workers, else in this process over `engine`.
+
+    With a `loop` there is a stream of episodes that may outlive an iteration.
+    """
+    if crew is not None:
+        from midthought.cluster.ray.source import RaySource
+
+        return RaySource(parts, engine, crew, seed=seed)
     stream = None if loop is None else EpisodeStream.from_config(parts, loop, inference, seed=seed)
     return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)

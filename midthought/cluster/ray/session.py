@@ -1,0 +1,199 @@
+"""The connection to a Ray cluster: one that runs already, or one that is started here; and the room in it for the workers.
+
+Knows settings and resources; nothing of models, episodes or weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from midthought.config import InferenceConfig, RayConfig
+from midthought.errors import MissingExtraError, SettingsError
+
+_log = logging.getLogger(__name__)
+_lock = threading.Lock()
+_num_sessions = 0
+"""Open sessions of the connection that was made here; the last one to close ends it."""
+
+_KNOCK_SECONDS = 10.0
+_LOCAL_ROOM_SECONDS = 10.0
+"""A cluster that was started here does not grow: room that is not free by then will not be."""
+
+
+def require_ray() -> Any:
+    """The package. Raises MissingExtraError where it is not installed."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("ray", "ray") from None
+    return ray
+
+
+def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
+    """Raise SettingsError where rollouts on Ray cannot be what the settings ask for, MissingExtraError without Ray."""
+    if not settings.use_ray:
+        return
+    if inference.backend != "local":
+        raise SettingsError(
+            f"ray.use_ray with inference.backend={inference.backend!r}: Ray's workers have engines of their own, and servers "
+            "are reached from here as they are; set ray.use_ray to false (several servers: inference.base_url), or "
+            "inference.backend to 'local'"
+        )
+    if inference.partial_rollouts:
+        raise SettingsError(
+            "ray.use_ray with inference.partial_rollouts: Ray's workers end every iteration with its last episode; set one "
+            "of the two to false"
+        )
+    require_ray()
+
+
+class Session:
+    """A connection to a cluster, with the workers' room in it. Close it after use.
+
+    A cluster that this process is connected to already is used and left as it is. Otherwise the one at
+    `settings.address` is joined, and left at the end; without an address one is started here, on the loopback interface
+    and without dashboard, and ended with the last session that uses it.
+
+    Raises SettingsError where no cluster answers at the address, or it has no room for all workers within
+    `settings.start_timeout_seconds`; MissingExtraError without Ray.
+    """
+
+    def __init__(self, settings: RayConfig) -> None:
+        global _num_sessions
+        with _lock:
+            self._is_ours = bool(_num_sessions) or _connect(settings)
+            _num_sessions += self._is_ours
+        self._group: Any = None
+        self._is_local = self._is_ours and not settings.address
+        try:
+            self._group = self._reserved(settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def options(self, settings: RayConfig) -> dict[str, Any]:
+        """What Ray is to be told of a worker: its resources, and that it stands in the reserved room."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return {
+            "num_cpus": settings.cpus_per_actor,
+            "num_gpus": settings.gpus_per_actor,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=self._group),
+        }
+
+    def close(self) -> None:
+        """Give the room back, and leave or end the cluster where it was joined or started here. Doing so twice is fine."""
+        global _num_sessions
+        import ray
+
+        if self._group is not None and ray.is_initialized():
+            ray.util.remove_placement_group(self._group)
+        self._group = None
+        with _lock:
+            if self._is_ours:
+                self._is_ours = False
+                _num_sessions -= 1
+                if not _num_sessions:
+                    ray.shutdown()
+
+    def _reserved(self, settings: RayConfig) -> Any:
+        """A placement group with one bundle for every worker."""
+        from ray.util import placement_group, remove_placement_group
+
+        bundle = bundle_of(settings)
+        group = placement_group([bundle] * settings.num_actors, strategy=settings.placement.upper())
+        seconds = min(settings.start_timeout_seconds, _LOCAL_ROOM_SECONDS if self._is_local else math.inf)
+        if group.wait(timeout_seconds=seconds):
+            return group
+        remove_placement_group(group)
+        raise SettingsError(
+            f"ray.num_actors={settings.num_actors} with {_told(bundle)} each: the cluster had no room for them within "
+            f"{seconds:g} seconds. {cluster_room()}; ask for fewer or smaller actors (ray.num_actors, ray.cpus_per_actor, "
+            "ray.gpus_per_actor), or add nodes"
+        )
+
+
+def bundle_of(settings: RayConfig) -> dict[str, float]:
+    """The resources of one worker, by Ray's names."""
+    wanted = {"CPU": settings.cpus_per_actor, "GPU": settings.gpus_per_actor}
+    return {name: number for name, number in wanted.items() if number}
+
+
+def cluster_room() -> str:
+    """What the cluster has and what is free of it, in words."""
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    has, free = ray.cluster_resources(), ray.available_resources()
+    return f"It has {_told(has)} on {len(alive)} node(s), of which {_told(free)} are free"
+
+
+def _told(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{resources.get(name, 0):g} {name}s" for name in ("CPU", "GPU"))
+
+
+def _connect(settings: RayConfig) -> bool:
+    """See that this process is connected; False where it was before."""
+    is_first = "ray" not in sys.modules
+    if is_first and not settings.address:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray reads it when imported: bind to loopback
+    ray = require_ray()
+    if ray.is_initialized():
+        return False
+    if settings.address:
+        _join(settings.address)
+    else:
+        _start(settings)
+    return True
+
+
+def _join(address: str) -> None:
+    import ray
+
+    if address.startswith("ray://"):
+        raise SettingsError(
+            f"ray.address={address!r}: Ray's client cannot take trajectories as they come; start the run on a node of the "
+            "cluster, with ray.address=auto or HOST:PORT"
+        )
+    try:
+        _knock(address)
+        ray.init(address=address, logging_level=logging.WARNING)
+    except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and errors of its own
+        reason = str(error).strip().partition("\n")[0]
+        raise SettingsError(
+            f"ray.address={address!r}: no Ray cluster could be joined there ({type(error).__name__}: {reason}); start one "
+            "with `ray start --head`, give its address as HOST:PORT or 'auto', or leave ray.address empty"
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
+
+
+def _start(settings: RayConfig) -> None:
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    num_cores = os.cpu_count() or 1
+    num_wanted = math.ceil(settings.num_actors * settings.cpus_per_actor)
+    if num_wanted > num_cores:
+        _log.warning(
+            "ray.num_actors=%d with %g CPUs each share %d cores: fewer actors may be as fast",
+            settings.num_actors, settings.cpus_per_actor, num_cores,
+        )  # fmt: skip
+    ray.init(
+        address="local",
+        num_cpus=max(num_cores, num_wanted),
+        include_dashboard=False,
+        logging_level=logging.WARNING,
+    )

@@ -1,0 +1,59 @@
+"""Trajectories from a crew of Ray workers. A source for the training loop, which need not know it from a local one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from midthought.cluster.ray.crew import Crew
+from midthought.inference.engine import TrainedEngine
+from midthought.inference.rollout import EpisodeStart, RolloutParts
+from midthought.inference.source import Source
+from midthought.types import StopReason, Trajectory
+
+
+class RaySource(Source):
+    """Runs episodes on the workers of a crew, a group on one of them. Sources may share a crew.
+
+    The renderer and the toolbox are sent to every worker once; environments, rewards and messages with every rollout.
+    SettingsError where one of them cannot be sent. No episode outlives its rollout.
+    """
+
+    def __init__(self, parts: RolloutParts, engine: TrainedEngine, crew: Crew, *, seed: int) -> None:
+        """`engine` samples nothing, for every worker has its own: it counts the policy's versions."""
+        super().__init__(parts, engine, seed=seed)
+        self._crew = crew
+        crew.keep(parts.renderer, "the renderer")
+        crew.keep(parts.toolbox.registry, "the tools")
+        crew.keep(parts.toolbox, "the toolbox")
+        self._parcel(parts)
+
+    def update_weights(self) -> None:
+        """The policy was changed in place."""
+        super().update_weights()
+        self._crew.weights_changed()
+
+    def close(self) -> None:
+        """End the workers, for all sources that share them."""
+        self._crew.close()
+
+    def _run(
+        self,
+        parts: RolloutParts,
+        starts: Sequence[EpisodeStart],
+        on_finished: Callable[[Trajectory], None] | None = None,
+    ) -> list[Trajectory]:
+        def failed(start: EpisodeStart, error: str) -> Trajectory:
+            prompt_ids = parts.renderer.prompt(parts.messages(start.task))
+            trajectory = Trajectory(start.task, prompt_ids, seed=start.seed, group=start.group)
+            trajectory.stop_reason, trajectory.error = StopReason.FAILED, error
+            return trajectory
+
+        return self._crew.run(
+            self._parcel(parts), starts, policy_version=self.policy_version, failed=failed, on_finished=on_finished
+        )
+
+    def _parcel(self, parts: RolloutParts) -> bytes:
+        """The parts without the engine, which every worker has of its own."""
+        fields = {each.name: getattr(parts, each.name) for each in dataclasses.fields(parts) if each.name != "engine"}
+        return self._crew.packed(fields, "what the episodes need")

@@ -1,0 +1,209 @@
+"""The seats of a crew and who sits in them: actors are hired, given the policy's weights, replaced where they died.
+
+Knows models, actors and the room in the cluster; nothing of episodes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from midthought.cluster.ray.cargo import pack
+from midthought.cluster.ray.session import Session, cluster_room
+from midthought.cluster.ray.weights import BUCKET_BYTES, buckets, digest_of, frame_name, named_tensors
+from midthought.cluster.ray.worker import Numerics, RolloutWorker
+from midthought.config import RayConfig
+from midthought.errors import EngineError
+from midthought.inference.engine import TrainedEngine
+
+_log = logging.getLogger(__name__)
+
+
+class LostError(Exception):
+    """The actor has died, or does not answer."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """One place in the crew, and the actor that sits in it."""
+
+    number: int
+    num_actors: int = 0
+    """So many have sat in it."""
+    actor: Any = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of the weights that the actor holds."""
+    is_given_up: bool = False
+    """No actor could be started; the next rollout tries again."""
+
+    @property
+    def name(self) -> str:
+        again = f".{self.num_actors}" if self.num_actors > 1 else ""
+        return f"rollout-{self.number}{again}"
+
+
+class Staff:
+    """Actors in a Ray cluster, each with a copy of the policy. `open` them, `close` them after use; that may be repeated.
+
+    Raises SettingsError where the policy cannot be sent.
+    """
+
+    def __init__(
+        self,
+        settings: RayConfig,
+        policy: Any,
+        make_engine: Callable[[Any], TrainedEngine],
+        *,
+        is_deterministic: bool,
+    ) -> None:
+        self.settings = settings
+        self.seats = [Seat(number) for number in range(settings.num_actors)]
+        self._policy = policy
+        self._make_engine = make_engine
+        self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_actor))
+        self._model = pack(policy, "the policy", frame_name(named_tensors(policy)))
+        self._model_ref: Any = None
+        self._digests: dict[str, str] | None = None
+        """Of the policy's present weights; None where it has changed."""
+        self._session: Session | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    def open(self) -> None:
+        """Find room in the cluster and fill the seats.
+
+        SettingsError where there is no cluster or no room in it, EngineError where no actor starts.
+        """
+        self._session = Session(self.settings)
+        try:
+            self._model_ref = ray.put(self._model)
+            self.hire(self.seats)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the actors and leave the cluster. Doing so twice is fine."""
+        for seat in self.seats:
+            self.dismiss(seat)
+        if self._session is not None:
+            self._session.close()
+        self._session = self._model_ref = None
+
+    def hire(self, seats: Sequence[Seat], *, are_others: bool = False) -> None:
+        """Put a new actor into each of these seats. Where none starts in time the seat stays empty.
+
+        EngineError where all seats would be empty then, unless there are others at work.
+        """
+        if not seats:
+            return
+        assert self._session is not None
+        worker = ray.remote(RolloutWorker).options(**self._session.options(self.settings), max_restarts=0)
+        numerics = Numerics.of_this_process(self._num_threads)
+        search_path = [os.path.abspath(folder) for folder in sys.path]
+        building = {}
+        for seat in seats:
+            seat.num_actors += 1
+            seat.digests = {}
+            seat.actor = worker.remote(seat.name, numerics, search_path)
+            building[seat.actor.build.remote(self._model_ref, self._make_engine)] = seat
+        seconds = self.settings.start_timeout_seconds
+        ready, late = ray.wait(list(building), num_returns=len(building), timeout=seconds)
+        cause = f"none started within {seconds:g} seconds. {cluster_room()}" if late else ""
+        for reference in late:
+            self.dismiss(building[reference])
+        for reference in ready:
+            try:
+                got(reference)
+            except LostError as lost:
+                cause = str(lost)
+                self.dismiss(building[reference])
+        for seat in seats:
+            seat.is_given_up = seat.actor is None
+        num_missing = sum(seat.actor is None for seat in self.seats)
+        if num_missing == len(self.seats) and not are_others:
+            raise EngineError(f"no Ray worker is left, and no new one could be started: {cause}")
+        if cause:
+            _log.warning("%d of %d Ray workers are missing: %s", num_missing, len(self.seats), cause)
+
+    def dismiss(self, seat: Seat) -> None:
+        """End the actor; the seat is empty then."""
+        if seat.actor is not None and ray.is_initialized():
+            ray.kill(seat.actor)
+        seat.actor = None
+
+    # -- weights -----------------------------------------------------------------------------------------------
+
+    def weights_changed(self) -> None:
+        """The policy was changed in place."""
+        self._digests = None
+
+    def bring_weights(self, seats: Sequence[Seat]) -> list[str]:
+        """See that the actors of these seats hold the policy's present weights: what is new to them is sent, and every one
+        says the digests of all that it holds then. Gives what those died of that died of it, whose seats are empty.
+
+        EngineError where one holds other weights.
+        """
+        tensors = named_tensors(self._policy)
+        if self._digests is None:
+            self._digests = {name: digest_of(tensor) for name, tensor in tensors.items()}
+        stale = [seat for seat in seats if seat.digests != self._digests]
+        if not stale:
+            return []
+        names = [name for name, digest in self._digests.items() if any(s.digests.get(name) != digest for s in stale)]
+        deaths: list[str] = []
+        before: list[tuple[Seat, Any]] = []
+        for bucket in buckets(tensors, names, BUCKET_BYTES):
+            reference = ray.put(bucket)
+            loading = [(seat, seat.actor.load.remote(reference)) for seat in stale if seat.actor is not None]
+            self._gather(before, deaths)
+            before = loading
+        self._gather(before, deaths)
+        asked = [(seat, seat.actor.adopt.remote()) for seat in stale if seat.actor is not None]
+        for seat, digests in self._gather(asked, deaths):
+            wrong = [name for name in {**digests, **self._digests} if digests.get(name) != self._digests.get(name)]
+            if wrong:
+                raise EngineError(
+                    f"worker {seat.name} holds other weights than the policy had when it was last updated "
+                    f"({wrong[0]!r} and {len(wrong) - 1} more tensors); call update_weights after every change of the policy"
+                )
+            seat.digests = digests
+        return deaths
+
+    def _gather(self, asked: Sequence[tuple[Seat, Any]], deaths: list[str]) -> list[tuple[Seat, Any]]:
+        """The answers of those that live."""
+        answers = []
+        for seat, reference in asked:
+            try:
+                answers.append((seat, got(reference, timeout_seconds=self.settings.silence_timeout_seconds)))
+            except LostError as lost:
+                _log.warning("worker %s has died while it was given weights: %s", seat.name, lost)
+                deaths.append(str(lost))
+                self.dismiss(seat)
+        return answers
+
+
+def got(reference: Any, *, timeout_seconds: float | None = None) -> Any:
+    """What an actor gave; of a stream, the next thing that it gave (StopIteration at its end).
+
+    What the actor raised is raised here, LostError where there is no actor any more or it takes too long.
+    """
+    try:
+        if isinstance(reference, ray.ObjectRefGenerator):
+            reference = next(reference)
+        return ray.get(reference, timeout=timeout_seconds)
+    except RayTaskError as error:
+        raise error.cause from error
+    except GetTimeoutError:
+        raise LostError(f"it gave no answer within {timeout_seconds:g} seconds") from None
+    except RayError as error:
+        raise LostError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error

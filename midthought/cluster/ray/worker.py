@@ -1,0 +1,156 @@
+"""What runs in a Ray actor: a copy of the policy, an engine over it, and the rollout loop. Trajectories leave as they end.
+
+Knows the loop and the engine as this process has them; nothing of other workers or of learning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+
+from midthought.cluster.ray.cargo import pack, unpack
+from midthought.cluster.ray.weights import Piece, apply_pieces, digest_of, framed, named_tensors
+from midthought.errors import SettingsError
+from midthought.inference.engine import TrainedEngine
+from midthought.inference.private_loop import PrivateLoop
+from midthought.inference.rollout import EpisodeStart, RolloutParts, run_episodes
+from midthought.types import StopReason, Trajectory
+
+_BEAT_SECONDS = 1.0
+"""So often a worker says that its event loop turns."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Numerics:
+    """What decides the bits of a forward pass, besides the weights."""
+
+    num_threads: int
+    is_deterministic: bool
+    matmul_precision: str
+
+    @classmethod
+    def of_this_process(cls, num_threads: int | None = None) -> Numerics:
+        return cls(
+            num_threads=num_threads or torch.get_num_threads(),
+            is_deterministic=torch.are_deterministic_algorithms_enabled(),
+            matmul_precision=torch.get_float32_matmul_precision(),
+        )
+
+    def apply(self) -> None:
+        """Of this thread; the other figures are the process's."""
+        torch.set_num_threads(self.num_threads)
+        torch.use_deterministic_algorithms(self.is_deterministic)
+        torch.set_float32_matmul_precision(self.matmul_precision)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """Episodes for one worker."""
+
+    places: tuple[int, ...]
+    starts: tuple[EpisodeStart, ...]
+    """One for each place; an episode is known by its seed."""
+    policy_version: int
+    standing: Mapping[str, Any]
+    """By name: Ray's references to what is sent once and kept."""
+
+
+class RolloutWorker:
+    """One process of the crew. Its name stands before every line that it logs."""
+
+    def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str] = ()) -> None:
+        """`search_path`: where modules are found besides, for the code of the user."""
+        sys.path += [folder for folder in search_path if folder not in sys.path]
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        self._name = name
+        self._numerics = numerics
+        self._loop = PrivateLoop("midthought-rollout")
+        self._standing: dict[str, Any] = {}
+        numerics.apply()
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def build(self, model: bytes, make_engine: Callable[[Any], TrainedEngine]) -> None:
+        """Make the policy, its tensors not filled yet, and the engine over it."""
+        device = "cuda" if ray.get_gpu_ids() else "cpu"
+        self._model = unpack(model, "the policy", framed(device)).eval()
+        self._tensors = named_tensors(self._model)
+        self._engine = make_engine(self._model)
+
+    def load(self, pieces: Sequence[Piece]) -> None:
+        """Write a bucket into the policy, in place."""
+        apply_pieces(self._tensors, pieces)
+
+    def adopt(self) -> dict[str, str]:
+        """Sample from what was loaded; the digest of every tensor, as it lies in the policy now."""
+        self._engine.update_weights()
+        return {name: digest_of(tensor) for name, tensor in self._tensors.items()}
+
+    def run(self, parcel: bytes, job: Job) -> Iterator[list[tuple[int, bytes]]]:
+        """Run the episodes; gives `(place, pickled Trajectory)` of those that have ended, and nothing now and then, to say
+        that it lives."""
+        outbox: queue.SimpleQueue[tuple[int, bytes] | Future[None] | None] = queue.SimpleQueue()
+        parts = RolloutParts(engine=self._engine, **self._opened(parcel, job.standing))
+        self._engine.policy_version = job.policy_version
+        running = self._loop.start(_episodes(parts, job, self._numerics, outbox.put))
+        running.add_done_callback(outbox.put)
+        is_over = False
+        while not is_over:
+            messages = [outbox.get()]
+            while not outbox.empty():
+                messages.append(outbox.get())
+            yield [message for message in messages if isinstance(message, tuple)]
+            is_over = running in messages
+        running.result()
+
+    def _opened(self, parcel: bytes, standing: Mapping[str, Any]) -> dict[str, Any]:
+        for name, reference in standing.items():
+            if name not in self._standing:
+                self._standing[name] = unpack(ray.get(reference), name, self._standing.__getitem__)
+        fields: dict[str, Any] = unpack(parcel, "what the episodes need", self._standing.__getitem__)
+        return fields
+
+
+async def _episodes(
+    parts: RolloutParts, job: Job, numerics: Numerics, put: Callable[[tuple[int, bytes] | None], None]
+) -> None:
+    """Not a method: Ray would take the worker for an asynchronous one, and run all of it on one event loop."""
+    numerics.apply()
+    place_of = {start.seed: place for start, place in zip(job.starts, job.places, strict=True)}
+    beating = asyncio.ensure_future(_beat(put))
+    try:
+        await run_episodes(parts, job.starts, on_finished=lambda done: put((place_of[done.seed], _packed(done))))
+    finally:
+        beating.cancel()
+
+
+async def _beat(put: Callable[[None], None]) -> None:
+    while True:
+        await asyncio.sleep(_BEAT_SECONDS)
+        put(None)
+
+
+def _packed(trajectory: Trajectory) -> bytes:
+    """The episode's record; one that holds what cannot be sent has failed."""
+    try:
+        return pack(trajectory, f"the record of task {trajectory.task.task_id!r}")
+    except SettingsError as error:
+        prompt = trajectory.segments[0].spans[0]
+        failed = Trajectory(
+            trajectory.task,
+            trajectory.segments[0].token_ids[: prompt.end],
+            seed=trajectory.seed,
+            group=trajectory.group,
+        )
+        failed.stop_reason, failed.error = StopReason.FAILED, str(error)
+        return pack(failed, "the record of a failed episode")

@@ -1,0 +1,159 @@
+"""Our rollout loop as an agent loop of verl, which imports this module by the name in `agent_loop.yaml`.
+
+Prompts, calls and results go through our `Renderer`, so the ids that verl trains on are the ids that its servers saw.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from omegaconf import DictConfig, OmegaConf
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+
+from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
+from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
+from midthought.cluster.verl.references import load
+from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
+from midthought.cluster.verl.supply import Supply
+from midthought.cluster.verl.tools import our_tool
+from midthought.errors import DataError, EpisodeError
+from midthought.inference.rollout import RolloutParts, RolloutSettings, run_episode
+from midthought.text import Renderer
+from midthought.tools.notations.find import find_notation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import StopReason, Trajectory
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all episodes of a worker share. Holds on to what it was made from, whose identities are its key."""
+
+    parts: RolloutParts
+    options: LoopOptions
+    stop_token_ids: list[int]
+    made_from: tuple[Any, ...]
+
+
+_shared: dict[tuple[Any, ...], _Shared] = {}
+"""verl makes an agent loop for every episode; a tokenizer takes a second to read."""
+
+
+@register(PLAIN_AGENT_NAME)
+class MidthoughtAgentLoop(AgentLoopBase):
+    """One episode: sample, run the calls where they end, put the results into the context, go on, judge.
+
+    `options` are those of `LoopOptions`; `tools` are verl's own and come from its tool configuration.
+    """
+
+    def __init__(self, *args: Any, tools: Any = None, options: Any = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        given = (
+            OmegaConf.to_container(options, resolve=True) if isinstance(options, DictConfig) else dict(options or {})
+        )
+        template = self.apply_chat_template_kwargs
+        template = (
+            OmegaConf.to_container(template, resolve=True) if isinstance(template, DictConfig) else dict(template)
+        )
+        self._shared = _share(self.tokenizer, tuple(tools.tools) if tools else (), given, template)
+
+    async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
+        """Run the episode of one row of the data.
+
+        Raises DataError for a prompt that is not plain text or does not fit, EpisodeError for an episode that broke: verl
+        then counts its group as failed.
+        """
+        shared, rollout = self._shared, self.rollout_config
+        prompt_ids = _prompt_ids(shared.parts.renderer, kwargs, rollout.prompt_length)
+        engine = VerlEngine(
+            self.server_manager,
+            sampling_params,
+            eos_token_ids=shared.parts.renderer.eos_token_ids,
+            stop_token_ids=shared.stop_token_ids,
+            request_id=f"det-{int(priority)}" if rollout.get("full_determinism") else uuid4().hex,
+            priority=int(priority),
+        )
+        settings = RolloutSettings(
+            max_tokens=rollout.response_length,
+            max_segment_length=shared.options.max_segment_length,
+            max_tool_calls_per_cot=shared.options.max_tool_calls_per_cot,
+            max_result_tokens=shared.options.max_result_tokens,
+            max_turns=shared.options.max_turns,
+            temperature=float(sampling_params["temperature"]),
+            top_p=float(sampling_params["top_p"]),
+        )
+        trajectory = Trajectory(task_of(kwargs), prompt_ids)
+        await run_episode(dataclasses.replace(shared.parts, engine=engine, settings=settings), trajectory, 0)
+        if trajectory.stop_reason is StopReason.FAILED:
+            raise EpisodeError(f"task {trajectory.task.task_id!r}: {trajectory.error}")
+        return _output(trajectory, engine, with_logprobs=bool(sampling_params.get("logprobs")))
+
+
+def _output(trajectory: Trajectory, engine: VerlEngine, *, with_logprobs: bool) -> AgentLoopOutput:
+    response = response_of(trajectory, with_logprobs=with_logprobs)
+    metrics = {"generate_sequences": trajectory.engine_seconds, "tool_calls": trajectory.tool_seconds}
+    if engine.num_preempted is not None:
+        metrics["num_preempted"] = engine.num_preempted
+    return AgentLoopOutput(
+        prompt_ids=response.prompt_ids,
+        response_ids=response.response_ids,
+        response_mask=response.response_mask,
+        response_logprobs=response.response_logprobs,
+        num_turns=len(trajectory.spans),
+        metrics=AgentLoopMetrics(**metrics),
+        extra_fields={**engine.extra_fields, "turn_scores": [], "tool_rewards": [], RECORD: record_of(trajectory)},
+    )
+
+
+def _prompt_ids(renderer: Renderer, row: Mapping[str, Any], max_length: int) -> list[int]:
+    messages = [dict(message) for message in row["raw_prompt"]]
+    where = f"row {row.get('index', '?')}"
+    if strange := next((message for message in messages if not isinstance(message.get("content"), str)), None):
+        raise DataError(
+            f"{where}: the content of a message is {strange.get('content')!r:.60}; only plain text is taken"
+        )
+    token_ids = renderer.prompt(messages)
+    if len(token_ids) > max_length:
+        raise DataError(
+            f"{where}: its prompt has {len(token_ids)} tokens, actor_rollout_ref.rollout.prompt_length is {max_length}; "
+            "raise it, or leave such rows out with a lower data.max_prompt_length and data.filter_overlong_prompts=true"
+        )
+    return token_ids
+
+
+def _share(tokenizer: Any, tools: tuple[Any, ...], given: Mapping[str, Any], template: Mapping[str, Any]) -> _Shared:
+    """The parts for these objects and options; made once in a worker."""
+    words = json.dumps([given, template], sort_keys=True, default=str)
+    key = (id(tokenizer), *map(id, tools), words)
+    if key not in _shared:
+        _shared[key] = _make(tokenizer, tools, LoopOptions(**given), template)
+    return _shared[key]
+
+
+def _make(tokenizer: Any, tools: tuple[Any, ...], options: LoopOptions, template: Mapping[str, Any]) -> _Shared:
+    written = tokenizer
+    if template:  # verl's data.apply_chat_template_kwargs, such as enable_thinking
+        written = copy.copy(tokenizer)
+        written.apply_chat_template = functools.partial(tokenizer.apply_chat_template, **template)
+    renderer = Renderer(written)
+    ours = [our_tool(tool) for tool in tools]
+    supply = load(options.supply)(renderer, ours, options.supply_options) if options.supply else Supply()
+    notation = supply.notation or find_notation(options.notation)
+    parts = RolloutParts(
+        engine=None,  # type: ignore[arg-type]  # every episode's own
+        renderer=renderer,
+        notation=notation,
+        toolbox=supply.toolbox or Toolbox(ToolRegistry(ours), timeout_seconds=options.tool_timeout_seconds),
+        messages=lambda task: task.messages(),
+        environment=supply.environment,
+    )
+    ends = options.call_ends_with if notation.stops_at_call else ""
+    stop_token_ids = call_end_token_ids(tokenizer.get_vocab(), ends)
+    return _Shared(parts, options, stop_token_ids, (tokenizer, *tools))

@@ -1,0 +1,155 @@
+"""A folder that trains a recipe with verl: data, tools, agent loop, reward, command line. Runs wherever verl and we are.
+
+Paths inside it are worked out where it runs, so it may be moved; all nodes must see it under one path.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from midthought.cluster.verl.facts import Facts
+from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.installed import compose, has_verl
+from midthought.cluster.verl.overrides import InBundle, overrides_of
+from midthought.cluster.verl.rows import rows_of, write_parquet
+from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
+from midthought.cluster.verl.supply import ToolPlan, VerlJob
+from midthought.errors import DataError, SettingsError
+
+VERL_VERSION = "0.9.1"
+"""What the bundle is written for."""
+BUNDLE_VARIABLE = "MIDTHOUGHT_BUNDLE"
+"""Environment variable of the workers: the bundle's folder where it runs."""
+SCRIPT, TOOLS, AGENT_LOOP, REWARD = "train.sh", "tools.yaml", "agent_loop.yaml", "reward.py"
+_HERE = f"${{oc.env:{BUNDLE_VARIABLE}}}"
+
+_REWARD_FILE = '''"""verl's custom_reward_function: the reward that our agent loop recorded, with its parts."""
+
+from midthought.cluster.verl.reward import compute_score
+
+__all__ = ["compute_score"]
+'''
+
+_SCRIPT_HEAD = """#!/usr/bin/env bash
+# Trains the recipe {recipe!r} with verl {verl}, {gpus} GPUs. Install once, on every node: pip install -r requirements.txt
+# On a Ray cluster that runs already, set RAY_ADDRESS; its nodes must see this folder under the same path.
+# Further words go to verl, for example: ./{script} trainer.total_training_steps=2
+set -euo pipefail
+cd "$(dirname "${{BASH_SOURCE[0]}}")"
+export {variable}="$PWD"
+exec "${{PYTHON:-python}}" -m verl.trainer.main_ppo \\
+"""
+
+
+def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
+    """Write the bundle into `folder`, which must be new or empty; the files written.
+
+    SettingsError for a folder that holds something, for settings that verl has no word for, for numbers that do not
+    divide, and, where verl is installed, for keys that its configuration does not have: then nothing is written.
+    """
+    facts = Facts(job.config, verl, job.recipe, len(job.tasks["train"]))
+    overrides = overrides_of(facts)
+    if has_verl():
+        compose([hydra_word(key, value) for key, value in overrides.items()])
+    try:
+        supply_options = json.loads(json.dumps(dict(job.supply_options)))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"supply_options of {job.recipe!r} are not JSON values: {error}") from None
+    options = LoopOptions.from_config(job.config.inference, verl, supply=job.supply, supply_options=supply_options)
+    files = {
+        "config.yaml": job.config.to_yaml(),
+        TOOLS: _tools_yaml(job, options.tool_timeout_seconds),
+        AGENT_LOOP: _agent_loop_yaml(options),
+        REWARD: _REWARD_FILE,
+        "requirements.txt": _requirements(job, verl),
+        SCRIPT: script(job, verl, overrides),
+    }
+    rows = {
+        split: rows_of(tasks, job.messages, data_source=job.data_source, ability=job.ability, split=split)
+        for split, tasks in (
+            ("train", job.tasks["train"]),
+            ("validation", job.tasks["validation"][: verl.num_validation_rows]),
+        )
+    }
+    if empty := [split for split, found in rows.items() if not found]:
+        raise DataError(f"{empty[0]}: there is no task to write; verl needs at least one")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError(f"{folder} is not empty; give a new folder with --run")
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, found in rows.items():
+        write_parquet(found, folder / "data" / f"{split}.parquet")
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / SCRIPT).chmod(0o755)
+    job.write_files(folder)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def script(job: VerlJob, verl: VerlConfig, overrides: Mapping[str, Any]) -> str:
+    """The command line, one override a line."""
+    head = _SCRIPT_HEAD.format(
+        recipe=job.recipe,
+        verl=VERL_VERSION,
+        gpus=f"{verl.num_nodes} x {verl.gpus_per_node}",
+        script=SCRIPT,
+        variable=BUNDLE_VARIABLE,
+    )
+    words = [_shell_word(key, value) for key, value in overrides.items()]
+    words.append(_shell_word(f"+ray_kwargs.ray_init.runtime_env.env_vars.{BUNDLE_VARIABLE}", InBundle("")))
+    return head + "".join(f"    {word} \\\n" for word in words) + '    "$@"\n'
+
+
+def _shell_word(key: str, value: Any) -> str:
+    if not isinstance(value, InBundle):
+        return shlex.quote(hydra_word(key, value))
+    inside = f"/{value}" if value else ""
+    return f"\"{key}='${BUNDLE_VARIABLE}{inside}'\""
+
+
+def _tools_yaml(job: VerlJob, timeout_seconds: float) -> str:
+    tools = [
+        {
+            "class_name": "midthought.cluster.verl.tools.VerlTool",
+            "config": {
+                "type": "native",
+                "tool": plan.reference,
+                "options": _placed(plan),
+                "timeout_seconds": timeout_seconds,
+            },
+            "tool_schema": plan.definition.json_schema(),
+        }
+        for plan in job.tools
+    ]
+    return _yaml({"tools": tools})
+
+
+def _placed(plan: ToolPlan) -> dict[str, Any]:
+    return {
+        name: value.replace("{bundle}", _HERE) if isinstance(value, str) else value
+        for name, value in plan.options.items()
+    }
+
+
+def _agent_loop_yaml(options: LoopOptions) -> str:
+    loop = {
+        "name": AGENT_NAME,
+        "_target_": "midthought.cluster.verl.agent_loop.MidthoughtAgentLoop",
+        "options": options.model_dump(mode="json"),
+    }
+    return _yaml([loop])
+
+
+def _requirements(job: VerlJob, verl: VerlConfig) -> str:
+    ours = f"[{','.join(job.extras)}]" if job.extras else ""
+    return f"verl[{verl.rollout},fsdp]=={VERL_VERSION}\nmidthought{ours}=={version('midthought')}\n"
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)

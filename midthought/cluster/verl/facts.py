@@ -1,0 +1,101 @@
+"""What verl's values are worked out from, in its own units, and what of our settings verl has no word for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from midthought.cluster.verl.settings import VerlConfig
+from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig
+from midthought.errors import SettingsError, near_names
+
+ESTIMATORS = {
+    "gae": "gae",
+    "grpo": "grpo",
+    "dr_grpo": "grpo",
+    "rloo": "rloo",
+    "reinforce_plus_plus": "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
+    "remax": "remax",
+}
+LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
+KL_KINDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
+
+_SPELLED_TOKENS = 128
+"""By so much a prompt may be longer than verl's filter counts: control tokens that its text names, such as `<think>`, are
+spelled out in ours."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What values are worked out from."""
+
+    config: RecipeConfig
+    verl: VerlConfig
+    recipe: str
+    num_tasks: int
+    """Tasks of the training file."""
+
+    @property
+    def training(self) -> TrainingConfig:
+        return self.config.training
+
+    @property
+    def inference(self) -> InferenceConfig:
+        return self.config.inference
+
+    @property
+    def has_critic(self) -> bool:
+        return "values" in self.training.estimator_needs[self.training.adv_estimator]
+
+    def prompts(self, num_episodes: int) -> int:
+        """verl counts prompts where we count episodes."""
+        return num_episodes // self.training.episodes_per_task
+
+    @property
+    def prompt_length(self) -> int:
+        """Room for a prompt where it is sampled from."""
+        return self.verl.max_prompt_length + _SPELLED_TOKENS
+
+    @property
+    def max_tokens_per_gpu(self) -> int:
+        longest = self.prompt_length + self.inference.max_tokens
+        return self.verl.max_tokens_per_gpu or 2 * longest
+
+
+def require_possible(facts: Facts) -> None:
+    """Raise SettingsError for the first thing that verl cannot do."""
+    config, training, inference, group = facts.config, facts.training, facts.inference, facts.training.episodes_per_task
+    if training.adv_estimator not in ESTIMATORS:
+        raise SettingsError(
+            f"training.adv_estimator={training.adv_estimator!r}: verl does not have it. "
+            f"{near_names(training.adv_estimator, ESTIMATORS)}"
+        )
+    if training.policy_loss not in LOSSES:
+        raise SettingsError(
+            f"training.policy_loss={training.policy_loss!r}: verl does not have it. {near_names(training.policy_loss, LOSSES)}"
+        )
+    num_prompts = facts.prompts(training.batch_size)
+    wrong = (
+        (not config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),
+        (facts.has_critic and config.model.critic == "shared",
+         "model.critic='shared': verl's critic is a model of its own; set model.critic=separate"),
+        (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl takes one, set it to true"),
+        (inference.partial_rollouts,
+         "inference.partial_rollouts is of our own trainer; set it to false and see verl's trainer.v1.trainer_mode"),
+        (training.adv_estimator == "gae" and not training.whiten_advantages,
+         "training.whiten_advantages=false: verl always whitens gae's advantages; set it to true"),
+        (training.lr_schedule == "linear", "training.lr_schedule='linear': verl has constant and cosine"),
+        (training.rollout_correction == "masked",
+         "training.rollout_correction='masked': say it in verl's words, verl.overrides.algorithm.rollout_correction…"),
+        (training.overlong_buffer_tokens > 0,
+         "training.overlong_buffer_tokens: verl shapes overlong rewards by its reward manager dapo; set it to 0"),
+        (training.mini_batch_size % group != 0,
+         f"training.mini_batch_size={training.mini_batch_size} is not a multiple of group_size={group}, which verl needs"),
+        (num_prompts % facts.prompts(training.mini_batch_size) != 0 if training.mini_batch_size >= group else False,
+         f"training.batch_size={training.batch_size} is not a multiple of mini_batch_size={training.mini_batch_size}"),
+        (facts.num_tasks < num_prompts,
+         f"{facts.num_tasks} training tasks do not fill one batch of {num_prompts} prompts; lower training.batch_size"),
+    )  # fmt: skip
+    for is_wrong, words in wrong:
+        if is_wrong:
+            raise SettingsError(words)

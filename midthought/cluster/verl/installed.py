@@ -1,0 +1,56 @@
+"""The verl that is installed: whether there is one, whether it takes our keys, and running it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import MissingExtraError, SettingsError
+
+
+def has_verl() -> bool:
+    """Whether this interpreter can import verl."""
+    return importlib.util.find_spec("verl") is not None
+
+
+def require_verl(python: str | None = None) -> str:
+    """The interpreter that runs verl: `python`, else this one. Raises MissingExtraError where it has no verl, SettingsError
+    where there is no such interpreter."""
+    if python is None:
+        if not has_verl():
+            raise MissingExtraError("verl", "verl")
+        return sys.executable
+    if shutil.which(python) is None:
+        raise SettingsError(f"verl.python={python!r}: there is no such interpreter")
+    probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verl') is None)"
+    if subprocess.run([python, "-c", probe], check=False).returncode:
+        raise MissingExtraError("verl", "verl")
+    return python
+
+
+def compose(words: Sequence[str]) -> Any:
+    """verl's whole configuration (`ppo_trainer`, a DictConfig) with these overrides.
+
+    Raises SettingsError for a key that verl does not have or a value that it cannot read.
+    """
+    from hydra import compose as compose_config
+    from hydra import initialize_config_module
+    from hydra.errors import HydraException
+
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            return compose_config("ppo_trainer", overrides=list(words))
+    except HydraException as error:
+        raise SettingsError(f"verl does not take the settings: {' '.join(str(error).split())}") from None
+
+
+def launch(script: Path, python: str, words: Sequence[str] = ()) -> int:
+    """Run a bundle's script with this interpreter and further Hydra overrides; its exit code."""
+    environment = {**os.environ, "PYTHON": python}
+    return subprocess.run(["bash", str(script), *words], env=environment, check=False).returncode

@@ -1,0 +1,237 @@
+"""Our settings in verl's terms: one table of verl's keys, where each comes from, and what becomes of it.
+
+Written for verl 0.9.1; knows its configuration by name only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from midthought.cluster.verl.facts import ESTIMATORS, KL_KINDS, LOSSES, Facts, require_possible
+from midthought.cluster.verl.settings import AGENT_NAME
+
+NO_DUAL_CLIP = 1.0e6
+"""verl always clips dually; with this bound it never does."""
+_SPARE_TOKENS = 16
+"""Room that a server wants beyond prompt and response."""
+
+
+class InBundle(str):
+    """A path inside the bundle; it is made absolute where the bundle runs."""
+
+
+class Row(NamedTuple):
+    """One key of verl's configuration."""
+
+    key: str
+    ours: str
+    """Where it comes from: keys of our settings, or a word on why."""
+    value: Callable[[Facts], Any]
+    applies: Callable[[Facts], bool] = lambda facts: True
+    """Whether it is written at all; else verl's own default stays."""
+
+
+def _of(key: str) -> Callable[[Facts], Any]:
+    """The value of one of our keys as it is."""
+    section, _, name = key.partition(".")
+    return lambda facts: getattr(facts.verl if section == "verl" else getattr(facts.config, section), name)
+
+
+def _same(theirs: str, ours: str, applies: Callable[[Facts], bool] = lambda facts: True) -> Row:
+    return Row(theirs, ours, _of(ours), applies)
+
+
+def _critic(facts: Facts) -> bool:
+    return facts.has_critic
+
+
+def _dynamic(facts: Facts) -> bool:
+    return facts.verl.rows_per_gpu is None
+
+
+def _padded(facts: Facts) -> bool:
+    return not _dynamic(facts)
+
+
+def _adapters(facts: Facts) -> bool:
+    return facts.config.model.lora_rank > 0
+
+
+ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+
+TABLE: tuple[Row, ...] = (
+    # what is trained
+    _same(f"{MODEL}.path", "model.local_path"),
+    _same("critic.model.path", "model.local_path", _critic),
+    _same(f"{MODEL}.lora_rank", "model.lora_rank", _adapters),
+    _same(f"{MODEL}.lora_alpha", "model.lora_alpha", _adapters),
+    _same(f"{ROLLOUT}.dtype", "model.dtype"),
+    # what it is trained on
+    Row("data.train_files", "the bundle", lambda facts: InBundle("data/train.parquet")),
+    Row("data.val_files", "the bundle", lambda facts: InBundle("data/validation.parquet")),
+    Row("data.train_batch_size", "training.batch_size / group_size", lambda f: f.prompts(f.training.batch_size)),
+    _same("data.max_prompt_length", "verl.max_prompt_length"),
+    _same("data.max_response_length", "inference.max_tokens"),
+    Row("data.filter_overlong_prompts", "a prompt that does not fit ends verl's run", lambda facts: True),
+    Row("data.tool_config_path", "our prompts hold what is said of the tools", lambda facts: None),
+    _same("data.seed", "training.seed"),
+    # the episodes
+    _same(f"{ROLLOUT}.name", "verl.rollout"),
+    _same(f"{ROLLOUT}.temperature", "inference.temperature"),
+    _same(f"{ROLLOUT}.top_p", "inference.top_p"),
+    Row(f"{ROLLOUT}.n", "training.group_size", lambda facts: facts.training.episodes_per_task),
+    _same(f"{ROLLOUT}.max_num_seqs", "inference.max_num_seqs"),
+    Row(f"{ROLLOUT}.prompt_length", "verl.max_prompt_length, and a little", lambda f: f.prompt_length),
+    Row(
+        f"{ROLLOUT}.max_model_len",
+        "verl.max_prompt_length + inference.max_tokens, and a little",
+        lambda f: f.prompt_length + f.inference.max_tokens + _SPARE_TOKENS,
+    ),
+    _same(f"{ROLLOUT}.tensor_model_parallel_size", "verl.tensor_parallel"),
+    _same(f"{ROLLOUT}.gpu_memory_utilization", "verl.gpu_memory_utilization"),
+    _same(f"{ROLLOUT}.agent.num_workers", "verl.num_agent_workers"),
+    Row(f"{ROLLOUT}.agent.default_agent_loop", "our loop", lambda facts: AGENT_NAME),
+    Row(f"{ROLLOUT}.agent.agent_loop_config_path", "the bundle", lambda facts: InBundle("agent_loop.yaml")),
+    Row(f"{ROLLOUT}.multi_turn.tool_config_path", "the bundle", lambda facts: InBundle("tools.yaml")),
+    Row("reward.custom_reward_function.path", "the bundle", lambda facts: InBundle("reward.py")),
+    Row("reward.custom_reward_function.name", "the bundle", lambda facts: "compute_score"),
+    # credit
+    Row("algorithm.adv_estimator", "training.adv_estimator", lambda f: ESTIMATORS[f.training.adv_estimator]),
+    _same("algorithm.gamma", "training.gamma"),
+    _same("algorithm.lam", "training.lam"),
+    Row(
+        "algorithm.norm_adv_by_std_in_grpo",
+        "training.norm_adv_by_std; false for dr_grpo",
+        lambda f: f.training.norm_adv_by_std and f.training.adv_estimator != "dr_grpo",
+    ),
+    Row("algorithm.filter_groups.enable", "training.max_dynamic_batches", lambda f: f.training.max_dynamic_batches > 1),
+    Row(
+        "algorithm.filter_groups.max_num_gen_batches",
+        "training.max_dynamic_batches",
+        lambda f: f.training.max_dynamic_batches if f.training.max_dynamic_batches > 1 else 0,
+    ),
+    Row("algorithm.use_kl_in_reward", "training.kl_coef", lambda f: f.training.kl_coef > 0),
+    Row("algorithm.kl_penalty", "training.kl_kind", lambda f: KL_KINDS[f.training.kl_kind]),
+    _same("algorithm.kl_ctrl.kl_coef", "training.kl_coef"),
+    Row("algorithm.kl_ctrl.type", "training.target_kl", lambda f: "adaptive" if f.training.target_kl else "fixed"),
+    _same("algorithm.kl_ctrl.target_kl", "training.target_kl", lambda facts: facts.training.target_kl is not None),
+    _same("algorithm.kl_ctrl.horizon", "training.kl_horizon"),
+    Row(
+        "algorithm.rollout_correction.rollout_is",
+        "training.rollout_correction, rollout_correction_level",
+        lambda f: f.training.rollout_correction_level if f.training.rollout_correction == "truncated" else None,
+    ),
+    _same("algorithm.rollout_correction.rollout_is_threshold", "training.rollout_correction_max"),
+    # the update
+    Row(f"{ACTOR}.ppo_mini_batch_size", "training.mini_batch_size", lambda f: f.prompts(f.training.mini_batch_size)),
+    _same(f"{ACTOR}.ppo_epochs", "training.ppo_epochs"),
+    Row(f"{ACTOR}.policy_loss.loss_mode", "training.policy_loss", lambda f: LOSSES[f.training.policy_loss]),
+    _same(f"{ACTOR}.loss_agg_mode", "training.loss_agg"),
+    Row(
+        f"{ACTOR}.loss_scale_factor",
+        "training.loss_norm_tokens",
+        lambda f: f.training.loss_norm_tokens or f.inference.max_tokens,
+        lambda f: f.training.loss_agg == "seq-mean-token-sum-norm",
+    ),
+    _same(f"{ACTOR}.clip_ratio", "training.clip_ratio"),
+    Row(
+        f"{ACTOR}.clip_ratio_low",
+        "training.clip_ratio_low",
+        lambda f: f.training.clip_ratio_low or f.training.clip_ratio,
+    ),
+    Row(
+        f"{ACTOR}.clip_ratio_high",
+        "training.clip_ratio_high",
+        lambda f: f.training.clip_ratio_high or f.training.clip_ratio,
+    ),
+    Row(f"{ACTOR}.clip_ratio_c", "training.dual_clip", lambda f: f.training.dual_clip or NO_DUAL_CLIP),
+    _same(f"{ACTOR}.entropy_coeff", "training.entropy_coef"),
+    Row(f"{ACTOR}.use_kl_loss", "training.kl_loss_coef", lambda f: f.training.kl_loss_coef > 0),
+    _same(f"{ACTOR}.kl_loss_coef", "training.kl_loss_coef"),
+    Row(f"{ACTOR}.kl_loss_type", "training.kl_loss_kind", lambda f: KL_KINDS[f.training.kl_loss_kind]),
+    _same(f"{ACTOR}.grad_clip", "training.max_grad_norm"),
+    _same(f"{ACTOR}.data_loader_seed", "training.seed"),
+    _same(f"{ACTOR}.optim.lr", "training.learning_rate"),
+    _same(f"{ACTOR}.optim.lr_warmup_steps", "training.warmup_steps"),
+    _same(f"{ACTOR}.optim.lr_scheduler_type", "training.lr_schedule"),
+    _same("critic.optim.lr", "training.critic_learning_rate", _critic),
+    _same("critic.optim.lr_warmup_steps", "training.warmup_steps", _critic),
+    _same("critic.optim.lr_scheduler_type", "training.lr_schedule", _critic),
+    _same("critic.cliprange_value", "training.cliprange_value", _critic),
+    _same("critic.grad_clip", "training.max_grad_norm", _critic),
+    _same("critic.data_loader_seed", "training.seed", _critic),
+    _same("trainer.critic_warmup", "training.critic_warmup_iters", _critic),
+    # memory
+    Row(f"{ACTOR}.use_dynamic_bsz", "verl.rows_per_gpu", _dynamic),
+    Row(f"{ACTOR}.ppo_max_token_len_per_gpu", "verl.max_tokens_per_gpu", lambda f: f.max_tokens_per_gpu, _dynamic),
+    Row(
+        "critic.ppo_max_token_len_per_gpu",
+        "verl.max_tokens_per_gpu",
+        lambda f: f.max_tokens_per_gpu,
+        lambda facts: _dynamic(facts) and _critic(facts),
+    ),
+    _same(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded),
+    _same("critic.ppo_micro_batch_size_per_gpu", "verl.rows_per_gpu", lambda f: _padded(f) and _critic(f)),
+    _same("actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded),
+    _same(f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded),
+    _same(f"{ACTOR}.fsdp_config.param_offload", "verl.offload"),
+    _same(f"{ACTOR}.fsdp_config.optimizer_offload", "verl.offload"),
+    _same("actor_rollout_ref.ref.fsdp_config.param_offload", "verl.offload"),
+    _same("critic.fsdp.param_offload", "verl.offload", _critic),
+    _same("critic.fsdp.optimizer_offload", "verl.offload", _critic),
+    # the run
+    _same("trainer.nnodes", "verl.num_nodes"),
+    _same("trainer.n_gpus_per_node", "verl.gpus_per_node"),
+    Row("trainer.total_epochs", "training.num_epochs, num_train_iters", lambda f: _epochs(f)),
+    _same("trainer.total_training_steps", "training.num_train_iters"),
+    Row("trainer.test_freq", "training.validate_every", lambda f: f.training.validate_every or -1),
+    _same("trainer.save_freq", "checkpoint.save_interval"),
+    _same("trainer.max_actor_ckpt_to_keep", "checkpoint.keep_last_n"),
+    _same("trainer.max_critic_ckpt_to_keep", "checkpoint.keep_last_n", _critic),
+    Row("trainer.project_name", "checkpoint.wandb_project, verl.project", lambda f: _project(f)),
+    Row("trainer.experiment_name", "the recipe", lambda facts: facts.recipe),
+    Row("trainer.logger", "verl.loggers, checkpoint.wandb_project", lambda f: list(_loggers(f))),
+    Row("trainer.default_local_dir", "the bundle", lambda facts: InBundle("checkpoints")),
+)
+
+
+def overrides_of(facts: Facts) -> dict[str, Any]:
+    """verl's keys with their values, in the table's order; those of `verl.overrides` last, in place of ours.
+
+    SettingsError where verl has no word for what the settings ask, or a number does not divide.
+    """
+    require_possible(facts)
+    values = {row.key: row.value(facts) for row in TABLE if row.applies(facts)}
+    for key, value in _flat(facts.verl.overrides):
+        values.pop(key.lstrip("+"), None)
+        values[key] = value
+    return values
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """`{"trainer": {"save_freq": 50}}` says the same as `{"trainer.save_freq": 50}`."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _epochs(facts: Facts) -> int:
+    """Enough passes over the data for the steps that are asked for; verl drops what does not fill a batch."""
+    steps_per_epoch = facts.num_tasks // facts.prompts(facts.training.batch_size)
+    if facts.training.num_train_iters is None:
+        return facts.training.num_epochs
+    return max(1, math.ceil(facts.training.num_train_iters / steps_per_epoch))
+
+
+def _project(facts: Facts) -> str:
+    return facts.config.checkpoint.wandb_project or facts.verl.project
+
+
+def _loggers(facts: Facts) -> Iterator[str]:
+    yield from facts.verl.loggers
+    if facts.config.checkpoint.wandb_project and "wandb" not in facts.verl.loggers:
+        yield "wandb"

@@ -1,0 +1,94 @@
+"""A Trajectory in verl's terms: what its trainer learns from, and what its reward functions may read. Imports no verl."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from midthought.errors import DataError, RecordError
+from midthought.report.json_lines import json_value
+from midthought.types import Task, ToolOutcome, Trajectory
+
+RECORD = "midthought_record"
+"""Name of the episode's record among verl's `extra_fields`; reward functions find it in `extra_info`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Response:
+    """The token side of an episode, as verl's AgentLoopOutput has it. The last three are all as long as the first."""
+
+    response_ids: list[int]
+    prompt_ids: list[int]
+    response_mask: list[int]
+    """1 for tokens that the policy sampled, 0 for results and replies, and for tokens without a log-probability."""
+    response_logprobs: list[float] | None
+    """0.0 where the mask is 0; None where the servers gave none at all."""
+
+
+def response_of(trajectory: Trajectory, *, with_logprobs: bool) -> Response:
+    """The token side. RecordError where the episode is of several segments: verl's record holds one run of tokens.
+
+    Sampled tokens whose log-probability is not finite leave the mask; without log-probabilities the mask stays whole.
+    """
+    if len(trajectory.segments) != 1:
+        raise RecordError(f"task {trajectory.task.task_id!r}: {len(trajectory.segments)} segments; verl takes one")
+    start = trajectory.spans[0].end
+    logprobs = trajectory.sampled_logprobs[start:]
+    mask = [int(flag and not (with_logprobs and not math.isfinite(logprob)))
+            for flag, logprob in zip(trajectory.loss_mask[start:], logprobs, strict=True)]  # fmt: skip
+    return Response(
+        prompt_ids=trajectory.token_ids[:start],
+        response_ids=trajectory.token_ids[start:],
+        response_mask=mask,
+        response_logprobs=[logprob if flag else 0.0 for flag, logprob in zip(mask, logprobs, strict=True)]
+        if with_logprobs
+        else None,
+    )
+
+
+def record_of(trajectory: Trajectory) -> str:
+    """What happened, as JSON: calls with their outcomes, why it ended, and the reward by parts (null: not judged)."""
+    reward = trajectory.reward
+    is_judged = reward is not None and bool(reward.parts or reward.turns)
+    row = {
+        "task_id": trajectory.task.task_id,
+        "stop_reason": trajectory.stop_reason,
+        "num_sampled": trajectory.num_sampled,
+        "num_cut": trajectory.num_cut,
+        "num_turns": len(trajectory.turns),
+        "tool_events": [asdict(event) for event in trajectory.tool_events],
+        "num_failed_calls": sum(event.outcome is not ToolOutcome.OK for event in trajectory.tool_events),
+        "answer": trajectory.turns[-1].model_output if trajectory.turns else "",
+        "reward": {"parts": dict(reward.parts), "turns": reward.turns} if reward and is_judged else None,
+    }
+    return json.dumps({name: _sayable(value) for name, value in row.items()})
+
+
+def _sayable(value: Any) -> Any:
+    """As JSON; what a tool says in other values is written as its text."""
+    try:
+        return json_value(value)
+    except TypeError:
+        return [_sayable(item) for item in value] if isinstance(value, list) else str(value)
+
+
+def task_of(row: Mapping[str, Any]) -> Task:
+    """The task of a row of verl's data: ours where `extra_info.task` holds it, else made of the row's own fields.
+
+    DataError where that cannot be read.
+    """
+    extra_info = row.get("extra_info") or {}
+    if (written := extra_info.get("task")) is not None:
+        try:
+            return Task.from_dict(json.loads(written))
+        except (TypeError, ValueError) as error:
+            raise DataError(f"extra_info.task of row {extra_info.get('index')} holds no task: {error}") from None
+    truth = (row.get("reward_model") or {}).get("ground_truth", "")
+    return Task(
+        task_id=str(extra_info.get("index", row.get("index", ""))),
+        prompt=str(next((m["content"] for m in reversed(list(row["raw_prompt"])) if m["role"] == "user"), "")),
+        answer=truth if isinstance(truth, str) else json.dumps(json_value(truth)),
+    )

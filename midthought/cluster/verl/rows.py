@@ -1,0 +1,56 @@
+"""Tasks as rows of verl's Parquet: the conversation, the ground truth, and our task whole, for the worker that runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from midthought.cluster.verl.settings import AGENT_NAME
+from midthought.errors import MissingExtraError
+from midthought.types import Task
+
+
+def rows_of(
+    tasks: Sequence[Task],
+    messages: Callable[[Task], Sequence[Mapping[str, str]]],
+    *,
+    data_source: str,
+    ability: str,
+    split: str,
+) -> list[dict[str, Any]]:
+    """One row per task, in order; `extra_info.index` is its place, by which verl tells prompts apart."""
+    return [
+        {
+            "data_source": data_source,
+            "agent_name": AGENT_NAME,
+            "prompt": [{"role": said["role"], "content": _encodable(said["content"])} for said in messages(task)],
+            "ability": ability,
+            "reward_model": {"style": "rule", "ground_truth": _encodable(task.answer)},
+            "extra_info": {
+                "split": split,
+                "index": index,
+                "question": _encodable(task.prompt),
+                "answer": _encodable(task.answer),
+                "task": json.dumps(task.to_dict()),
+            },
+        }
+        for index, task in enumerate(tasks)
+    ]
+
+
+def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write them, replacing the file. MissingExtraError without pyarrow."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", "verl") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates, which no file can hold, become question marks."""
+    return text.encode(errors="replace").decode()

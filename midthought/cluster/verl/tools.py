@@ -1,0 +1,98 @@
+"""Our tools as verl's, and verl's as ours. verl imports this module by the name in `tools.yaml`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+
+from midthought.cluster.verl.references import load
+from midthought.errors import SettingsError
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task
+
+DEADLINE_SECONDS = 10.0
+"""Of a call where `tools.yaml` does not say."""
+
+
+class VerlTool(BaseTool):
+    """One of our tools, with its checks and its deadline, for any agent loop of verl.
+
+    `config`: `tool` (`module:name` of a tool, its class, or a function that makes it), `options` for making it, and
+    `timeout_seconds`. Without a schema, verl is told the tool's own.
+    """
+
+    def __init__(self, config: dict[str, Any], tool_schema: Any = None) -> None:
+        self.tool = make_tool(config.get("tool", ""), config.get("options") or {})
+        own_schema = OpenAIFunctionToolSchema.model_validate(self.tool.definition.json_schema())
+        super().__init__(config, tool_schema or own_schema)
+        if self.name != self.tool.definition.name:
+            raise SettingsError(
+                f"tool_schema names {self.name!r}, config.tool makes {self.tool.definition.name!r}; give both one name"
+            )
+        self._toolbox = Toolbox(
+            ToolRegistry([self.tool]), timeout_seconds=float(config.get("timeout_seconds", DEADLINE_SECONDS))
+        )
+
+    async def execute(
+        self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
+    ) -> tuple[ToolResponse, float, dict[str, Any]]:
+        """Run one call; whatever goes wrong is said in the response, as our loop says it. The reward is 0."""
+        action = ParsedAction(tool_name=self.name, parameters=parameters, raw_text="", success=True)
+        [event] = await self._toolbox.run([action], Task(task_id=str(instance_id), prompt="", answer=""))
+        metrics = {"outcome": str(event.outcome), "seconds": event.seconds}
+        return ToolResponse(text=event.call.result), 0.0, metrics
+
+
+def make_tool(reference: str, options: Mapping[str, Any]) -> Tool:
+    """The tool that `module:name` is or makes. SettingsError where it is none."""
+    named = load(reference)
+    made = named if isinstance(named, Tool) else named(**options)
+    if not isinstance(made, Tool):
+        raise SettingsError(f"{reference!r} makes a {type(made).__name__}, not a midthought tool")
+    return made
+
+
+def our_tool(tool: Any) -> Tool:
+    """A tool of verl's tool configuration for our loop: what we gave it, or one of verl's own, wrapped."""
+    return tool.tool if isinstance(tool, VerlTool) else _TheirTool(tool)
+
+
+class _TheirTool(Tool):
+    """A tool that was written for verl: a `BaseTool`, or a function registered with `@function_tool`.
+
+    It has an instance for every call. Its step rewards are not paid: a reward is judged from the record.
+    """
+
+    def __init__(self, tool: Any) -> None:
+        schema = tool.tool_schema.model_dump(exclude_none=True)["function"]
+        arguments = copy.deepcopy(schema["parameters"])
+        required = arguments.get("required", [])
+        parameters = [
+            ToolParameter(name, _type_of(each), each.get("description", ""), required=name in required, schema=each)
+            for name, each in arguments.get("properties", {}).items()
+        ]
+        self.definition = ToolDefinition(schema["name"], schema["description"], parameters, arguments)
+        self._tool = tool
+
+    async def execute(self, **parameters: Any) -> ToolOutput:
+        """Run it as verl's own agent loop does."""
+        if not isinstance(self._tool, BaseTool):
+            return ToolOutput(str(await self._tool.call(parameters)))
+        instance_id, _ = await self._tool.create(uuid4().hex)
+        try:
+            response, step_reward, _ = await self._tool.execute(instance_id, parameters)
+        finally:
+            await self._tool.release(instance_id)
+        return ToolOutput(response.text or "", {"step_reward": float(step_reward or 0.0)})
+
+
+def _type_of(schema: Mapping[str, Any]) -> str:
+    said = schema["type"]
+    return str(said) if isinstance(said, str) else str(said[0])

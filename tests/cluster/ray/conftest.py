@@ -1,0 +1,74 @@
+"""One Ray cluster for all tests of a module, and one small model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import ray_worlds
+import torch
+
+from midthought.inference.policy_engine import policy_engine
+from midthought.inference.rollout import RolloutParts, RolloutSettings
+from midthought.text import Renderer
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Four CPUs, of which tests take what they need."""
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR")
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return ray_worlds.tokenizer()
+
+
+@pytest.fixture(scope="session")
+def renderer(tokenizer: Any) -> Renderer:
+    return Renderer(tokenizer)
+
+
+@pytest.fixture
+def policy(tokenizer: Any) -> Any:
+    return ray_worlds.policy(tokenizer)
+
+
+@pytest.fixture
+def make_parts(policy: Any, renderer: Renderer) -> Callable[..., RolloutParts]:
+    """Parts over an engine in this process, for environments of `ray_worlds`."""
+
+    def make(environment: Any, *, deterministic: bool = True, **settings: Any) -> RolloutParts:
+        return RolloutParts(
+            engine=make_engine(policy, renderer, deterministic=deterministic)(),
+            renderer=renderer,
+            notation=InThoughtNotation(),
+            toolbox=Toolbox(ToolRegistry([ray_worlds.twice])),
+            messages=ray_worlds.messages,
+            environment=environment,
+            settings=RolloutSettings(**({"max_tokens": 24} | settings)),
+        )
+
+    return make
+
+
+def make_engine(policy: Any, renderer: Renderer, *, deterministic: bool = True) -> functools.partial[Any]:
+    inference = ray_worlds.settings(inference={"deterministic": deterministic}).inference
+    options = {"renderer": renderer, "inference": inference, "model_path": "", "max_seq_len": 256}
+    return functools.partial(policy_engine, policy, None, **options)

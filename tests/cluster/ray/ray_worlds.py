@@ -1,0 +1,181 @@
+"""What the tests of Ray's workers roll out: a small random model, environments easy and murderous, tools of several kinds.
+
+Workers import this module, too: what it writes, it writes into files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from midthought import BaseEnvironment, create_default_config, tool
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.text import Renderer
+from midthought.trainer.rollouts import Opening
+from midthought.types import Reward, Task, Trajectory
+
+WORDS = ["Say a colour.", "Say it again.", "red", "blue", "green", "#call twice", "#twice_result:"]
+WORDS += ["speaker: Ann; episode: A; 00:00:01: the tide is late", '#call memory_retrieval {"query": "tide"}']
+
+
+@tool
+def twice(word: str) -> str:
+    """Says it twice.
+
+    Args:
+        word: what to say
+    """
+    return f"{word} {word}"
+
+
+class Echo(BaseEnvironment):
+    """Two turns; each pays by the length of what was said."""
+
+    def reset(self, seed: int = 0) -> str:
+        self.num_turns = 0
+        return f"Say a colour, {seed % 7}."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        self.num_turns += 1
+        return "Say it again.", len(action) / 10, self.num_turns == 2, {"success": len(action) % 2 == 0}
+
+
+class Held(Echo):
+    """Holds something that no other process can have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.things = {"guard": threading.Lock()}
+
+
+class Watched:
+    """A reward that says in a file where it is given, and takes its time."""
+
+    def __init__(self, log: Path, seconds: float) -> None:
+        self.log = log
+        self.seconds = seconds
+
+    def __call__(self, trajectory: Trajectory) -> float:
+        import ray
+
+        with self.log.open("a") as file:
+            file.write(f"{os.getpid()} {ray.get_runtime_context().get_node_id()}\n")
+        time.sleep(self.seconds)
+        return float(trajectory.num_sampled)
+
+
+class Plain:
+    """An episode of one answer. It leaves a line in a file wherever it is judged, after what happens there."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def __call__(self, task: Task) -> Plain:
+        return self
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        self.happen(trajectory)
+        with self.log.open("a") as file:
+            file.write(f"{trajectory.task.task_id}\n")
+        return Reward(parts={"length": float(trajectory.num_sampled)})
+
+    def happen(self, trajectory: Trajectory) -> None:
+        """Nothing."""
+
+
+class Murderous(Plain):
+    """Kills its worker in the episodes of some tasks: `always`, or only the first time."""
+
+    def __init__(self, log: Path, victims: set[str], *, always: bool) -> None:
+        super().__init__(log)
+        self.victims = victims
+        self.always = always
+
+    def happen(self, trajectory: Trajectory) -> None:
+        died = self.log.with_name(f"died-{trajectory.task.task_id}")
+        if trajectory.task.task_id in self.victims and (self.always or not died.exists()):
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Freezing(Plain):
+    """Holds up its worker's whole event loop, once."""
+
+    def happen(self, trajectory: Trajectory) -> None:
+        frozen = self.log.with_name("frozen")
+        if not frozen.exists():
+            frozen.touch()
+            time.sleep(600)
+
+
+class Hoarder(Plain):
+    """Puts something into the record that cannot come back."""
+
+    def happen(self, trajectory: Trajectory) -> None:
+        trajectory.turns[-1].tool_call.parameters = {"lock": threading.Lock()}
+
+
+class Loud(Plain):
+    """Says something in the worker's log."""
+
+    def happen(self, trajectory: Trajectory) -> None:
+        logging.getLogger("worlds").warning("the tide is late for %s", trajectory.task.task_id)
+
+
+def messages(task: Task) -> list[dict[str, str]]:
+    return [{"role": "user", "content": task.prompt}]
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(task_id=f"t{number}", prompt=f"Say a colour, {number}.", answer="red") for number in range(count)]
+
+
+def tokenizer() -> Any:
+    return make_tokenizer(WORDS * 20, 400)
+
+
+def policy(words: Any, *, seed: int = 0) -> Any:
+    made = make_policy(words, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return made
+
+
+def caller(renderer: Renderer, opening: Opening, question: str, call: str, result: str) -> Any:
+    """A policy that was taught to make this call, and to answer when it has read the result."""
+    task = Task(task_id="t", prompt=question, answer="red")
+    demonstration = Trajectory(task, renderer.prompt(opening.messages(task)))
+    demonstration.add_demonstrated(renderer.control(call))
+    demonstration.add_reply(renderer.foreign(result))
+    demonstration.add_demonstrated(renderer.control("</think>red<|im_end|>"))
+    taught = make_policy(renderer.tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
+    learner = Learner(taught, None, None, LearnerSettings(learning_rate=3e-3))
+    batch = PPOBatch.from_trajectories([demonstration], demonstrations=True)
+    for _ in range(60):
+        learner.sft_step(batch)
+    return taught
+
+
+def settings(*, num_actors: int = 1, **sections: Any) -> Any:
+    training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters_per_epoch": 2, "num_epochs": 1}
+    training |= {"validate_every": 0, "num_validation_questions": 3, "learning_rate": 1e-3}
+    return create_default_config(
+        inference={"max_tokens": 24, "deterministic": True} | sections.pop("inference", {}),
+        training=training | sections.pop("training", {}),
+        ray={"use_ray": True, "num_actors": num_actors, "cpus_per_actor": 0.5} | sections.pop("ray", {}),
+        **sections,
+    )

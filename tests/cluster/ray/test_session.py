@@ -1,0 +1,115 @@
+"""The connection to a cluster: what is refused before, what is said where there is no room, what is left as it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+from ray_worlds import Echo, Held, settings
+
+from midthought import RayPPOTrainer
+from midthought.cluster.ray.session import check_ray
+from midthought.config import RayConfig, create_default_config
+from midthought.errors import MissingExtraError, SettingsError
+
+
+def config(**sections: Any) -> Any:
+    return create_default_config(ray={"use_ray": True}, **sections)
+
+
+def test_ray_that_is_not_installed_is_an_error_with_its_install_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"ray is not installed; .* pip install 'midthought\[ray\]'"):
+        RayPPOTrainer(settings(), Echo)
+
+
+def test_without_use_ray_the_package_is_not_asked_for(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    untouched = create_default_config()
+    check_ray(untouched.ray, untouched.inference)
+
+
+@pytest.mark.parametrize(
+    ("inference", "words"),
+    [
+        ({"backend": "vllm"}, r"ray\.use_ray with inference\.backend='vllm'"),
+        ({"partial_rollouts": True}, r"ray\.use_ray with inference\.partial_rollouts"),
+    ],
+)
+def test_what_does_not_go_with_ray_is_refused(inference, words):
+    with pytest.raises(SettingsError, match=words):
+        RayPPOTrainer(config(inference=inference), Echo)
+
+
+def test_a_cluster_without_room_is_an_error_that_names_what_it_has_and_what_was_asked(cluster):
+    from midthought.cluster.ray.session import Session
+
+    asked = RayConfig(num_actors=3, cpus_per_actor=2.0, start_timeout_seconds=1.0)
+    with pytest.raises(SettingsError) as raised:
+        Session(asked)
+    assert "ray.num_actors=3 with 2 CPUs and 0 GPUs each" in str(raised.value)
+    assert "It has 4 CPUs and 0 GPUs on 1 node(s)" in str(raised.value)
+    assert "within 1 seconds" in str(raised.value)
+
+
+def test_room_is_given_back_and_a_cluster_that_was_there_is_left_alone(cluster):
+    from midthought.cluster.ray.session import Session
+
+    for _ in range(2):
+        session = Session(RayConfig(num_actors=2, cpus_per_actor=2.0, start_timeout_seconds=10.0))
+        session.close()
+        session.close()
+    assert cluster.is_initialized()
+
+
+def test_a_reward_that_cannot_be_sent_is_refused_before_ray_is_started(monkeypatch, policy, tokenizer):
+    guard = threading.Lock()
+
+    def reward(trajectory: Any) -> float:
+        return float(guard.locked())
+
+    monkeypatch.setattr("ray.init", lambda *args, **options: pytest.fail("Ray was started"))
+    with pytest.raises(SettingsError, match=r"_thread\.lock .*guard"):
+        RayPPOTrainer(settings(), Echo, reward, model=policy, tokenizer=tokenizer)
+
+
+def test_an_environment_that_cannot_be_sent_once_it_is_reset_says_so(cluster, policy, tokenizer):
+    with (
+        RayPPOTrainer(settings(), Held, model=policy, tokenizer=tokenizer) as trainer,
+        pytest.raises(SettingsError, match=r"_thread\.lock .*things\['guard'\]"),
+    ):
+        trainer.rollout()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [("127.0.0.1:1", "no Ray cluster could be joined there"), ("ray://127.0.0.1:1", "Ray's client")],
+)
+def test_an_address_that_cannot_be_joined_is_refused_at_once(address, words):
+    from midthought.cluster.ray.session import _join
+
+    with pytest.raises(SettingsError, match=f"ray.address='{address}': {words}"):
+        _join(address)
+
+
+OWN_CLUSTER = """
+import midthought.cluster.ray.session as session
+from midthought.config import RayConfig
+first = session.Session(RayConfig(num_actors=3, cpus_per_actor=0.5))
+second = session.Session(RayConfig(num_actors=1, cpus_per_actor=0.1))
+import ray
+print("NODE", ray.nodes()[0]["NodeManagerAddress"])
+first.close()
+print("AFTER ONE", ray.is_initialized())
+second.close()
+print("AFTER ALL", ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_of_our_own_is_on_loopback_and_ends_with_its_last_session():
+    done = subprocess.run([sys.executable, "-c", OWN_CLUSTER], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split("\n")[:4] == ["NODE 127.0.0.1", "AFTER ONE True", "AFTER ALL False", ""], done.stderr

@@ -1,0 +1,83 @@
+"""A model as bytes: its modules without their tensors, its tensors in pieces, digests that tell what arrived."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+pytest.importorskip("ray")
+from midthought.cluster.ray.cargo import pack, unpack
+from midthought.cluster.ray.weights import apply_pieces, buckets, digest_of, frame_name, framed, named_tensors
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 3, dtype=torch.bfloat16)
+        self.head = nn.Linear(3, 7, bias=False, dtype=torch.bfloat16)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("counts", torch.arange(5), persistent=False)
+        self.register_buffer("empty", torch.zeros(0, 4))
+        self.scale = nn.Parameter(torch.tensor(2.5))
+
+
+def copied(model: nn.Module, max_bytes: int = 16) -> nn.Module:
+    tensors = named_tensors(model)
+    twin = unpack(pack(model, "the model", frame_name(tensors)), "the model", framed("cpu"))
+    for bucket in buckets(tensors, tensors, max_bytes):
+        apply_pieces(named_tensors(twin), bucket)
+    return twin
+
+
+def test_a_copy_has_the_same_bits_types_and_ties():
+    model = Tied()
+    twin = copied(model)
+    assert twin.head.weight is twin.embedding.weight
+    assert list(named_tensors(twin)) == ["scale", "embedding.weight", "counts", "empty"]
+    for name, tensor in named_tensors(twin).items():
+        assert torch.equal(tensor, named_tensors(model)[name]) and tensor.dtype is named_tensors(model)[name].dtype
+        assert digest_of(tensor) == digest_of(named_tensors(model)[name])
+
+
+def test_the_modules_travel_without_their_tensors():
+    model = nn.Linear(1000, 1000)
+    assert len(pack(model, "the model", frame_name(named_tensors(model)))) < 2000
+
+
+def test_weights_are_written_where_they_are():
+    model, twin = Tied(), copied(Tied())
+    weight = twin.embedding.weight
+    for bucket in buckets(named_tensors(model), ["embedding.weight"], 1000):
+        apply_pieces(named_tensors(twin), bucket)
+    assert twin.embedding.weight is weight and torch.equal(weight, model.embedding.weight)
+    assert torch.equal(twin.head.weight, model.embedding.weight)
+
+
+def test_one_bit_is_another_digest():
+    tensor = torch.zeros(100)
+    before = digest_of(tensor)
+    tensor[99] = -0.0
+    assert digest_of(tensor) != before
+
+
+@given(st.lists(st.integers(0, 40), max_size=6), st.integers(1, 50))
+def test_buckets_hold_every_byte_once_and_never_too_many(sizes, max_bytes):
+    tensors = {f"t{n}": torch.arange(size, dtype=torch.uint8) for n, size in enumerate(sizes)}
+    filled = {name: torch.full_like(tensor, 255) for name, tensor in tensors.items()}
+    num_bytes = 0
+    for bucket in buckets(tensors, tensors, max_bytes):
+        size = sum(len(piece.data) for piece in bucket)
+        assert 0 < size <= max_bytes
+        num_bytes += size
+        apply_pieces(filled, bucket)
+    assert num_bytes == sum(sizes)
+    assert all(torch.equal(filled[name], tensor) for name, tensor in tensors.items())
+
+
+def test_a_tensor_that_does_not_lie_in_one_piece_arrives_as_it_reads():
+    model = nn.Linear(3, 2, bias=False)
+    model.weight = nn.Parameter(torch.arange(6.0).view(3, 2).T)
+    assert torch.equal(copied(model).weight, model.weight)

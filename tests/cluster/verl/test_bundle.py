@@ -1,0 +1,145 @@
+"""The bundle: what is in it, that it is whole, and that nothing is written where something is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import yaml
+from worlds import Look, task
+
+from midthought.cluster.verl import installed
+from midthought.cluster.verl.bundle import write_bundle
+from midthought.cluster.verl.installed import launch, require_verl
+from midthought.cluster.verl.record import task_of
+from midthought.cluster.verl.settings import LoopOptions, VerlConfig
+from midthought.cluster.verl.supply import ToolPlan, VerlJob
+from midthought.config import RecipeConfig
+from midthought.errors import DataError, MissingExtraError, SettingsError
+
+TASKS = [dataclasses.replace(task(number), prompt=f"Ü\ud800 {number}") for number in range(70)]
+
+
+def job(**more: Any) -> VerlJob:
+    config = RecipeConfig().merged({"model": {"local_path": "some/model"}, "training": {"batch_size": 64}})
+    given = {
+        "recipe": "test",
+        "config": config,
+        "data_source": "x",
+        "ability": "qa",
+        "tasks": {"train": TASKS, "validation": TASKS[:3]},
+        "messages": lambda each: each.messages("Be short."),
+        "tools": [
+            ToolPlan(reference="worlds:Look", definition=Look.definition, options={"path": "{bundle}/m", "k": 3})
+        ],
+        "supply": "worlds:supply",
+        "supply_options": {"every_few": False},
+        "extras": ["memory"],
+        "write_files": lambda folder: (folder / "more.txt").write_text("more"),
+    }
+    return VerlJob(**given | more)
+
+
+def test_everything_that_a_cluster_needs_is_in_it(tmp_path: Path) -> None:
+    files = write_bundle(job(), VerlConfig(num_validation_rows=2), tmp_path / "b")
+    assert [str(path.relative_to(tmp_path / "b")) for path in files] == [
+        "agent_loop.yaml",
+        "config.yaml",
+        "data/train.parquet",
+        "data/validation.parquet",
+        "more.txt",
+        "requirements.txt",
+        "reward.py",
+        "tools.yaml",
+        "train.sh",
+    ]
+    rows = pyarrow.parquet.read_table(tmp_path / "b" / "data" / "train.parquet").to_pylist()
+    assert len(rows) == 70
+    assert rows[4]["prompt"] == [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Ü? 4"}]
+    assert rows[4]["reward_model"] == {"style": "rule", "ground_truth": "Ada"}
+    assert (rows[4]["data_source"], rows[4]["ability"], rows[4]["agent_name"]) == ("x", "qa", "midthought")
+    assert (rows[4]["extra_info"]["index"], rows[4]["extra_info"]["split"]) == (4, "train")
+    assert task_of(rows[4]) == TASKS[4]
+    assert pyarrow.parquet.read_table(tmp_path / "b" / "data" / "validation.parquet").num_rows == 2
+    [loop] = yaml.safe_load((tmp_path / "b" / "agent_loop.yaml").read_text())
+    assert loop["name"] == "midthought" and LoopOptions(**loop["options"]).supply == "worlds:supply"
+    [tool] = yaml.safe_load((tmp_path / "b" / "tools.yaml").read_text())["tools"]
+    assert tool["config"]["options"] == {"path": "${oc.env:MIDTHOUGHT_BUNDLE}/m", "k": 3}
+    assert tool["tool_schema"]["function"]["name"] == "look"
+    assert (tmp_path / "b" / "requirements.txt").read_text().startswith("verl[vllm,fsdp]==0.9.1\nmidthought[memory]==")
+
+
+def test_the_script_runs_verl_from_wherever_the_bundle_lies(tmp_path: Path) -> None:
+    write_bundle(job(), VerlConfig(project="it's mine; $(rm -rf x)"), tmp_path / "b")
+    moved = tmp_path / "moved to here"
+    (tmp_path / "b").rename(moved)
+    echo = tmp_path / "echo"
+    echo.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$MIDTHOUGHT_BUNDLE/words"\nexit 3\n')
+    echo.chmod(0o755)
+    assert launch(moved / "train.sh", str(echo), ["trainer.total_training_steps=2"]) == 3
+    words = (moved / "words").read_text().splitlines()
+    assert words[:2] == ["-m", "verl.trainer.main_ppo"] and words[-1] == "trainer.total_training_steps=2"
+    assert f"data.train_files='{moved}/data/train.parquet'" in words
+    assert f"reward.custom_reward_function.path='{moved}/reward.py'" in words
+    assert f"+ray_kwargs.ray_init.runtime_env.env_vars.MIDTHOUGHT_BUNDLE='{moved}'" in words
+    assert "trainer.project_name='it\\'s mine; $(rm -rf x)'" in words
+
+
+def test_the_reward_file_is_ours(tmp_path: Path) -> None:
+    write_bundle(job(), VerlConfig(), tmp_path / "b")
+    code = "import json, reward; print(json.dumps(reward.compute_score('x', '', '', {'midthought_record': json.dumps(%r)})))"
+    record = {
+        "task_id": "t",
+        "reward": {"parts": {"a": 0.5}, "turns": []},
+        "tool_events": [],
+        "num_failed_calls": 0,
+        "stop_reason": "length",
+    }
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", code % record], cwd=tmp_path / "b", capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["score"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"tasks": {"train": TASKS[:5], "validation": TASKS}}, SettingsError, "5 training tasks do not fill"),
+        ({"supply_options": {"a": {1, 2}}}, SettingsError, "supply_options.*JSON"),
+    ],
+)
+def test_where_something_is_wrong_nothing_is_written(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        write_bundle(job(**changes), VerlConfig(), tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_no_validation_task_and_a_folder_in_use_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="validation: there is no task"):
+        write_bundle(job(tasks={"train": TASKS, "validation": []}), VerlConfig(), tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "mine").touch()
+    with pytest.raises(SettingsError, match="c is not empty; give a new folder"):
+        write_bundle(job(), VerlConfig(), tmp_path / "c")
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="file is not empty"):
+        write_bundle(job(), VerlConfig(), tmp_path / "file")
+
+
+def test_a_missing_verl_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed, "has_verl", lambda: False)
+    with pytest.raises(
+        MissingExtraError, match=r"verl is not installed; install it with: pip install 'midthought\[verl\]'"
+    ):
+        require_verl()
+    with pytest.raises(SettingsError, match=r"verl\.python='/no/python': there is no such interpreter"):
+        require_verl("/no/python")

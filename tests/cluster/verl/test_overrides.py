@@ -1,0 +1,137 @@
+"""One table from our settings to verl's keys; what verl cannot do is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midthought.cluster.verl.facts import Facts
+from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.overrides import TABLE, overrides_of
+from midthought.cluster.verl.settings import VerlConfig
+from midthought.config import RecipeConfig
+from midthought.errors import SettingsError
+
+GRPO = {"adv_estimator": "grpo", "group_size": 8, "batch_size": 64, "mini_batch_size": 16}
+ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+
+
+def facts(num_tasks: int = 100, verl: dict[str, Any] | None = None, **sections: Any) -> Facts:
+    config = (
+        RecipeConfig()
+        .merged({"model": {"local_path": "some/model"}, "inference": {"max_tokens": 300}})
+        .merged(sections)
+    )
+    return Facts(config, VerlConfig(**(verl or {})), "test", num_tasks)
+
+
+def test_no_key_stands_twice_and_every_one_of_ours_is_a_setting() -> None:
+    assert len({row.key for row in TABLE}) == len(TABLE)
+    known = RecipeConfig(), VerlConfig()
+    for row in TABLE:
+        section, _, name = row.ours.partition(".")
+        if name.isidentifier() and section in (*RecipeConfig.model_fields, "verl"):
+            assert hasattr(known[1] if section == "verl" else getattr(known[0], section), name), row
+
+
+def test_episodes_become_prompts_and_a_group_is_n() -> None:
+    found = overrides_of(facts(training=GRPO))
+    assert found["data.train_batch_size"] == 8
+    assert found[f"{ACTOR}.ppo_mini_batch_size"] == 2
+    assert found[f"{ROLLOUT}.n"] == 8
+    assert found["algorithm.adv_estimator"] == "grpo"
+    assert not any(key.startswith("critic.") for key in found)
+
+
+def test_steps_become_enough_epochs() -> None:
+    # 100 tasks in batches of 32: three steps an epoch, four tasks left over; seven steps need three epochs
+    found = overrides_of(facts(training={"batch_size": 32, "num_train_iters": 7}))
+    assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (3, 7)
+    found = overrides_of(facts(training={"batch_size": 32, "num_epochs": 5}))
+    assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (5, None)
+
+
+def test_kl_clip_and_correction_are_said_in_verls_words() -> None:
+    found = overrides_of(
+        facts(
+            training={
+                "kl_coef": 0.0,
+                "kl_loss_coef": 0.1,
+                "kl_loss_kind": "k2",
+                "clip_ratio_high": 0.28,
+                "rollout_correction": "truncated",
+                "rollout_correction_level": "sequence",
+                "loss_agg": "seq-mean-token-sum-norm",
+                "policy_loss": "gspo",
+            }
+        )
+    )
+    assert found["algorithm.use_kl_in_reward"] is False
+    assert (found[f"{ACTOR}.use_kl_loss"], found[f"{ACTOR}.kl_loss_type"]) == (True, "mse")
+    assert (found[f"{ACTOR}.clip_ratio_low"], found[f"{ACTOR}.clip_ratio_high"]) == (0.2, 0.28)
+    assert found[f"{ACTOR}.clip_ratio_c"] == 1e6  # no dual clip
+    assert found["algorithm.rollout_correction.rollout_is"] == "sequence"
+    assert found[f"{ACTOR}.loss_scale_factor"] == 300
+    assert found[f"{ACTOR}.policy_loss.loss_mode"] == "gspo"
+
+
+def test_micro_batches_are_packed_by_tokens_or_padded_by_rows() -> None:
+    packed = overrides_of(facts())
+    assert packed[f"{ACTOR}.use_dynamic_bsz"] is True
+    assert packed[f"{ACTOR}.ppo_max_token_len_per_gpu"] == 2 * (1024 + 128 + 300)
+    padded = overrides_of(facts(verl={"rows_per_gpu": 2}))
+    assert padded["critic.ppo_micro_batch_size_per_gpu"] == padded[f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"] == 2
+    assert f"{ACTOR}.ppo_max_token_len_per_gpu" not in padded
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [{"trainer.save_freq": 50}, {"trainer": {"save_freq": 50}}, {"+trainer.save_freq": 50}],
+)
+def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
+    found = overrides_of(facts(verl={"overrides": theirs}))
+    assert {key.lstrip("+"): value for key, value in found.items()}["trainer.save_freq"] == 50
+    assert len([key for key in found if key.endswith("trainer.save_freq")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"model": {"local_path": ""}}, "model.local_path is empty"),
+        ({"model": {"critic": "shared"}}, "set model.critic=separate"),
+        (
+            {"training": GRPO | {"adv_estimator": "grpo_turns"}},
+            "'grpo_turns': verl does not have it. Did you mean 'grpo'",
+        ),
+        ({"training": GRPO | {"mini_batch_size": 12}}, "mini_batch_size=12 is not a multiple of group_size=8"),
+        ({"training": {"batch_size": 48}}, "batch_size=48 is not a multiple of mini_batch_size=32"),
+        ({"training": {"batch_size": 128}}, "100 training tasks do not fill one batch of 128 prompts"),
+        ({"training": {"whiten_advantages": False}}, "verl always whitens"),
+        ({"training": {"lr_schedule": "linear"}}, "constant and cosine"),
+        ({"training": {"rollout_correction": "masked"}}, "verl.overrides"),
+        ({"training": {"overlong_buffer_tokens": 10}}, "overlong"),
+        ({"inference": {"keep_thoughts": False}}, "several segments"),
+        ({"inference": {"partial_rollouts": True}}, "trainer.v1.trainer_mode"),
+    ],
+)
+def test_what_verl_cannot_do_is_refused(sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        overrides_of(facts(**sections))
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (1e-6, "1e-06"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-R1"),
+        ("null", "'null'"),
+        ("it's", "'it\\'s'"),
+        (["a", 1, False], "[a,1,false]"),
+        ({"a": {"b": "x y"}}, "{a:{b:'x y'}}"),
+    ],
+)
+def test_values_are_written_as_hydra_reads_them(value: Any, word: str) -> None:
+    assert hydra_word("key", value) == f"key={word}"

@@ -1,0 +1,174 @@
+"""A really installed verl takes the bundle: every key, its data set, its tools and memory, its agent loop and reward."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
+
+import numpy as np
+from omegaconf import OmegaConf
+from podcast import write
+from verl.experimental.reward_loop.reward_loop import migrate_legacy_reward_impl
+from verl.trainer.ppo.reward import load_reward_manager
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+from verl.workers.rollout.replica import TokenOutput
+from with_verl import dataset, generate, loaded
+from worlds import Manager
+
+from midthought.cluster.verl.facts import Facts
+from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.installed import compose
+from midthought.cluster.verl.overrides import TABLE, InBundle, overrides_of
+from midthought.cluster.verl.record import task_of
+from midthought.cluster.verl.settings import VerlConfig
+from midthought.config import RecipeConfig
+from midthought.errors import SettingsError
+from midthought.inference.scripted import ScriptedEngine
+from midthought.recipes.podcast.verl import settings
+from midthought.text import Renderer
+
+
+def words_of(bundle: Path) -> list[str]:
+    """The overrides in the bundle's script, as its shell would hand them on."""
+    lines = (bundle / "train.sh").read_text().partition("main_ppo \\\n")[2]
+    words = shlex.split(lines.replace("\\\n", " ").replace('"$@"', "").replace("$MIDTHOUGHT_BUNDLE", str(bundle)))
+    return words
+
+
+@pytest.mark.parametrize("profile", ["seed", "cluster"])
+def test_its_configuration_has_every_key_and_takes_every_value(
+    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_path: Path
+) -> None:
+    bundle = write(monkeypatch, tmp_path, profile)
+    composed = compose(words_of(bundle))
+    expected = overrides_of(Facts(settings([], Path(profile)), settings([], Path(profile)).verl, "podcast", 300))
+    for key, value in expected.items():
+        found = OmegaConf.select(composed, key)
+        want = f"{bundle}/{value}" if isinstance(value, InBundle) else value
+        assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == want, key
+    here = [f"{each}.model.path={model_path}" for each in ("actor_rollout_ref", "critic")]  # its checks read the model
+    composed = compose([*words_of(bundle), *here])
+    assert need_critic(composed)
+    validate_config(composed, need_reference_policy(composed), need_critic(composed))
+
+
+def test_every_row_of_the_table_names_a_key_of_its_configuration() -> None:
+    """Also the rows that no profile uses (adapters, padded micro-batches, …)."""
+    composed = compose(["actor_rollout_ref.rollout.name=vllm"])
+    for row in TABLE:
+        where, _, name = row.key.rpartition(".")
+        assert name in OmegaConf.select(composed, where), row.key
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"adv_estimator": name, "group_size": size, "batch_size": 64, "mini_batch_size": 32, "whiten_advantages": True}
+        for name, size in (
+            ("grpo", 8),
+            ("dr_grpo", 8),
+            ("rloo", 4),
+            ("reinforce_plus_plus", None),
+            ("remax", None),
+            ("reinforce_plus_plus_baseline", 4),
+        )
+    ]
+    + [
+        {
+            "policy_loss": "cispo",
+            "lr_schedule": "cosine",
+            "max_dynamic_batches": 2,
+            "adv_estimator": "grpo",
+            "group_size": 8,
+            "batch_size": 64,
+        },
+        {
+            "kl_kind": "k2",
+            "target_kl": 0.1,
+            "kl_loss_coef": 0.1,
+            "kl_loss_kind": "abs",
+            "rollout_correction": "truncated",
+        },
+    ],
+    ids=lambda training: training.get("adv_estimator", "gae"),
+)
+def test_other_settings_pass_its_own_checks(training: dict[str, Any], model_path: Path) -> None:
+    config = RecipeConfig().merged({"model": {"local_path": str(model_path), "lora_rank": 8}, "training": training})
+    for verl in (VerlConfig(), VerlConfig(rows_per_gpu=2, rollout="sglang")):
+        overrides = overrides_of(Facts(config, verl, "test", 500))
+        composed = compose([hydra_word(key, value) for key, value in overrides.items()])
+        if verl.rollout == "sglang":  # of vLLM with adapters it asks the installed vLLM
+            validate_config(composed, need_reference_policy(composed), need_critic(composed))
+
+
+def test_an_unknown_key_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"verl does not take the settings.*trainer\.save_frequency|save_frequency"):
+        compose(["trainer.save_frequency=3"])
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_path: Path) -> Path:
+    made = write(monkeypatch, tmp_path, "cluster", f"model.local_path={model_path}", "verl.num_validation_rows=6")
+    monkeypatch.setenv("MIDTHOUGHT_BUNDLE", str(made))
+    return made
+
+
+def test_its_data_set_reads_the_rows_and_leaves_out_prompts_that_do_not_fit(
+    bundle: Path, tokenizer: Any, renderer: Renderer
+) -> None:
+    read = dataset(compose(words_of(bundle)), bundle / "data" / "train.parquet", tokenizer)
+    assert len(read) == 300
+    assert task_of(read[7]).prompt == read[7]["raw_prompt"][-1]["content"]
+    lengths = [len(renderer.prompt(row["raw_prompt"])) for row in (read[index] for index in range(300))]
+    limit = sorted(lengths)[150]
+    short = compose([*words_of(bundle), f"data.max_prompt_length={limit}"])
+    kept = dataset(short, bundle / "data" / "train.parquet", tokenizer)
+    assert 0 < len(kept) < 300
+    # the instruction names <think>, which we spell out: the agent loop has room for what verl did not count
+    room = short.actor_rollout_ref.rollout.prompt_length
+    room = room - compose(words_of(bundle)).data.max_prompt_length + limit
+    assert max(len(renderer.prompt(kept[index]["raw_prompt"])) for index in range(len(kept))) <= room
+
+
+def test_an_episode_goes_from_its_data_through_memory_and_loop_to_its_reward(
+    bundle: Path, tokenizer: Any, renderer: Renderer
+) -> None:
+    config = compose(words_of(bundle))
+    batch = loaded(config, bundle / "data" / "validation.parquet", tokenizer)
+    tasks = [task_of({"extra_info": info}) for info in batch.non_tensor_batch["extra_info"]]
+    by_prompt = {each.prompt: each for each in tasks}
+
+    def policy(episode: int, token_ids: Any) -> str | None:
+        text = renderer.decode(token_ids)
+        task = next(each for prompt, each in by_prompt.items() if prompt in text)
+        said = text.rpartition("assistant\n")[2]
+        if said.endswith("</think>" + task.answer):
+            return None
+        quote = task.prompt.split('"')[1]
+        return (
+            f"</think>{task.answer}" if "_result:" in said else f'<think>#call memory_retrieval {{"query": "{quote}"}}'
+        )
+
+    outputs, padded = generate(config, Manager(ScriptedEngine(policy, renderer), TokenOutput), batch)
+    assert len(outputs) == 6
+    manager = load_reward_manager(migrate_legacy_reward_impl(config), tokenizer)
+    for row, task in enumerate(tasks):
+        text = renderer.decode(outputs[row].response_ids)
+        assert re.search(r"#memory_retrieval_result:\n\[1\] speaker: .*; episode: ", text)
+        data = padded[row : row + 1]
+        data.non_tensor_batch["tool_extra_fields"] = np.array([outputs[row].extra_fields], dtype=object)
+        data.non_tensor_batch |= {
+            name: batch.non_tensor_batch[name][row : row + 1] for name in ("data_source", "reward_model", "extra_info")
+        }
+        scored = manager.loop.run_until_complete(manager.run_single(data))
+        # right answer 1, well-formed thought 0.1, one call -0.1
+        assert scored["reward_score"] == pytest.approx(1.0), (task, text, scored)
+        assert scored["reward_extra_info"]["reward_thought"] == pytest.approx(0.1)
+        assert scored["reward_extra_info"]["num_calls"] == 1.0

@@ -1,0 +1,206 @@
+"""A really installed verl runs our loop: its AgentLoopOutput holds our Trajectory's ids, mask and log-probabilities."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
+
+from verl.workers.rollout.replica import TokenOutput
+from with_verl import batch_of, configured, generate
+from worlds import EveryFew, Judge, Look, Manager, task
+
+from midthought.cluster.verl.record import RECORD
+from midthought.cluster.verl.rows import rows_of
+from midthought.errors import DataError, EpisodeError, SettingsError
+from midthought.inference.local import LocalEngine
+from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.inference.scripted import ScriptedEngine
+from midthought.text import Renderer
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Trajectory
+
+NUM_ROWS = 6
+OPTIONS = {"supply": "worlds:supply", "max_segment_length": 24}
+
+
+def rows(num_rows: int = NUM_ROWS) -> list[dict[str, Any]]:
+    tasks = [task(number) for number in range(num_rows)]
+    return rows_of(tasks, lambda each: each.messages("Be short."), data_source="x", ability="qa", split="train")
+
+
+def at_home(
+    engine: Any, renderer: Renderer, notation: Any, replies: tuple[str, ...] = (), **limits: Any
+) -> list[Trajectory]:
+    """The same episodes without verl."""
+    parts = RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=notation,
+        toolbox=Toolbox(ToolRegistry([Look()])),
+        messages=lambda each: each.messages("Be short."),
+        environment=lambda each: Judge(replies),
+        settings=RolloutSettings(**{"max_tokens": 160, "max_segment_length": 24, **limits}),
+    )
+    starts = [EpisodeStart(task=task(number), seed=5) for number in range(NUM_ROWS)]
+    found = asyncio.run(run_episodes(parts, starts))
+    assert [trajectory.error for trajectory in found] == [None] * NUM_ROWS
+    return found
+
+
+def local(model: Any, renderer: Renderer) -> LocalEngine:
+    return LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=512)
+
+
+def require_equal(outputs: list[Any], expected: list[Trajectory], tolerance: float) -> None:
+    assert len(outputs) == len(expected)
+    for output, trajectory in zip(outputs, expected, strict=True):
+        start = trajectory.spans[0].end
+        assert output.prompt_ids == trajectory.token_ids[:start]
+        assert output.response_ids == trajectory.token_ids[start:]
+        assert output.response_mask == [int(flag) for flag in trajectory.loss_mask[start:]]
+        ours = [
+            logprob if flag else 0.0
+            for logprob, flag in zip(trajectory.sampled_logprobs, trajectory.loss_mask, strict=True)
+        ]
+        assert output.response_logprobs == pytest.approx(ours[start:], abs=tolerance)
+        assert output.num_turns == len(trajectory.spans)
+
+
+@pytest.mark.parametrize("replies", [(), ("Are you sure?",)])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_its_output_is_our_trajectory_over_a_real_engine(
+    model: Any, model_path: Path, renderer: Renderer, tmp_path: Path, temperature: float, replies: tuple[str, ...]
+) -> None:
+    expected = at_home(local(model, renderer), renderer, EveryFew(), replies, temperature=temperature)
+    manager = Manager(local(model, renderer), TokenOutput, seed=5)
+    options = OPTIONS | {"supply_options": {"every_few": True, "replies": list(replies)}}
+    config = configured(tmp_path, model_path, options, f"actor_rollout_ref.rollout.temperature={temperature}")
+    outputs, padded = generate(config, manager, batch_of(rows()))
+    assert sum(trajectory.num_calls for trajectory in expected) > NUM_ROWS
+    require_equal(outputs, expected, 1e-5)
+    # and what verl makes of it for its trainer: left- and right-padded
+    for row, trajectory in enumerate(expected):
+        mask = padded.batch["attention_mask"][row].bool()
+        assert padded.batch["input_ids"][row][mask].tolist() == trajectory.token_ids
+        assert int(padded.batch["response_mask"][row].sum()) == trajectory.num_sampled
+
+
+def test_an_in_thought_call_ends_where_its_brace_does(model_path: Path, renderer: Renderer, tmp_path: Path) -> None:
+    words = ['<think>Hm. #call look {"word": "{tide}"}', "So.</think>Ada"]
+
+    def script(episode: int, token_ids: Any) -> str | None:
+        said = renderer.decode(token_ids).rpartition("assistant\n")[2]
+        return words[0] if not said else words[1] if said.endswith("\n\n") else None
+
+    expected = at_home(ScriptedEngine(script, renderer), renderer, InThoughtNotation())
+    manager = Manager(ScriptedEngine(script, renderer), TokenOutput)
+    outputs, _ = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(rows()))
+    require_equal(outputs, expected, 0.0)
+    assert [trajectory.num_calls for trajectory in expected] == [1] * NUM_ROWS
+    assert len({request["request_id"] for request in manager.requests}) == NUM_ROWS
+
+
+def test_its_own_agent_loop_sends_the_prompt_ids_that_ours_sends(
+    model_path: Path, renderer: Renderer, tmp_path: Path
+) -> None:
+    tasks = [task(), dataclasses.replace(task(1), prompt="Ünï ﷽ \n\n  code: `x` </think>")]
+    both = rows_of(tasks, lambda each: each.messages("Be short."), data_source="x", ability="qa", split="train")
+    config = configured(tmp_path, model_path, OPTIONS)
+    found = []
+    for agent_name in ("midthought", "single_turn_agent"):
+        manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
+        outputs, _ = generate(config, manager, batch_of([row | {"agent_name": agent_name} for row in both]))
+        found.append([output.prompt_ids for output in outputs])
+    (ours, our_hostile), (theirs, their_hostile) = found
+    assert ours == theirs
+    assert renderer.decode(our_hostile) == renderer.decode(their_hostile)
+    closes = renderer.control("</think>")[0]
+    assert closes in their_hostile and closes not in our_hostile  # theirs lets a user close the thought
+
+
+def test_the_chat_template_arguments_of_verls_configuration_are_heeded(
+    model_path: Path, renderer: Renderer, tmp_path: Path
+) -> None:
+    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
+    config = configured(tmp_path, model_path, OPTIONS, "+data.apply_chat_template_kwargs.enable_thinking=false")
+    [output], _ = generate(config, manager, batch_of(rows(1)))
+    assert renderer.decode(output.prompt_ids).endswith("assistant\n<think>\n\n</think>\n\n")
+
+
+def test_every_row_has_the_options_and_the_shared_parts_are_made_once(
+    model_path: Path, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl imports our module for the first row; its registration must not take the options' place for the others."""
+    monkeypatch.delitem(sys.modules, "midthought.cluster.verl.agent_loop", raising=False)
+    monkeypatch.delattr("midthought.cluster.verl.agent_loop", raising=False)
+    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
+    generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(rows()))
+    assert [request["max_tokens"] for request in manager.requests] == [24] * NUM_ROWS
+    assert len(sys.modules["midthought.cluster.verl.agent_loop"]._shared) == 1
+
+
+def test_importing_the_module_alone_registers_the_loop_without_options(
+    model_path: Path, renderer: Renderer, tmp_path: Path
+) -> None:
+    import midthought.cluster.verl.agent_loop  # noqa: F401
+
+    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
+    plain = [row | {"agent_name": "midthought_plain"} for row in rows(1)]
+    [output], _ = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(plain))
+    assert manager.requests[0]["max_tokens"] == 160  # the response's length, within the default of 256
+    assert '"reward": null' in output.extra_fields[RECORD]
+
+
+def test_without_log_probabilities_none_are_given(model_path: Path, renderer: Renderer, tmp_path: Path) -> None:
+    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
+    config = configured(tmp_path, model_path, OPTIONS, "actor_rollout_ref.rollout.calculate_log_probs=false")
+    [output], _ = generate(config, manager, batch_of(rows(1)))
+    assert output.response_logprobs is None and output.response_mask == [1]
+
+
+def test_the_newest_weights_and_the_record_go_with_the_output(
+    model_path: Path, renderer: Renderer, tmp_path: Path
+) -> None:
+    manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
+    [output], padded = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(rows(1)))
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (7, 7)
+    assert output.metrics.num_preempted == 1
+    assert '"stop_reason": "answered"' in padded.non_tensor_batch[RECORD][0]
+
+
+class _Broken:
+    async def generate(self, request_id: str, **asked: Any) -> Any:
+        raise RuntimeError("the server burnt down")
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "manager", "error", "words"),
+    [
+        (OPTIONS, (), _Broken(), EpisodeError, "'t0': RuntimeError: the server burnt down"),
+        (
+            OPTIONS,
+            ("data.max_prompt_length=8",),
+            None,
+            DataError,
+            r"its prompt has \d+ tokens, actor_rollout_ref.rollout.prompt_length is 8",
+        ),
+        ({"max_segment": 3}, (), None, SettingsError, "unknown key 'max_segment'.*max_segment_length"),
+        ({"supply": "worlds:suply"}, (), None, SettingsError, "worlds has no 'suply'. Did you mean 'supply'"),
+        ({"notation": "in_though"}, (), None, SettingsError, "in_thought"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    model_path: Path, tmp_path: Path, options: Any, more: Any, manager: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(Exception, match=words) as caught:
+        generate(configured(tmp_path, model_path, options, *more), manager, batch_of(rows(1)))
+    assert isinstance(caught.value, error) or error.__name__ in str(caught.value)

@@ -1,0 +1,139 @@
+"""A really installed verl takes our tools, and our loop takes verl's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
+
+import yaml
+from verl.tools.base_tool import BaseTool
+from verl.tools.function_tool import FunctionTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from verl.tools.tool_registry import initialize_tools_from_config
+
+from midthought.cluster.verl.tools import VerlTool, make_tool, our_tool
+from midthought.errors import SettingsError
+from midthought.tools.function_tool import tool
+from midthought.tools.registry import ToolRegistry
+from midthought.types import ToolOutcome
+
+CONFIG = {"type": "native", "tool": "worlds:Look"}
+
+
+@tool
+def shout(text: str) -> str:
+    """Says it louder."""
+    return text.upper()
+
+
+def made(config: dict[str, Any], folder: Path, schema: dict[str, Any] | None = None) -> VerlTool:
+    """As verl makes it from a tool configuration."""
+    entry = {"class_name": "midthought.cluster.verl.tools.VerlTool", "config": config}
+    entry |= {"tool_schema": schema} if schema else {}
+    (folder / "tools.yaml").write_text(yaml.safe_dump({"tools": [entry]}))
+    [found] = initialize_tools_from_config(str(folder / "tools.yaml"))
+    return found
+
+
+def run(verl_tool: BaseTool, parameters: Any) -> tuple[ToolResponse, float, dict[str, Any]]:
+    async def episode() -> Any:
+        instance_id, _ = await verl_tool.create()
+        try:
+            return await verl_tool.execute(instance_id, parameters)
+        finally:
+            await verl_tool.release(instance_id)
+
+    return asyncio.run(episode())
+
+
+def test_verl_makes_it_from_its_configuration_and_is_told_the_tools_own_schema(tmp_path: Path) -> None:
+    found = made(CONFIG, tmp_path)
+    assert isinstance(found, BaseTool) and found.name == "look"
+    said = found.tool_schema.model_dump(exclude_none=True)["function"]
+    assert said["description"] == "Look a word up." and set(said["parameters"]["properties"]) == {"word"}
+
+
+def test_a_call_gives_our_result_and_what_is_wrong_is_words_for_the_model(tmp_path: Path) -> None:
+    found = made(CONFIG, tmp_path)
+    response, reward, metrics = run(found, {"word": "tide"})
+    assert (response.text, reward, metrics["outcome"]) == ("tide is found.</think>", 0.0, "ok")
+    response, _, metrics = run(found, {"wort": "tide"})
+    assert "wort" in response.text and metrics["outcome"] == ToolOutcome.BAD_ARGUMENTS
+    response, _, metrics = run(found, {"word": 3})
+    assert metrics["outcome"] == ToolOutcome.BAD_ARGUMENTS
+
+
+def test_a_tool_may_be_named_as_itself_as_its_class_or_as_what_makes_it() -> None:
+    assert make_tool(f"{__name__}:shout", {}) is shout
+    assert make_tool("midthought.tools.builtin.calculate:CalculateTool", {}).definition.name == "calculate"
+    with pytest.raises(SettingsError, match="makes a dict, not a midthought tool"):
+        make_tool("builtins:dict", {})
+    for wrong in ("", "worlds", ":Look", "worlds:"):
+        with pytest.raises(SettingsError, match="write module:name"):
+            make_tool(wrong, {})
+    with pytest.raises(SettingsError, match="there is no module 'no_such_place'"):
+        make_tool("no_such_place.inner:Look", {})
+
+
+def test_a_schema_of_another_name_is_refused(tmp_path: Path) -> None:
+    schema = {
+        "type": "function",
+        "function": {"name": "peek", "description": "", "parameters": {"type": "object", "properties": {}}},
+    }
+    with pytest.raises(SettingsError, match=r"names 'peek', config\.tool makes 'look'"):
+        made(CONFIG, tmp_path, schema)
+
+
+class Counting(BaseTool):
+    """A tool that somebody wrote for verl: it has an instance for every call."""
+
+    def __init__(self) -> None:
+        schema = OpenAIFunctionToolSchema.model_validate(
+            {
+                "type": "function",
+                "function": {
+                    "name": "count",
+                    "description": "Counts.",
+                    "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+                },
+            }
+        )
+        super().__init__({"type": "native"}, schema)
+        self.open: set[str] = set()
+
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
+        assert instance_id
+        self.open.add(instance_id)
+        return instance_id, ToolResponse()
+
+    async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+        assert instance_id in self.open
+        return ToolResponse(text=json.dumps(list(range(parameters["n"])))), 0.5, {}
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        self.open.remove(instance_id)
+
+
+def test_verls_own_tools_work_in_our_loop() -> None:
+    theirs = Counting()
+    registry = ToolRegistry([our_tool(theirs)])
+    assert registry.execute_tool("count", n=3) == (True, "[0, 1, 2]")
+    assert theirs.open == set()
+    assert registry.execute_tool("count", n="three")[0] is False
+
+    async def double(n: int) -> int:
+        return 2 * n
+
+    function = FunctionTool(name="count", fn=double, tool_schema=theirs.tool_schema, is_async=True)
+    assert ToolRegistry([our_tool(function)]).execute_tool("count", n=4) == (True, "8")
+
+
+def test_ours_are_given_to_our_loop_as_they_are(tmp_path: Path) -> None:
+    found = made(CONFIG, tmp_path)
+    assert our_tool(found) is found.tool

@@ -1,0 +1,89 @@
+"""What the tests with a really installed verl share: its configuration, and its agent-loop worker over one of our engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
+from verl.protocol import DataProto
+from verl.utils.dataset.rl_dataset import RLHFDataset
+from verl.utils.dataset.rl_dataset import collate_fn as collate
+
+from midthought.cluster.verl.installed import compose
+
+TOOLS = {
+    "tools": [
+        {"class_name": "midthought.cluster.verl.tools.VerlTool", "config": {"type": "native", "tool": "worlds:Look"}}
+    ]
+}
+
+
+def configured(folder: Path, model_path: Path, options: dict[str, Any], *more: str, tools: Any = TOOLS) -> Any:
+    """verl's configuration for our agent loop with these options."""
+    loop = {
+        "name": "midthought",
+        "_target_": "midthought.cluster.verl.agent_loop.MidthoughtAgentLoop",
+        "options": options,
+    }
+    (folder / "loop.yaml").write_text(yaml.safe_dump([loop]))
+    (folder / "tools.yaml").write_text(yaml.safe_dump(tools))
+    rollout = "actor_rollout_ref.rollout"
+    return compose(
+        [
+            f"actor_rollout_ref.model.path={model_path}",
+            f"{rollout}.name=vllm",
+            "data.max_prompt_length=128",
+            "data.max_response_length=160",
+            f"{rollout}.agent.agent_loop_config_path={folder / 'loop.yaml'}",
+            f"{rollout}.multi_turn.tool_config_path={folder / 'tools.yaml'}",
+            *more,
+        ]
+    )
+
+
+class Recording(AgentLoopWorker):
+    """verl's worker, with the agent loops' outputs kept in the order of the rows."""
+
+    async def _agent_loop_postprocess(self, output: AgentLoopOutput, validate: bool, **kwargs: Any) -> Any:
+        self.outputs[int(kwargs["index"])] = output
+        return await super()._agent_loop_postprocess(output, validate, **kwargs)
+
+
+def generate(config: Any, manager: Any, batch: DataProto) -> tuple[list[AgentLoopOutput], DataProto]:
+    """(each row's AgentLoopOutput, the padded batch that verl makes of them)."""
+    worker = Recording(config, manager)
+    worker.outputs = {}
+    padded = asyncio.run(worker.generate_sequences(batch))
+    return [worker.outputs[index] for index in sorted(worker.outputs)], padded
+
+
+def batch_of(rows: Sequence[dict[str, Any]]) -> DataProto:
+    """Rows as verl's trainer hands them to its workers."""
+    columns = {
+        name: np.empty(len(rows), dtype=object)
+        for name in ("raw_prompt", "agent_name", "data_source", "reward_model", "extra_info")
+    }
+    for place, row in enumerate(rows):
+        for name, column in columns.items():
+            column[place] = row["prompt"] if name == "raw_prompt" else row[name]
+    index = np.array([row["extra_info"]["index"] for row in rows])
+    return DataProto.from_dict(
+        tensors={"dummy_tensor": torch.zeros(len(rows), 1, dtype=torch.uint8)}, non_tensors={**columns, "index": index}
+    )
+
+
+def dataset(config: Any, path: Path, tokenizer: Any) -> Any:
+    """verl's own data set over a Parquet file of ours."""
+    return RLHFDataset(data_files=str(path), tokenizer=tokenizer, config=config.data)
+
+
+def loaded(config: Any, path: Path, tokenizer: Any) -> DataProto:
+    """A Parquet file as verl's trainer reads it."""
+    rows = dataset(config, path, tokenizer)
+    return DataProto.from_single_dict(collate([rows[index] for index in range(len(rows))]))
