@@ -72,7 +72,8 @@ class ToolOutcome(enum.StrEnum):
 class Task:
     """One question (or start of an episode) with what is needed to judge it.
 
-    `labels` are for measuring and demonstrations only (`needs_memory`, `kind`, …): no reward may read them.
+    `labels` are for measuring and demonstrations only (`needs_memory`, `kind`, …): no reward may read them, but for
+    `dataset`, which says how answers are checked.
     """
 
     task_id: str

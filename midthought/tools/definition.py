@@ -8,7 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from midthought.types import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,13 @@ class Tool(ABC):
     retries: int | None = None
     """How often a call that raised is run again; setting it says that this does no harm. None: a pure tool as often as
     the toolbox says, any other not at all."""
+
+    def for_task(self, task: Task) -> Tool:
+        """The instance that answers the calls of this task's episodes; by default the tool itself.
+
+        A tool that depends on the task (feedback on its problem, say) is not `pure`.
+        """
+        return self
 
     @abstractmethod
     def execute(self, *_: Any, **parameters: Any) -> str | ToolOutput | Awaitable[str | ToolOutput]:

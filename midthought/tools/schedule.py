@@ -165,7 +165,8 @@ class Toolbox:
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         """Answer one call that has been found sound: the tool is known, the arguments fit, defaults are filled in.
 
-        Raise to fail. `task` is whose call it is, for arms that answer from the ground truth; tools never see it.
+        Raise to fail. `task` is whose call it is, for arms that answer from the ground truth; a tool sees it through
+        `for_task` only.
         """
         tool = self._tool(action)
         own_retries = self.retries if tool.pure else 0
@@ -174,7 +175,7 @@ class Toolbox:
         for num_failed in itertools.count():
             progress.num_attempts += 1
             try:
-                return await invoke(tool, copy.deepcopy(action.parameters), self._threads)
+                return await invoke(tool.for_task(task), copy.deepcopy(action.parameters), self._threads)
             except Exception:
                 pause_seconds = _RETRY_SECONDS * 2**num_failed * _jitter.uniform(0.5, 1.5)
                 would_be_late = asyncio.get_running_loop().time() + pause_seconds >= progress.ends_at

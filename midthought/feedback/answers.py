@@ -1,0 +1,256 @@
+"""Answers: found in a model's text and compared with the truth, in the way of each data set. Knows no rows and no prompts.
+
+Every search is linear in the text. Mathematics is compared by math-verify, in a process of its own under a deadline.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from midthought.env.matching import last_boxed, last_number, mathematical_match, option_letter
+from midthought.errors import DataError, near_names
+from midthought.feedback.problems.fields import DATASET_LABEL
+from midthought.types import Task
+
+MAX_STATED_CHARS = 300
+"""A longer line, where nothing is boxed, is no answer."""
+
+_STATED = re.compile(r"\banswer(?:\s++is\b\s*+:?|\s*+[:=])\s*+", re.IGNORECASE)
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|[~ \u00a0\u2009\u202f])(?=\d{3}(?!\d))")
+_UNIT_POWER = re.compile(r"(?<=[A-Za-z])\^(?:\d|\{\d{1,3}\})")
+_WRITTEN_UNIT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*+\{[^{}\\\d]*+\}(?:\^(?:\d|\{\d{1,3}\}))?")
+_LETTER = re.compile("[A-Za-z]")
+_WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox|texttt|mathtt)\s*+\{([^{}]*+)\}")
+_ESCAPED = re.compile(r"\\([&%$#_{}])")
+_HEX = re.compile(r"(?<![\w.])(?:0[xX])?([0-9A-Fa-f]++)(?!\w|\.\w)")
+_BASE_MARK = re.compile(
+    r"_\{?(?:16|\\text\{(?:16|hex)\})\}?|₁₆|\(?(?:\bin )?\bbase[ -]?(?:16|sixteen)\b\)?", re.IGNORECASE
+)
+_ARTICLES = frozenset({"a", "an", "the"})
+_QUOTES = "‘’´`“”"
+_TO_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + _QUOTES, " "))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """How the answers of some data sets are found and compared."""
+
+    extract: Callable[[str], str | None]
+    """The answer that a text gives; None where it gives none."""
+    agrees: Callable[[str, str], bool]
+    """Whether an extracted answer (first) means the truth (second)."""
+
+
+def extract(dataset: str, text: str) -> str | None:
+    """The final answer of a text, in the form in which this data set's answers are compared; None where there is none.
+
+    | data sets | answer |
+    | --- | --- |
+    | math, aime_2024 | the last `\\boxed{…}`; else the line after the last "answer is"; else the text, where it is one line |
+    | gsm8k, multiplication | the last number: of the last box or the line after `####`, where there is one; else of the text |
+    | hex | the last box; else the last hexadecimal number that is said to be the answer or holds a digit |
+    | mmlu, mmlu_pro, gpqa | an option's letter: boxed, "answer is (B)", "option B", a last line `B.` |
+    | trivia_qa | the last box; else what follows the last "answer is"; else the last line |
+
+    Raises DataError for an unknown data set.
+    """
+    return _check_of(dataset).extract(text)
+
+
+def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -> bool:
+    """Whether the final answer of a text means the truth, or one of the aliases. Without an answer or a truth: False.
+
+    Blocks up to 10 seconds a truth where mathematics has to be compared (`env.matching.mathematical_match`). Raises
+    DataError for an unknown data set, MissingExtraError where mathematics has to be compared and math-verify is missing.
+    """
+    check = _check_of(dataset)
+    said = check.extract(text)
+    return said is not None and any(check.agrees(said, each) for each in (truth, *aliases) if each.strip())
+
+
+def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
+    """`is_right` for a task that `load_problems` made: its label says of which data set it is; `dataset` where it has none."""
+    return is_right(str(task.labels.get(DATASET_LABEL) or dataset), text, task.answer, task.aliases)
+
+
+def _check_of(dataset: str) -> Check:
+    try:
+        return CHECKS[dataset]
+    except KeyError:
+        raise DataError(f"unknown data set {dataset!r}. {near_names(dataset, CHECKS)}") from None
+
+
+def _stated(text: str) -> str | None:
+    """What follows the last "answer is", up to the end of its line."""
+    found = next(iter(deque(_STATED.finditer(text), maxlen=1)), None)
+    if found is None:
+        return None
+    line = text[found.end() :].partition("\n")[0].strip()
+    return line if 0 < len(line) <= MAX_STATED_CHARS else None
+
+
+def _plain_signs(text: str) -> str:
+    """Digits of any script and width as ASCII digits, and the typographic minus signs as hyphens."""
+    if text.isascii():
+        return text
+    return "".join(
+        "-" if sign in "−﹣－" else str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text
+    )
+
+
+# -- mathematics ---------------------------------------------------------------------------------------------------
+
+
+def _expression(text: str) -> str | None:
+    boxed = last_boxed(text)
+    if boxed is None:
+        whole = text.strip()
+        is_one_line = "\n" not in whole and len(whole) <= MAX_STATED_CHARS
+        boxed = _stated(text) or (whole if is_one_line else "")
+    return _bare(boxed) or None
+
+
+def _bare(expression: str) -> str:
+    """Without what stands around an expression: emphasis, mathematics' own marks, a full stop; digits as ASCII."""
+    expression = _GROUPED.sub("", _plain_signs(expression))
+    bare = expression.lstrip(" \t\n*$").rstrip(" \t\n*.$")
+    if bare.startswith(("\\(", "\\[")) and bare.endswith(("\\)", "\\]")):
+        bare = bare[2:-2].strip()
+    return bare.removesuffix("\\")
+
+
+def _means_expression(said: str, truth: str) -> bool:
+    meant = last_boxed(truth)
+    meant = _bare(truth if meant is None else meant)
+    if _words(said) == _words(meant) != "":
+        return True
+    without_unit = said if _LETTER.search(meant) else _UNIT_POWER.sub("", said)
+    return any(mathematical_match(f"\\boxed{{{each}}}", meant) for each in dict.fromkeys((said, without_unit)))
+
+
+def _words(expression: str) -> str:
+    """An expression as it is compared letter by letter: blanks, case and text commands aside; empty unless it is words."""
+    plain = "".join(_WRAPPED.sub(r"\1", expression).split())
+    return plain.casefold() if len(plain) > 1 and plain.isalpha() else ""
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------
+
+
+def _number(text: str) -> str | None:
+    for place in _places_of_number(text):
+        number = last_number(place)
+        if number is not None:
+            return str(number)
+    return None
+
+
+def _places_of_number(text: str) -> Iterator[str]:
+    """Where the number is looked for, the plainest statement first."""
+    _, marked, tail = text.rpartition("####")
+    boxed = last_boxed(tail) or last_boxed(text)
+    if marked and last_boxed(tail) is None:
+        yield tail.strip().partition("\n")[0]
+    if boxed is not None:
+        bare = _GROUPED.sub("", boxed)
+        yield _UNIT_POWER.sub("", _WRITTEN_UNIT.sub(" x", bare))
+        yield bare
+    yield _UNIT_POWER.sub("", text)
+
+
+def _means_number(said: str, truth: str) -> bool:
+    meant = last_number(truth)
+    return meant is not None and Fraction(said) == meant
+
+
+# -- hexadecimal numbers -------------------------------------------------------------------------------------------
+
+
+def _hexadecimal(text: str) -> str | None:
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return _hex_digits(boxed)
+    stated = _stated(text) or text
+    whole = _hex_digits(stated.strip(" \n\t.*`"))
+    if whole is not None:
+        return whole
+    with_digit = [found for found in _HEX.findall(_BASE_MARK.sub("", stated)) if any(map(str.isdigit, found))]
+    return _canonical(with_digit[0 if stated is not text else -1]) if with_digit else None
+
+
+def _hex_digits(text: str) -> str | None:
+    """The one hexadecimal number that a text is; None where it is something else."""
+    plain = _WRAPPED.sub(r"\1", _BASE_MARK.sub("", _plain_signs(text)))
+    plain = re.sub(r"\\[,!:; ]|[\s,~$`*]", "", plain).removeprefix("0x").removeprefix("0X")
+    return _canonical(plain) if plain and all(sign in string.hexdigits for sign in plain) else None
+
+
+def _canonical(digits: str) -> str:
+    return digits.upper().lstrip("0") or "0"
+
+
+def _means_hexadecimal(said: str, truth: str) -> bool:
+    return said == _hex_digits(truth)
+
+
+# -- options -------------------------------------------------------------------------------------------------------
+
+
+def _option(text: str) -> str | None:
+    return option_letter(unicodedata.normalize("NFKC", text))
+
+
+def _means_option(said: str, truth: str) -> bool:
+    return said == (option_letter(truth) or "")
+
+
+# -- trivia --------------------------------------------------------------------------------------------------------
+
+
+def _entity(text: str) -> str | None:
+    boxed = last_boxed(text)
+    if boxed is None:
+        boxed = _stated(text) or text.strip().rpartition("\n")[2]
+    if len(boxed) > MAX_STATED_CHARS:
+        return None
+    return _ESCAPED.sub(r"\1", _WRAPPED.sub(r"\1", boxed)).strip(" \t*$") or None
+
+
+def normalised_entity(text: str) -> str:
+    """As TriviaQA compares answers: lower case, punctuation to blanks, articles and surplus blanks gone (arXiv:1705.03551).
+
+    A text of articles or punctuation alone keeps them, so that "The The" and "?" can be answers.
+    """
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    words = plain.translate(_TO_BLANKS).split()
+    return " ".join([word for word in words if word not in _ARTICLES] or words or plain.split())
+
+
+def _means_entity(said: str, truth: str) -> bool:
+    return normalised_entity(said) == normalised_entity(truth)
+
+
+MATHEMATICS = Check(_expression, _means_expression)
+NUMBER = Check(_number, _means_number)
+HEXADECIMAL = Check(_hexadecimal, _means_hexadecimal)
+OPTION = Check(_option, _means_option)
+ENTITY = Check(_entity, _means_entity)
+
+CHECKS: Mapping[str, Check] = {
+    "math": MATHEMATICS,
+    "aime_2024": MATHEMATICS,
+    "gsm8k": NUMBER,
+    "multiplication": NUMBER,
+    "hex": HEXADECIMAL,
+    "mmlu": OPTION,
+    "mmlu_pro": OPTION,
+    "gpqa": OPTION,
+    "trivia_qa": ENTITY,
+}
+"""Data set -> how its answers are checked."""

@@ -1,0 +1,136 @@
+"""The settings of feedback, and the YAML files that hold them: our plain one, and verl's tool configuration.
+
+Knows no server: whether the settings work there is what check finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import yaml
+from pydantic import Field, field_validator
+
+from midthought.config.section import Section
+from midthought.errors import SettingsError, near_names
+from midthought.feedback.protocol import TOOL_NAME
+
+_CHAT_PATH = "/chat/completions"
+
+
+class FeedbackSettings(Section):
+    """Who gives feedback, and how the model is asked. Raises SettingsError for an unknown key or a wrong value."""
+
+    critic: str = "model"
+    """Whose words the policy reads: `model` (a language model), `outcome`, `process`, `hints`; for experiments `generic`,
+    `wrong`, `none`."""
+    servers: list[str] = Field(default_factory=list)
+    """OpenAI-compatible servers of one model, `http://HOST:PORT/v1` each; one that fails is replaced by the next."""
+    model: str = ""
+    """The name that the servers serve the feedback model under."""
+    temperature: float = Field(0.0, ge=0)
+    """0: the likeliest words, the same every time."""
+    max_tokens: int = Field(2000, ge=1)
+    """Most tokens of one feedback."""
+    seed: int = 14
+    """Of the servers' sampling, where the temperature is above 0."""
+    stop_token_ids: list[int] = Field(default_factory=lambda: [128001, 128009])
+    """Tokens that end the feedback beside the model's own; these two are Llama 3's. `[]` for any other model."""
+    timeout_seconds: float = Field(30.0, gt=0)
+    """How long one server may take; with several, the whole may take as often that."""
+    dataset: str = ""
+    """The data set of tasks that do not name their own: it says how answers are checked."""
+    process_feedback: bool = True
+    """Show the worked solution to the model, where the task has one."""
+    api_key_env: str | None = None
+    """The environment variable that holds the servers' key."""
+    max_concurrency: int = Field(64, ge=1)
+    """Requests under way at each server."""
+
+    @field_validator("servers", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        several = [value] if isinstance(value, str) else value
+        return [_base_url(each) for each in several] if isinstance(several, list) else value
+
+
+def _base_url(address: Any) -> Any:
+    """An address up to and without `/chat/completions`; a bare `http://HOST:PORT` gets the usual `/v1`."""
+    if not isinstance(address, str):
+        return address
+    url = urlsplit(address.strip())
+    path = url.path.rstrip("/").removesuffix(_CHAT_PATH)
+    return urlunsplit((url.scheme, url.netloc, path or "/v1", "", ""))
+
+
+_SEED_NAMES = {
+    "vllm_url": "servers",
+    "feedback_model": "model",
+    "timeout": "timeout_seconds",
+    "use_process_feedback": "process_feedback",
+}
+"""verl's tool configuration -> ours; other keys are called the same."""
+_SEED_FIXED: dict[str, tuple[Any, ...]] = {
+    "type": ("native",),
+    "n": (1,),
+    "best_of": (1,),
+    "shuffle": (False,),
+}
+"""Keys of verl's tool configuration that have one value that makes sense here."""
+
+
+def read_feedback_settings(path: str | Path) -> FeedbackSettings:
+    """Settings from a YAML file: keys as in `FeedbackSettings` (at the top, or under `feedback`), or verl's tool configuration
+    (`tools: [{class_name, config, tool_schema}]`), of which the tool named `get_feedback` is read.
+
+    Raises SettingsError where the file cannot be read, or holds an unknown key or a wrong value.
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    try:
+        return feedback_settings(content)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def feedback_settings(content: Any) -> FeedbackSettings:
+    """The same from what YAML gave."""
+    if not isinstance(content, Mapping):
+        raise SettingsError("it holds no settings; write `key: value` lines, at least servers and model")
+    if "tools" in content:
+        return FeedbackSettings(**_from_tool_config(content["tools"]))
+    inner = content.get("feedback", content)
+    if not isinstance(inner, Mapping):
+        raise SettingsError(f"feedback={inner!r}: feedback is a section; write its keys under it")
+    return FeedbackSettings(**{str(key): value for key, value in inner.items()})
+
+
+def _from_tool_config(tools: Any) -> dict[str, Any]:
+    entries = [tool for tool in tools if isinstance(tool, Mapping)] if isinstance(tools, list) else []
+    named = {_tool_name(entry): entry for entry in entries}
+    entry = named.get(TOOL_NAME, entries[0] if list(named) == [""] else None)
+    if entry is None:
+        raise SettingsError(f"`tools` names no tool {TOOL_NAME!r}; {near_names(TOOL_NAME, filter(None, named))}")
+    config = entry.get("config")
+    if not isinstance(config, Mapping):
+        raise SettingsError(f"the tool {TOOL_NAME!r} has no `config` of keys and values")
+    settings: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in _SEED_FIXED:
+            if value not in _SEED_FIXED[key]:
+                raise SettingsError(f"{key}={value!r}: here it can only be {_SEED_FIXED[key][0]!r}; remove the line")
+            continue
+        settings[_SEED_NAMES.get(str(key), str(key))] = value
+    return settings
+
+
+def _tool_name(entry: Mapping[str, Any]) -> str:
+    schema = entry.get("tool_schema")
+    function = schema.get("function") if isinstance(schema, Mapping) else None
+    return str(function.get("name", "")) if isinstance(function, Mapping) else ""

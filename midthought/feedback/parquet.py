@@ -1,0 +1,47 @@
+"""Parquet files that appear whole or not at all, written in batches, so memory stays flat. Knows no columns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from midthought.errors import DataError, MissingExtraError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 512
+
+
+def pyarrow() -> Any:
+    """The package. Raises MissingExtraError where it is not installed."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtraError("pyarrow", "data") from None
+    return pyarrow
+
+
+def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write the rows, replacing a file that is there; how many they were. Raises DataError where there is not one."""
+    pa = pyarrow()
+    import pyarrow.parquet as parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    num_rows = 0
+    rows = iter(rows)
+    try:
+        with parquet.ParquetWriter(partial, schema) as writer:
+            while batch := list(islice(rows, BATCH_ROWS)):
+                writer.write_table(pa.Table.from_pylist(batch, schema))
+                num_rows += len(batch)
+        if not num_rows:
+            raise DataError(f"{path}: there is nothing to write; it was left as it was")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return num_rows

@@ -1,0 +1,104 @@
+"""Reads the fields of a data set's row, whatever form a file gave them, and makes the task. Knows no data set by name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from midthought.feedback.problems.prompts import prompt_of
+from midthought.types import Task
+
+DATASET_LABEL, QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "dataset", "question", "options", "solution"
+"""Labels of a problem's task: its data set's name, the question alone, the options' texts in order, the worked solution."""
+
+
+class FieldError(ValueError):
+    """Why a row is no problem."""
+
+
+def text_of(row: Mapping[str, Any], *names: str) -> str:
+    """The text in the first of these columns that holds one, whatever the case of their names; numbers as their digits.
+
+    Raises FieldError where there is none.
+    """
+    found = optional_text(row, *names)
+    if found is None:
+        raise FieldError(f"it has no {' or '.join(map(repr, names))}; it has: {', '.join(map(str, row)) or 'nothing'}")
+    return found
+
+
+def optional_text(row: Mapping[str, Any], *names: str) -> str | None:
+    """The same; None where there is none."""
+    return next((said for name in names if (said := _as_text(value_of(row, name))) is not None), None)
+
+
+def value_of(row: Mapping[str, Any], name: str) -> Any:
+    """What stands in a column, whatever the case of its name; None without it."""
+    if name in row:
+        return row[name]
+    return next((value for column, value in row.items() if str(column).casefold() == name.casefold()), None)
+
+
+def list_of(value: Any) -> list[str] | None:
+    """A list of texts, also from an array or from JSON in a text field; None where it is something else."""
+    value = _parsed(value, "[")
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return None
+    texts = [_as_text(each) for each in value]
+    return [each for each in texts if each is not None] if None not in texts else None
+
+
+def mapping_of(value: Any) -> Mapping[str, Any] | None:
+    """A mapping, also from JSON in a text field; None where it is something else."""
+    value = _parsed(value, "{")
+    return value if isinstance(value, Mapping) else None
+
+
+def problem_task(
+    dataset: str,
+    task_id: str,
+    question: str,
+    answer: str,
+    *,
+    aliases: Sequence[str] = (),
+    options: Sequence[str] = (),
+    solution: str | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Task:
+    """The task of one problem; `about` are further labels, of which None is left out."""
+    labels = {
+        DATASET_LABEL: dataset,
+        QUESTION_LABEL: question,
+        OPTIONS_LABEL: list(options) or None,
+        SOLUTION_LABEL: solution,
+        **(about or {}),
+    }
+    return Task(
+        task_id=task_id,
+        prompt=prompt_of(dataset, question, options),
+        answer=answer,
+        aliases=tuple(aliases),
+        labels={name: value for name, value in labels.items() if value is not None},
+    )
+
+
+def _as_text(value: Any) -> str | None:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, int | float):
+        return str(int(value)) if value == int(value) else str(value)
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _parsed(value: Any, opening: str) -> Any:
+    if not isinstance(value, str) or not value.lstrip().startswith(opening):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value

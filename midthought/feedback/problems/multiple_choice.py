@@ -1,0 +1,124 @@
+"""MMLU, MMLU-Pro and GPQA: a question, two to ten options, one of them right."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from midthought.data.rows import Row, rows_of
+from midthought.errors import DataError
+from midthought.feedback.problems.fields import FieldError, list_of, optional_text, problem_task, text_of, value_of
+from midthought.feedback.problems.prompts import LETTERS
+from midthought.types import Task
+
+MIN_OPTIONS = 2
+
+_OPTION_COLUMNS = ("choices", "options")
+_RIGHT, _WRONG = "Correct Answer", ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+
+
+def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
+    """MMLU and MMLU-Pro: `question`, options in `choices`, `options` or columns A, B, …, `answer` a letter or an index from 0.
+
+    The order of the options is the row's; the seed changes nothing.
+    """
+    options = next((found for name in _OPTION_COLUMNS if (found := list_of(value_of(row, name)))), None)
+    if options is None:
+        options = [said for letter in LETTERS if (said := optional_text(row, letter)) is not None]
+    if not MIN_OPTIONS <= len(options) <= len(LETTERS):
+        raise FieldError(f"it has {len(options)} options; a problem has {MIN_OPTIONS} to {len(LETTERS)}")
+    letter = _letter(text_of(row, "answer"), len(options))
+    about = {"subject": optional_text(row, "subject", "category", "type")}
+    solution = optional_text(row, "cot_content", "explanation")
+    question = text_of(row, "question")
+    return problem_task(dataset, task_id, question, letter, options=options, solution=solution, about=about)
+
+
+def read_gpqa(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
+    """GPQA's own columns (`Question`, `Correct Answer`, `Incorrect Answer 1` to `3`, `Explanation`): options are shuffled,
+    by the seed and the question, so that a row has the same order in every file. Rows with `options` keep theirs."""
+    right = optional_text(row, _RIGHT)
+    if right is None:
+        return read_multiple_choice(dataset, row, task_id, seed)
+    question = text_of(row, "question")
+    options = [right, *(text_of(row, name) for name in _WRONG)]
+    order = list(range(len(options)))
+    digest = hashlib.sha256(f"{seed}\x1f{question}".encode(errors="replace")).digest()
+    random.Random(digest).shuffle(order)
+    return problem_task(
+        dataset,
+        task_id,
+        question,
+        LETTERS[order.index(0)],
+        options=[options[place] for place in order],
+        solution=optional_text(row, "Explanation"),
+        about={"subject": optional_text(row, "Subdomain", "High-level domain")},
+    )
+
+
+def multiple_choice_rows(path: Path) -> Iterator[Row]:
+    """The rows of a file; also of MMLU's own CSV files, which name no columns (question, A, B, C, D, letter)."""
+    if path.suffix.lower() != ".csv" or not path.is_file() or not _names_no_columns(path):
+        yield from rows_of(path)
+        return
+    before = 0
+    try:
+        for fields, line in _csv_lines(path):
+            number, before = before + 1, line
+            if fields:
+                yield _unnamed_row(path.name, number, fields)
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {before + 1}: {error}; mend that line, or write the data as JSON lines"
+        ) from None
+
+
+def _names_no_columns(path: Path) -> bool:
+    try:
+        fields, _ = next(_csv_lines(path), ([], 0))
+    except csv.Error:
+        return False
+    return len(fields) > MIN_OPTIONS + 1 and len(fields[-1].strip()) == 1 and fields[-1].strip() in LETTERS
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[list[str], int]]:
+    """The fields of each row, and the line that it ends on; surrogates mark what is no UTF-8."""
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file)
+        for fields in reader:
+            yield fields, reader.line_num
+
+
+def _unnamed_row(source: str, number: int, fields: list[str]) -> Row:
+    if len(fields) < MIN_OPTIONS + 2:
+        return Row(
+            source, "line", number, problem=f"it has {len(fields)} fields; it needs a question, options and a letter"
+        )
+    try:
+        "".join(fields).encode()
+    except UnicodeEncodeError:
+        return Row(source, "line", number, problem="it is not UTF-8; save the file as UTF-8")
+    question, *options, answer = fields
+    return Row(source, "line", number, {"question": question, "choices": options, "answer": answer})
+
+
+def _letter(answer: str, num_options: int) -> str:
+    """The right option's letter, from a letter (`B`, `(b)`) or an index from 0."""
+    plain = answer.strip("() .").upper()
+    is_letter = len(plain) == 1 and plain in LETTERS
+    place = (
+        LETTERS.index(plain)
+        if is_letter
+        else int(plain)
+        if plain.isascii() and plain.isdigit() and len(plain) < 3
+        else -1
+    )
+    if not 0 <= place < num_options:
+        raise FieldError(
+            f"its answer {answer[:60]!r} is none of its {num_options} options; give a letter, or an index from 0"
+        )
+    return LETTERS[place]

@@ -1,0 +1,47 @@
+"""Tasks as rows of verl's data: data_source, prompt, ability, reward_model, extra_info. Knows no trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from midthought.feedback.parquet import pyarrow, write_parquet
+from midthought.feedback.problems.fields import DATASET_LABEL
+from midthought.feedback.protocol import SYSTEM_PROMPT
+from midthought.types import Task
+
+
+def write_verl_rows(
+    tasks: Iterable[Task], path: str | Path, *, split: str = "train", system: str = SYSTEM_PROMPT
+) -> int:
+    """Write tasks to a Parquet file that verl's RLHF data set loads as it is; how many they were.
+
+    `extra_info` holds `split`, `index` and the whole `task` as JSON, which our reward and tool read. An empty `system`
+    leaves the system message out. Raises DataError where there is no task, MissingExtraError without pyarrow.
+    """
+    pa = pyarrow()
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    schema = pa.schema(
+        [
+            ("data_source", pa.string()),
+            ("prompt", pa.list_(message)),
+            ("ability", pa.string()),
+            ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
+            ("extra_info", pa.struct([("split", pa.string()), ("index", pa.int64()), ("task", pa.string())])),
+        ]
+    )
+    return write_parquet(Path(path), schema, _rows(tasks, split, system))
+
+
+def _rows(tasks: Iterable[Task], split: str, system: str) -> Iterator[dict[str, Any]]:
+    for index, task in enumerate(tasks):
+        dataset = str(task.labels.get(DATASET_LABEL, "unknown"))
+        yield {
+            "data_source": dataset,
+            "prompt": [dict(each) for each in task.messages(*filter(None, [system]))],
+            "ability": dataset.upper(),
+            "reward_model": {"style": "rule", "ground_truth": task.answer},
+            "extra_info": {"split": split, "index": index, "task": json.dumps(task.to_dict())},
+        }

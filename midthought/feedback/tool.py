@@ -1,0 +1,133 @@
+"""The tool `get_feedback`: asks a critic what is wrong with an answer, once for the same problem, answer and reasoning.
+
+Knows neither what a critic says nor how an answer is found in a text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from midthought.errors import EpisodeError, SettingsError
+from midthought.feedback.answers import task_is_right
+from midthought.feedback.critics.critic import Critic
+from midthought.feedback.critics.masked import Masked
+from midthought.feedback.critics.registry import make_critic
+from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
+from midthought.feedback.problems.fields import DATASET_LABEL
+from midthought.feedback.protocol import DEFINITION, RIGHT_ANSWER, wrong_answer_result
+from midthought.tools.definition import Tool, ToolOutput
+from midthought.types import Task
+
+IsRight = Callable[[Task, str], bool]
+"""Whether an answer is right; it may block, so it runs in a thread."""
+
+SPARE_SECONDS = 30.0
+"""What a call may take beyond its servers: checking the answer (mathematics takes up to some seconds), masking."""
+
+
+class FeedbackTool(Tool):
+    """`get_feedback(current_answer, reasoning)` with one critic. What it answers depends on whose call it is: `for_task` gives
+    the instance for the episodes of one task; all instances share the critic and the cache.
+
+    A right answer is told so (`protocol.RIGHT_ANSWER`) and costs no critic. `metadata` of the result: `is_right`, `critic`.
+    Equal questions (task, answer, reasoning) are asked once, also where several episodes ask at the same time; failures are
+    not kept. Whatever critic it is given, its words are masked.
+
+    Args:
+        critic: whose words they are.
+        name: the critic's, for the record.
+        is_right: how answers are judged.
+        dataset: of the tasks that do not name theirs.
+        timeout_seconds: how long one call may take; None: as long as the toolbox says.
+        max_cached: results that are kept.
+    """
+
+    definition = DEFINITION
+
+    def __init__(
+        self,
+        critic: Critic,
+        *,
+        name: str = "",
+        is_right: IsRight = task_is_right,
+        dataset: str = "",
+        timeout_seconds: float | None = None,
+        max_cached: int = 10_000,
+    ) -> None:
+        if max_cached < 1:
+            raise SettingsError(f"max_cached must be 1 or more, not {max_cached}")
+        self.timeout_seconds = timeout_seconds
+        self._critic = critic if isinstance(critic, Masked) else Masked(critic)
+        self._name = name or type(critic).__name__
+        self._is_right = is_right
+        self._dataset = dataset
+        self._max_cached = max_cached
+        self._cache: OrderedDict[str, ToolOutput] = OrderedDict()
+        self._asking: weakref.WeakValueDictionary[tuple[int, str], asyncio.Lock] = weakref.WeakValueDictionary()
+        self._task: Task | None = None
+
+    @classmethod
+    def from_settings(cls, settings: FeedbackSettings) -> Self:
+        """The critic that the settings name, with a deadline that leaves every server its time. Raises SettingsError."""
+        return cls(
+            make_critic(settings),
+            name=settings.critic,
+            dataset=settings.dataset,
+            timeout_seconds=settings.timeout_seconds * max(len(settings.servers), 1) + SPARE_SECONDS,
+        )
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """The same from a YAML file (`read_feedback_settings`)."""
+        return cls.from_settings(read_feedback_settings(path))
+
+    def for_task(self, task: Task) -> Self:
+        """The instance that answers the calls of this task's episodes."""
+        if self._dataset and DATASET_LABEL not in task.labels:
+            task = replace(task, labels={**task.labels, DATASET_LABEL: self._dataset})
+        bound = copy.copy(self)
+        bound._task = task
+        return bound
+
+    async def execute(self, *_: Any, current_answer: str, reasoning: str = "") -> ToolOutput:
+        """Judge the answer, and ask the critic where it is wrong.
+
+        Raises ValueError, which the model reads, for an empty answer; ConnectionError or TimeoutError where the critic cannot
+        be reached; EpisodeError where nobody said whose call it is.
+        """
+        if self._task is None:
+            raise EpisodeError(
+                "get_feedback does not know the episode's task; call the instance that for_task(task) gives"
+            )
+        if not current_answer.strip():
+            raise ValueError("current_answer is empty")
+        key = self._key(self._task, current_answer, reasoning)
+        # equal questions wait for the first one; locks belong to one event loop
+        lock = self._asking.setdefault((id(asyncio.get_running_loop()), key), asyncio.Lock())
+        async with lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+            output = await self._answered(self._task, current_answer, reasoning)
+            self._cache[key] = output
+            if len(self._cache) > self._max_cached:
+                self._cache.popitem(last=False)
+            return output
+
+    async def _answered(self, task: Task, answer: str, reasoning: str) -> ToolOutput:
+        if await asyncio.to_thread(self._is_right, task, answer):
+            return ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": self._name})
+        words = await self._critic.feedback(task, answer, reasoning)
+        return ToolOutput(wrong_answer_result(words), {"is_right": False, "critic": self._name})
+
+    def _key(self, task: Task, answer: str, reasoning: str) -> str:
+        parts = (task.task_id, task.prompt, task.answer, answer, reasoning)
+        return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode(errors="replace")).hexdigest()

@@ -1,0 +1,123 @@
+"""An OpenAI-compatible server in a thread of the test: it answers as vLLM does, keeps what it was sent, and fails on command."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FEEDBACK = "Step 2 is wrong: you lost a carry. Multiply 17 by 4 again."
+LLAMA_3 = {128001: "<|end_of_text|>", 128009: "<|eot_id|>"}
+QWEN = {128001: " Ordnung", 128009: "ätt"}
+
+
+class FeedbackServer(ThreadingHTTPServer):
+    """A context manager; the settings may be changed while it runs.
+
+    `faults` go wrong one after the other, then nothing does: a status, `stall`, `half` (JSON), `cut` (connection), `no_choice`.
+    `words` makes the reply from the request; `tokens` is the tokenizer, None for a server without its routes.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        words: Callable[[Mapping[str, Any]], str] = lambda body: FEEDBACK,
+        *,
+        model: str = "critic",
+        tokens: Mapping[int, str] | None = LLAMA_3,
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.words, self.model, self.tokens = words, model, tokens
+        self.faults: list[int | str] = []
+        self.always: int | str | None = None
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.finish_reason = "stop"
+        self.honours_max_tokens = True
+        self.released = threading.Event()
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def __enter__(self) -> FeedbackServer:
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.released.set()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up is no error here."""
+
+    def next_fault(self) -> int | str | None:
+        with self.lock:
+            return self.faults.pop(0) if self.faults else self.always
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FeedbackServer
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._answer(200, {"data": [{"id": self.server.model}]} if self.path == "/v1/models" else {})
+
+    def do_POST(self) -> None:
+        server = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path in ("/tokenize", "/detokenize"):
+            self._tokenizer(body)
+            return
+        with server.lock:
+            server.requests.append(body)
+            server.headers.append(dict(self.headers))
+        fault = server.next_fault()
+        words = server.words(body)
+        num_tokens = min(len(words.split()), body["max_tokens"]) if server.honours_max_tokens else len(words.split())
+        cut = " ".join(words.split(" ")[:num_tokens])
+        choice = {"index": 0, "message": {"role": "assistant", "content": cut}, "finish_reason": server.finish_reason}
+        reply = {"choices": [choice], "usage": {"completion_tokens": num_tokens}}
+        if isinstance(fault, int):
+            self._answer(fault, {"error": {"message": "out of order"}})
+        elif fault == "stall":
+            server.released.wait(30)
+        elif fault == "half":
+            self._answer(200, json.dumps(reply)[:40].encode())
+        elif fault == "no_choice":
+            self._answer(200, {"choices": []})
+        elif fault == "cut":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+        else:
+            self._answer(200, reply)
+
+    def _tokenizer(self, body: Mapping[str, Any]) -> None:
+        tokens = self.server.tokens
+        if tokens is None:
+            self._answer(404, {"detail": "Not Found"})
+        elif self.path == "/detokenize":
+            known = body["tokens"][0] in tokens
+            self._answer(
+                200 if known else 400, {"prompt": tokens[body["tokens"][0]]} if known else {"error": "no token"}
+            )
+        else:
+            found = [number for number, text in tokens.items() if text == body["prompt"]]
+            self._answer(200, {"tokens": found or [1, 2]})
+
+    def _answer(self, status: int, content: Any) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

@@ -1,0 +1,295 @@
+"""Answers found and compared: worked by hand, then what must hold of any answer, then texts that were made to hurt."""
+
+import importlib.util
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.errors import DataError
+from midthought.feedback.answers import CHECKS, extract, is_right, normalised_entity, task_is_right
+from midthought.feedback.problems.problem_sets import load_problems
+from midthought.feedback.problems.prompts import ASKED
+from midthought.types import Task
+
+needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
+
+EVERY_DATASET = pytest.mark.parametrize("dataset", sorted(CHECKS))
+HOSTILE = [
+    *("{", "}", "\\", "9", "1,", ".1", "1.1.", "a.", "A.", "1/", "-", "$", "(", "I ", "\n", " ", "²", "٣", "\ud800"),
+    *(
+        "\\boxed{",
+        "\\boxed",
+        "answer is ",
+        "answer",
+        "answer: ",
+        "answer \n",
+        "####",
+        "#### 1\n",
+        "\\text{",
+        "\\text{a}",
+    ),
+    *(
+        "_{",
+        "base 16",
+        "base ",
+        "_{\\text{",
+        "0x",
+        "in base",
+        "F",
+        "\\,",
+        "1~",
+        "1 000",
+        "a^",
+        "^{1",
+        "\\frac{1",
+        "\\(",
+        "ﷺ",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("so \\boxed{5}, no: \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("\\boxed{1} and \\boxed{2", "1"),
+        ("\\boxed{\\sqrt{\\frac{a}{b}}}", "\\sqrt{\\frac{a}{b}}"),
+        ("\\boxed{１２}", "12"),
+        ("\\boxed{−3}", "-3"),
+        ("\\boxed{1\\,000}", "1000"),
+        ("\\boxed{$5$.}", "5"),
+        ("\\boxed{\\(5\\)}", "5"),
+        ("Long thoughts.\nThe answer is $\\frac{1}{2}$.", "\\frac{1}{2}"),
+        ("**Answer:** 12", "12"),
+        ("345", "345"),
+        (".5", ".5"),
+        ("many\nlines, 5", None),
+        ("\\boxed{}", None),
+        ("", None),
+    ],
+)
+def test_a_mathematical_answer_is_the_last_box_or_else_what_is_stated(text, answer):
+    assert extract("math", text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("She has 3 and buys 4, so 7.", "7"),
+        ("A: 1,234 dollars", "1234"),
+        ("He owes -$5.50", "-11/2"),
+        ("it is −３ degrees", "-3"),
+        ("50%", "50"),
+        ("18 m^2", "18"),
+        ("2 of 3\n#### 1,234\nThanks, 3 cheers", "1234"),
+        ("\\boxed{18} dollars in 7 days", "18"),
+        ("\\boxed{18 \\text{ cm}^{2}}", "18"),
+        ("\\boxed{\\text{18}}", "18"),
+        ("\\boxed{1\\,000}", "1000"),
+        ("\\boxed{7}\n#### 8", "8"),
+        ("#### 8, so \\boxed{9}", "9"),
+        ("\\boxed{}, well, 5", "5"),
+        ("9" * 400, None),
+        ("many", None),
+        ("", None),
+    ],
+)
+def test_a_number_is_the_last_one_of_the_plainest_statement(text, number):
+    assert extract("gsm8k", text) == extract("multiplication", text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("\\boxed{1288B99350}", "1288B99350"),
+        ("\\boxed{0x1288b99350}", "1288B99350"),
+        ("\\boxed{\\text{1288 B993 50}_{16}}", "1288B99350"),
+        ("\\boxed{1288B99350 \\text{ (base 16)}}", "1288B99350"),
+        ("\\boxed{FACE}", "FACE"),
+        ("\\boxed{0012}", "12"),
+        ("\\boxed{12 or 13}", None),
+        ("31310 * 5 = F5F50, so in all 1288B99350 in base 16.", "1288B99350"),
+        ("The answer is FACE.", "FACE"),
+        ("Answer: `12AB`, from 3 steps", "12AB"),
+        ("12AB₁₆", "12AB"),
+        ("it is a face", None),
+        ("", None),
+    ],
+)
+def test_a_hexadecimal_answer_is_a_whole_number_of_base_16(text, digits):
+    assert extract("hex", text) == digits
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("The answer is (B).", "B"),
+        ("\\boxed{\\text{(D)}}", "D"),
+        ("B. Paris", "B"),
+        ("the answer is B", "B"),
+        ("Ｂ", "B"),
+        ("A dog", None),
+        ("the answer is a dog", None),
+        ("", None),
+    ],
+)
+def test_an_option_is_a_letter_and_no_article(text, letter):
+    assert extract("mmlu", text) == extract("mmlu_pro", text) == extract("gpqa", text) == letter
+
+
+@pytest.mark.parametrize(
+    ("text", "entity"),
+    [
+        ("It was \\boxed{\\text{The Who}}", "The Who"),
+        ("\\boxed{AT\\&T}", "AT&T"),
+        ("I think.\nThe answer is: Paris", "Paris"),
+        ("I think.\n\n**Paris**\n", "Paris"),
+        ("x" * 400, None),
+        ("", None),
+    ],
+)
+def test_an_entity_is_the_box_or_else_what_is_stated(text, entity):
+    assert extract("trivia_qa", text) == entity
+
+
+@pytest.mark.parametrize(
+    ("name", "normalised"),
+    [
+        ("The Beatles", "beatles"),
+        ("Rock 'n' Roll", "rock n roll"),
+        ("snow_white", "snow white"),
+        ("An   Apple, a day!", "apple day"),
+        ("The The", "the the"),
+        ("?", "?"),
+        ("ＡＢＢＡ", "abba"),
+        ("", ""),
+    ],
+)
+def test_names_are_normalised_as_for_trivia_qa(name, normalised):
+    assert normalised_entity(name) == normalised
+
+
+def test_every_alias_is_right_and_a_part_of_one_is_not():
+    aliases = ("George H. W. Bush", "Bush, George")
+    for said in ("George Bush", "the george h w bush.", "bush george"):
+        assert is_right("trivia_qa", f"\\boxed{{{said}}}", "George Bush", aliases)
+    assert not is_right("trivia_qa", "\\boxed{Bush}", "George Bush", aliases)
+    assert not is_right("trivia_qa", "\\boxed{George Bush or Jimmy Carter}", "George Bush", aliases)
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("text", "truth", "right"),
+    [
+        ("345", "345", True),
+        ("\\boxed{0.5}", "\\frac{1}{2}", True),
+        ("\\boxed{100 cm^2}", "100", True),
+        ("\\boxed{y^2+1}", "y+1", False),
+        ("\\boxed{\\{\\frac{1}{2}\\}^2}", "0.5", False),
+        ("\\boxed{Evelyn}", "\\text{Evelyn}", True),
+        ("\\boxed{odd}", "\\text{even}", False),
+        ("\\boxed{3, 4}", "3", False),
+        ("\\boxed{3 or 4}", "3", False),
+        ("\\boxed{3} \\boxed{4}", "3", False),
+        ("\\boxed{3}", "so \\boxed{3}", True),
+        ("\\boxed{" + "(" * 5000 + "}", "3", False),
+    ],
+)
+def test_mathematical_answers_by_hand(text, truth, right):
+    assert is_right("math", text, truth) is right
+
+
+@needs_math_verify
+def test_an_answer_of_aime_may_have_leading_zeros():
+    assert is_right("aime_2024", "\\boxed{073}", "73") and is_right("aime_2024", "\\boxed{73}", "073")
+
+
+@EVERY_DATASET
+def test_without_an_answer_or_a_truth_nothing_is_right(dataset):
+    for text in ("", " \n", "\\boxed{}", "\\boxed{"):
+        assert not is_right(dataset, text, "5")
+    assert not is_right(dataset, "\\boxed{5}", "")
+
+
+def test_an_unknown_data_set_is_named_with_what_was_probably_meant():
+    with pytest.raises(DataError, match=r"'mmlu-pro'.*mmlu_pro"):
+        extract("mmlu-pro", "B")
+
+
+def test_a_task_says_of_which_data_set_it_is():
+    (task,) = load_problems(
+        "trivia_qa", [{"question": "Who?", "answer": {"value": "Bush", "aliases": ["George Bush"]}}]
+    )
+    assert task_is_right(task, "the george bush", dataset="gsm8k") and not task_is_right(task, "5")
+    assert task_is_right(Task(task_id="t", prompt="?", answer="5"), "so 5", "gsm8k")
+    with pytest.raises(DataError, match="unknown data set ''"):
+        task_is_right(Task(task_id="t", prompt="?", answer="5"), "so 5")
+
+
+def test_every_data_set_that_is_asked_for_is_checked():
+    assert CHECKS.keys() == ASKED.keys()
+
+
+# -- what must hold of any answer ------------------------------------------------------------------------------
+
+WORKING = st.text(st.sampled_from("abc 12.,-=+\n"), max_size=60)
+ANSWERS = {
+    "math": st.builds("\\frac{{{}}}{{{}}}".format, st.integers(-999, 999), st.integers(1, 999)),
+    "aime_2024": st.integers(0, 999).map(str),
+    "gsm8k": st.integers(-(10**9), 10**9).map(str) | st.decimals(-1000, 1000, places=2).map(str),
+    "multiplication": st.integers(0, 10**10).map(str),
+    "hex": st.integers(0, 16**10).map("{:X}".format),
+    "mmlu": st.sampled_from("ABCD"),
+    "mmlu_pro": st.sampled_from("ABCDEFGHIJ"),
+    "gpqa": st.sampled_from("ABCD"),
+    "trivia_qa": st.text(
+        st.characters(categories=("L", "N", "P", "Zs"), exclude_characters="{}\\"), min_size=1, max_size=40
+    ),
+}
+
+
+@EVERY_DATASET
+@given(data=st.data())
+def test_an_answer_in_the_form_that_is_asked_for_is_found_and_right(dataset, data):
+    assert "\\boxed{}" in ASKED[dataset]
+    answer = data.draw(ANSWERS[dataset].filter(str.strip))
+    before, after = data.draw(WORKING), data.draw(WORKING)
+    assert is_right(dataset, f"{before}\\boxed{{7}}{after}\nSo \\boxed{{{answer}}}.{after}", answer)
+
+
+@pytest.mark.parametrize("dataset", sorted(CHECKS.keys() - {"math", "aime_2024"}))
+@given(data=st.data())
+def test_another_answer_is_wrong(dataset, data):
+    said, truth = (data.draw(ANSWERS[dataset]) for _ in range(2))
+    same = {"trivia_qa": normalised_entity, "gsm8k": Fraction, "multiplication": int}.get(dataset, str)
+    if said.strip() and truth.strip():
+        assert is_right(dataset, f"\\boxed{{{said}}}", truth) is (same(said) == same(truth))
+
+
+@given(
+    st.integers(-(10**12), 10**12),
+    st.sampled_from(["{}", "{:,}", "${:,}", "{}.00", "{:,} dollars.", "**{}**", "$\\boxed{{{:,}}}$"]),
+)
+def test_a_number_is_right_however_it_is_written(number, form):
+    assert is_right("gsm8k", f"From 3 and 4 follows {form.format(number)}", str(number))
+
+
+@EVERY_DATASET
+@given(text=st.text(st.sampled_from("abAB 12./-−$()\\{}\n²٣#_^&,") | st.characters(), max_size=60))
+def test_no_text_breaks_the_search(dataset, text):
+    for each in (text, f"\\boxed{{{text}}}", f"The answer is {text}", f"#### {text}"):
+        found = extract(dataset, each)
+        assert found is None or found.strip()
+
+
+@EVERY_DATASET
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_text_of_100000_characters_is_searched_at_once(dataset, piece):
+    many = piece * (100_000 // len(piece))
+    begun = time.monotonic()
+    for text in (many, f"the answer is 1{many}1x", f"\\boxed{{{many}}}"):
+        extract(dataset, text)
+    assert time.monotonic() - begun < 20  # a fraction of a second; anything quadratic takes minutes

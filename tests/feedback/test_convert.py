@@ -1,0 +1,284 @@
+"""Logs to conversations: made logs of every kind, exact to the row; broken rows; a log larger than one wants in memory."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.errors import DataError
+from midthought.feedback.convert import KINDS, ConversionReport, convert, report_lines
+from midthought.feedback.problems.prompts import prompt_of
+from midthought.feedback.protocol import DEFINITION, SOLVE_AGAIN, SYSTEM_PROMPT
+
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def row(problem: str, iteration: int, is_correct: bool, /, **changes: object) -> dict:
+    """A record of the iteration schema; a wrong one's problem column holds the history, as in the published logs."""
+    said = f"{problem} try {iteration}: \\boxed{{{'5' if is_correct else iteration}}}"
+    return {
+        "problem": problem if is_correct and not iteration else f"{problem} History: {said}",
+        "original_question": f"Question {problem}?",
+        "normalized_answer": "5",
+        "normalized_prediction": ["5"],
+        "full_response": [said],
+        "feedback": "" if is_correct else [f"{problem} hint {iteration}", -0.25],
+        "response_probs": None,
+        "is_correct": is_correct,
+        "iteration": iteration,
+        "unique_id": problem,
+        **changes,
+    }
+
+
+def rounds(problem: str, /, *right: bool, **changes: object) -> list[dict]:
+    return [row(problem, iteration, is_correct, **changes) for iteration, is_correct in enumerate(right)]
+
+
+def by_round(*problems: list[dict]) -> list[dict]:
+    """As the published files have it: round 0 of all problems, then round 1 of those that were wrong, …"""
+    return sorted((each for rows in problems for each in rows), key=lambda each: each["iteration"])
+
+
+class Converted:
+    def __init__(self, folder: Path, lines: list, **options: object) -> None:
+        self.told: list[str] = []
+        source, self.out = folder / "log.jsonl", folder / "sft.parquet"
+        with source.open("wb") as file:
+            for line in lines:
+                file.write(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n")
+        self.report: ConversionReport = convert(source, self.out, tell=self.told.append, **options)
+        self.rows = parquet.read_table(self.out).to_pylist()
+
+    @property
+    def questions(self) -> list[str]:
+        return [each["messages"][1]["content"].partition("\n")[0] for each in self.rows]
+
+
+def test_the_three_kinds_of_conversations(tmp_path):
+    done = Converted(tmp_path, by_round(rounds("a", True), rounds("b", False, True), rounds("c", False, False, True)))
+    call = {"type": "function", "function": {"name": "get_feedback"}}
+
+    def asked(problem: str, iteration: int) -> dict:
+        said = f"{problem} try {iteration}: \\boxed{{{iteration}}}"
+        function = {**call["function"], "arguments": {"current_answer": said, "reasoning": ""}}
+        return {"role": "assistant", "content": said, "tool_calls": [{**call, "function": function}]}
+
+    def plain(role: str, content: str) -> dict:
+        return {"role": role, "content": content, "tool_calls": None}
+
+    def begin(problem: str) -> list[dict]:
+        return [plain("system", SYSTEM_PROMPT), plain("user", prompt_of("math", f"Question {problem}?"))]
+
+    assert [each["messages"] for each in done.rows] == [
+        [*begin("a"), plain("assistant", "a try 0: \\boxed{5}")],
+        [
+            *begin("b"),
+            asked("b", 0),
+            plain("tool", f"b hint 0\n\n{SOLVE_AGAIN}"),
+            plain("assistant", "b try 1: \\boxed{5}"),
+        ],
+        [
+            *begin("c"),
+            asked("c", 0),
+            plain("tool", f"c hint 0\n\n{SOLVE_AGAIN}"),
+            asked("c", 1),
+            plain("tool", f"c hint 1\n\n{SOLVE_AGAIN}"),
+            plain("assistant", "c try 2: \\boxed{5}"),
+        ],
+    ]
+    assert all(each["tools"] == [DEFINITION.json_schema()] for each in done.rows)
+    assert done.report.conversations == dict.fromkeys(KINDS, 1)
+    assert done.told == [] and not done.report.skipped
+
+
+def test_counts_are_those_of_the_log_to_the_row(tmp_path):
+    problems = [rounds(f"a{number}", True) for number in range(374)]
+    problems += [rounds(f"b{number}", False, True) for number in range(41)]
+    problems += [rounds(f"c{number}", False, False, True) for number in range(13)]
+    problems += [rounds(f"d{number}", *[False] * 10) for number in range(62)]
+    problems += [rounds(f"e{number}", *[False] * 3, True) for number in range(10)]
+    done = Converted(tmp_path, by_round(*problems), strict=True)
+    assert report_lines(done.report) == [
+        "428 conversations = 374 right at once + 41 one feedback + 13 two feedbacks",
+        "72 problems skipped: 72 wrong after two feedbacks",
+        f"{62 * 7 + 10} rows of later rounds not used",
+    ]
+    assert len(done.rows) == 428
+
+
+def test_the_published_math_log(real_data, tmp_path):
+    source = real_data / "feedback/DERIVED_iteration_schema_math.jsonl"
+    report = convert(source, tmp_path / "sft.parquet", strict=True)
+    assert report_lines(report) == [
+        "15 conversations = 15 right at once + 0 one feedback + 0 two feedbacks",
+        "20 problems skipped: 20 wrong after two feedbacks",
+    ]
+    assert parquet.read_metadata(tmp_path / "sft.parquet").num_rows == 15
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (rounds("a", False), "wrong, and not tried again"),
+        (rounds("a", False, False), "wrong after one feedback, and not tried again"),
+        (rounds("a", False, False, False), "wrong after two feedbacks"),
+        (rounds("a", True, True), "went on after being right"),
+        (rounds("a", False, True, False), "went on after being right"),
+        (rounds("a", False, True)[1:], "a round is missing"),
+        (rounds("a", False, False, True)[::2], "a round is missing"),
+        (rounds("a", False, True, feedback=""), "without feedback"),
+        (rounds("a", False, True, feedback=[" \n", None]), "without feedback"),
+        (rounds("a", False, True, full_response=[" "]), "an answer is empty"),
+    ],
+)
+def test_why_a_problem_gives_no_conversation(tmp_path, rows, reason):
+    done = Converted(tmp_path, [*rows, row("right", 0, True)])
+    assert done.report.skipped == {reason: 1}
+    assert done.questions == ["Question right?"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{\n", "it is no JSON"),
+        (b"\xff\n", "it is no JSON"),
+        (b"[" * 100_000 + b"\n", "it is no JSON"),
+        (b"[]\n", "it is of type list, not an object"),
+        (row("x", -1, True), "iteration is -1"),
+        (row("x", 0, True, iteration="0"), "iteration is '0'"),
+        (row("x", 0, True, iteration=True), "iteration is True"),
+        (row("x", 0, True, is_correct=1), "is_correct is 1"),
+        (row("x", 0, True, full_response=[]), "full_response is []"),
+        (row("x", 0, True, full_response=["a", "b"]), "full_response is ['a', 'b']"),
+        (row("x", 0, True, full_response="a"), "full_response is 'a'"),
+        (row("x", 0, False, feedback=3), "feedback is 3"),
+        (row("x", 0, False, original_question=None), "it has no original_question"),
+        (row("x", 0, True, unique_id=None, original_question=None), "nothing says which problem it is of"),
+        (row("x", 0, True, full_response=["\ud800"]), "half of a character"),
+        (row("a", 0, True), "round 0 of 'a' stands already at line 1"),
+    ],
+)
+def test_a_bad_row_is_told_by_its_line_and_left_out_or_fails(tmp_path, line, why):
+    lines = [row("a", 0, True), b"\n", line, row("b", 0, True)]
+    done = Converted(tmp_path, lines)
+    assert done.questions == ["Question a?", "Question b?"]
+    assert done.report.num_bad_rows == len(done.told) == 1
+    assert done.told[0].startswith("log.jsonl, line 3: ") and why in done.told[0]
+    done.out.unlink()
+    with pytest.raises(DataError, match="line 3: "):
+        Converted(tmp_path, lines, strict=True)
+    assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+def test_what_other_data_sets_logs_look_like(tmp_path):
+    """TriviaQA has question_id, MMLU no id at all; a right first record without original_question holds the question."""
+    trivia = row(
+        "t", 0, True, unique_id=None, question_id="tc_1", original_question=None, problem=None, question="Who?"
+    )
+    mmlu = [{**each, "unique_id": None} for each in rounds("m", False, True)]
+    numbered = row("n", 0, True, unique_id=7, feedback=None)
+    done = Converted(tmp_path, [trivia, *mmlu, numbered], dataset="trivia_qa")
+    assert done.questions == ["Who?", "Question m?", "Question n?"]
+    assert done.rows[0]["messages"][1]["content"] == prompt_of("trivia_qa", "Who?")
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path):
+    lines = [json.dumps(each).encode() for each in rounds("a", False, True)]
+    done = Converted(tmp_path, [b"\xef\xbb\xbf" + lines[0] + b"\r\n", lines[1]])
+    assert done.report.conversations == {"one feedback": 1}
+
+
+@given(st.lists(st.text(max_size=20), min_size=3, max_size=3))
+def test_texts_come_through_unchanged(tmp_path_factory, texts):
+    question, said, feedback = (f"x{text}x" for text in texts)
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return
+    first = row("a", 0, False, original_question=question, full_response=[said], feedback=[feedback, None])
+    done = Converted(tmp_path_factory.mktemp("texts"), [first, row("a", 1, True)])
+    _, user, asked, told, _ = done.rows[0]["messages"]
+    assert user["content"].startswith(question) and told["content"].startswith(feedback)
+    assert asked["content"] == asked["tool_calls"][0]["function"]["arguments"]["current_answer"] == said
+
+
+@given(st.data())
+def test_the_order_of_the_rows_does_not_matter(tmp_path_factory, data):
+    kinds = data.draw(st.lists(st.sampled_from([(True,), (False, True), (False, False, True), (False,)]), min_size=1))
+    rows = [each for number, kind in enumerate([(True,), *kinds]) for each in rounds(f"p{number}", *kind)]
+    one = Converted(tmp_path_factory.mktemp("one"), rows)
+    other = Converted(tmp_path_factory.mktemp("other"), data.draw(st.permutations(rows)))
+    assert one.report == other.report
+    assert sorted(one.questions) == sorted(other.questions)
+
+
+def test_answers_can_be_checked_anew(tmp_path):
+    """A log that calls 0.5 wrong for 1/2 would teach to ask where the answer is right."""
+    pytest.importorskip("math_verify")
+    half = {"normalized_answer": "\\frac{1}{2}", "full_response": ["\\boxed{0.5}"]}
+    lines = [*rounds("a", False, True, **half), *rounds("b", False, True), row("c", 0, True, **half)]
+    assert Converted(tmp_path, lines).report.conversations == {"right at once": 1, "one feedback": 2}
+    done = Converted(tmp_path, lines, recheck=True)
+    assert done.report.conversations == {"right at once": 1, "one feedback": 1}
+    assert done.report.skipped == {"went on after being right": 1}
+    with pytest.raises(DataError, match="line 1: it has no normalized_answer"):
+        Converted(tmp_path, [row("a", 0, True, normalized_answer=None)], recheck=True, strict=True)
+
+
+def test_the_output_appears_whole_or_not_at_all(tmp_path):
+    Converted(tmp_path, [row("a", 0, True)])
+    before = (tmp_path / "sft.parquet").read_bytes()
+    with pytest.raises(DataError, match=r"no conversation; 0 conversations.*1 problems skipped: 1 wrong"):
+        Converted(tmp_path, [row("a", 0, False)])
+    assert (tmp_path / "sft.parquet").read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["log.jsonl", "sft.parquet"]
+
+
+def test_what_cannot_be_converted_is_said_before_anything_is_read(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        convert(tmp_path / "none.jsonl", tmp_path / "out.parquet")
+    (tmp_path / "log.jsonl").write_text("{}")
+    with pytest.raises(DataError, match="is the log itself"):
+        convert(tmp_path / "log.jsonl", tmp_path / "log.jsonl")
+    with pytest.raises(DataError, match=r"unknown data set 'maths'.*math"):
+        convert(tmp_path / "log.jsonl", tmp_path / "out.parquet", dataset="maths")
+    assert (tmp_path / "log.jsonl").read_text() == "{}"
+
+
+MEASURED = """
+import resource, sys, time
+from midthought.feedback.convert import convert
+begun = time.monotonic()
+report = convert(sys.argv[1], sys.argv[2])
+print(report.conversations.total(), time.monotonic() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_100000_rows_take_seconds_and_memory_does_not_grow(tmp_path):
+    def measure(num_problems: int) -> tuple[int, float, int]:
+        source = tmp_path / f"{num_problems}.jsonl"
+        kinds = [(True,), (False, True), (False, False, True), (False,) * 4]
+        with source.open("w", encoding="utf-8") as file:
+            for iteration in range(4):
+                for number in range(num_problems):
+                    right = kinds[number % 4]
+                    if iteration < len(right):
+                        file.write(
+                            json.dumps(row(f"p{number}", iteration, right[iteration], solution="x " * 1000)) + "\n"
+                        )
+        command = [sys.executable, "-c", MEASURED, str(source), str(tmp_path / "out.parquet")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        return int(done[0]), float(done[1]), int(done[2])
+
+    small, _, small_megabytes = measure(4_000)
+    large, seconds, megabytes = measure(40_000)
+    assert (small, large) == (3_000, 30_000)
+    assert seconds < 30
+    assert megabytes < small_megabytes + 60

@@ -1,0 +1,245 @@
+"""The tool: what it answers and whose call it is, what is asked once, and the YAML files that it is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feedback_server import FEEDBACK, FeedbackServer
+
+from midthought.errors import DataError, EpisodeError, SettingsError
+from midthought.feedback.critics.settings import FeedbackSettings, feedback_settings, read_feedback_settings
+from midthought.feedback.masking import MASK
+from midthought.feedback.protocol import RIGHT_ANSWER, SOLVE_AGAIN, TOOL_NAME
+from midthought.feedback.tool import FeedbackTool
+from midthought.tools.definition import ToolOutput
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+
+TASK = Task(task_id="p", prompt="What is 123 * 45?", answer="5535", labels={"dataset": "multiplication"})
+
+
+class Counting:
+    """A critic that keeps what it was asked."""
+
+    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+        self.asked: list[tuple[str, str, str]] = []
+        self.seconds, self.error = seconds, error
+
+    async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
+        self.asked.append((task.task_id, answer, reasoning))
+        await asyncio.sleep(self.seconds)
+        if self.error is not None:
+            raise self.error
+        return f"Not {answer}; the answer is {task.answer}."
+
+
+def execute(tool: FeedbackTool, answer: str, reasoning: str = "", task: Task = TASK) -> ToolOutput:
+    return asyncio.run(tool.for_task(task).execute(current_answer=answer, reasoning=reasoning))
+
+
+def test_a_right_answer_is_told_so_and_costs_no_critic() -> None:
+    critic = Counting()
+    output = execute(FeedbackTool(critic, name="counting"), "So it is \\boxed{5,535}.")
+    assert output == ToolOutput(RIGHT_ANSWER, {"is_right": True, "critic": "counting"})
+    assert critic.asked == []
+
+
+def test_a_wrong_answer_gets_the_critics_words_masked_and_the_request_to_solve_it_again() -> None:
+    output = execute(FeedbackTool(Counting(), name="counting"), "5525", "a carry")
+    assert output.text == f"Not 5525; the answer is {MASK}.\n\n{SOLVE_AGAIN}"
+    assert output.metadata == {"is_right": False, "critic": "counting"}
+
+
+def test_the_same_question_is_asked_once_whoever_asks_it() -> None:
+    critic = Counting(0.05)
+    tool = FeedbackTool(critic)
+
+    async def all_at_once() -> list[ToolOutput]:
+        calls: list[Awaitable[ToolOutput]] = [tool.for_task(TASK).execute(current_answer="1") for _ in range(8)]
+        return list(await asyncio.gather(*calls))
+
+    assert len({output.text for output in asyncio.run(all_at_once())}) == 1
+    execute(tool, "1")  # on another event loop
+    assert critic.asked == [("p", "1", "")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"answer": "2"},
+        {"reasoning": "because"},
+        {"task": Task(task_id="q", prompt=TASK.prompt, answer=TASK.answer, labels=TASK.labels)},
+        {"task": Task(task_id="p", prompt="What is 123 * 46?", answer="5658", labels=TASK.labels)},
+    ],
+)
+def test_another_question_is_asked_anew(other: dict[str, Any]) -> None:
+    critic = Counting()
+    tool = FeedbackTool(critic)
+    execute(tool, "1")
+    execute(tool, **{"answer": "1", **other})
+    assert len(critic.asked) == 2
+
+
+def test_failures_are_not_kept_and_what_was_asked_longest_ago_is_forgotten() -> None:
+    critic = Counting(error=ConnectionError("gone"))
+    tool = FeedbackTool(critic, max_cached=1)
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="gone"):
+            execute(tool, "1")
+    critic.error = None
+    for answer in ("1", "2", "1"):
+        execute(tool, answer)
+    assert len(critic.asked) == 5
+
+
+def test_two_tasks_of_one_tool_are_judged_by_their_own_answers() -> None:
+    tool = FeedbackTool(Counting())
+    other = Task(task_id="q", prompt="What is 2 * 3?", answer="6", labels=TASK.labels)
+    assert execute(tool, "6", task=other).metadata["is_right"] is True
+    assert execute(tool, "6").metadata["is_right"] is False
+
+
+def test_the_settings_data_set_counts_where_the_task_names_none() -> None:
+    bare = Task(task_id="b", prompt="Which?\n(A) red\n(B) blue", answer="B")
+    tool = FeedbackTool.from_settings(FeedbackSettings(critic="none", dataset="mmlu"))
+    assert execute(tool, "The answer is (B)", task=bare).text == RIGHT_ANSWER
+    with pytest.raises(DataError, match="unknown data set ''"):
+        execute(FeedbackTool(Counting()), "B", task=bare)
+
+
+def test_without_a_task_or_an_answer_it_says_what_is_missing() -> None:
+    tool = FeedbackTool(Counting())
+    with pytest.raises(EpisodeError, match=r"for_task\(task\)"):
+        asyncio.run(tool.execute(current_answer="1"))
+    with pytest.raises(ValueError, match="current_answer is empty"):
+        execute(tool, " \n")
+    with pytest.raises(SettingsError, match="max_cached"):
+        FeedbackTool(Counting(), max_cached=0)
+
+
+# -- in the toolbox ----------------------------------------------------------------------------------------------
+
+
+def call(tool: FeedbackTool, task: Task = TASK, **parameters: Any) -> ToolEvent:
+    action = ParsedAction(tool_name=TOOL_NAME, parameters=parameters, raw_text="", success=True)
+    toolbox = Toolbox(ToolRegistry([tool.for_task(task)]), timeout_seconds=5)
+    return asyncio.run(toolbox.run([action], task))[0]
+
+
+def test_a_call_through_the_toolbox_is_an_event_that_rewards_can_read() -> None:
+    event = call(FeedbackTool(Counting(), name="counting"), current_answer="1")
+    assert event.outcome is ToolOutcome.OK and event.metadata == {"is_right": False, "critic": "counting"}
+    assert call(FeedbackTool(Counting())).outcome is ToolOutcome.BAD_ARGUMENTS
+
+
+def test_a_model_that_cannot_be_reached_is_an_error_that_the_policy_reads() -> None:
+    with FeedbackServer() as server:
+        server.always = 500
+        tool = FeedbackTool.from_settings(FeedbackSettings(servers=[server.url], model="critic", timeout_seconds=0.3))
+        event = call(tool, current_answer="1")
+    assert event.outcome is ToolOutcome.RAISED and "no server gave feedback" in (event.call.result or "")
+
+
+def test_the_deadline_leaves_every_server_its_time() -> None:
+    settings = FeedbackSettings(servers=["http://127.0.0.1:1/v1"] * 3, model="m", timeout_seconds=20)
+    tool = FeedbackTool.from_settings(settings)
+    assert tool.timeout_seconds is not None and tool.timeout_seconds > 60
+
+
+# -- YAML --------------------------------------------------------------------------------------------------------
+
+SEED_LAYOUT = """
+tools:
+  - class_name: "recipe.feedback_rl.feedback_tool.SelfInPerfectFeedbackTool"
+    config:
+      vllm_url:
+        - "http://h03:1233/v1/chat/completions"
+        - "http://h02:1233/v1/chat/completions"
+      feedback_model: "meta-llama/Llama-4-Scout-17B-16E-Instruct"
+      temperature: 0.0
+      max_tokens: 8192
+      timeout: 600
+      n: 1
+      type: native
+      best_of: 1
+      seed: 14
+      dataset: "math"
+      use_process_feedback: true
+      shuffle: false
+    tool_schema:
+      type: "function"
+      function:
+        name: "get_feedback"
+"""
+
+
+def test_verls_tool_configuration_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "feedback_tool_config.yaml"
+    path.write_text(SEED_LAYOUT)
+    assert read_feedback_settings(path) == FeedbackSettings(
+        critic="model",
+        servers=["http://h03:1233/v1", "http://h02:1233/v1"],
+        model="meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        temperature=0.0,
+        max_tokens=8192,
+        timeout_seconds=600,
+        seed=14,
+        stop_token_ids=[128001, 128009],
+        dataset="math",
+        process_feedback=True,
+    )
+
+
+def test_the_defaults_are_the_published_ones() -> None:
+    settings = FeedbackSettings()
+    assert (settings.temperature, settings.max_tokens, settings.seed) == (0.0, 2000, 14)
+    assert (settings.stop_token_ids, settings.timeout_seconds) == ([128001, 128009], 30.0)
+
+
+@pytest.mark.parametrize("section", [True, False])
+def test_plain_settings_stand_at_the_top_or_under_feedback(section: bool) -> None:
+    plain = {"critic": "model", "servers": "http://h05:1233", "model": "m", "stop_token_ids": []}
+    settings = feedback_settings({"feedback": plain} if section else plain)
+    assert settings.servers == ["http://h05:1233/v1"] and settings.stop_token_ids == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("servers: [http://h:1/v1]\nmodle: x", "unknown key 'modle'.*Did you mean 'model'"),
+        ("temperature: hot", "temperature='hot'"),
+        ("max_tokens: 0", "max_tokens=0"),
+        ("- a\n- b", "it holds no settings"),
+        ("feedback: 7", "feedback is a section"),
+        ("{", "is no YAML"),
+        ("tools: []", "names no tool 'get_feedback'"),
+        ("tools: [{config: 7, tool_schema: {function: {name: get_feedback}}}]", "has no `config`"),
+        (SEED_LAYOUT.replace("n: 1", "n: 2"), "n=2: here it can only be 1"),
+        (SEED_LAYOUT.replace("shuffle: false", "shuffle: true"), "shuffle=True"),
+        (SEED_LAYOUT.replace("feedback_model", "feedback_modle"), "unknown key 'feedback_modle'"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_with_its_name(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "feedback.yaml"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match=message) as raised:
+        read_feedback_settings(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        read_feedback_settings(tmp_path / "none.yaml")
+
+
+def test_a_tool_made_of_a_file_asks_the_server_in_it(tmp_path: Path) -> None:
+    with FeedbackServer() as server:
+        path = tmp_path / "feedback.yaml"
+        path.write_text(SEED_LAYOUT.replace("http://h03:1233/v1", server.url).replace("http://h02:1233/v1", server.url))
+        output = execute(FeedbackTool.from_file(path), "1")
+    assert output.text.startswith(FEEDBACK) and server.requests[0]["max_tokens"] == 8192

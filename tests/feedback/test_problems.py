@@ -1,0 +1,330 @@
+"""Data sets' rows as tasks: every family by hand, files of every format, made products, and what cannot be read."""
+
+import builtins
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.data.tasks import load_tasks
+from midthought.errors import DataError, MissingExtraError
+from midthought.feedback.answers import is_right
+from midthought.feedback.problems.hub import HubSource
+from midthought.feedback.problems.problem_sets import PROBLEM_SETS, load_problems
+from midthought.feedback.problems.products import worked_product
+from midthought.feedback.problems.prompts import ASKED, prompt_of
+from midthought.feedback.problems.verl_rows import write_verl_rows
+from midthought.feedback.protocol import SYSTEM_PROMPT
+from midthought.types import Task
+
+MMLU = {"question": "Which?", "choices": ["one", "two", "three", "four"], "answer": 1, "subject": "law"}
+MMLU_PRO = {"question_id": 70, "question": "Which?", "options": list("qwertzuiop"), "answer": "J", "answer_index": 9}
+GPQA = {
+    "Question": "Which?",
+    "Correct Answer": "right",
+    **{f"Incorrect Answer {number}": f"wrong {number}" for number in (1, 2, 3)},
+    "Explanation": "Because.",
+    "Record ID": "rec1",
+}
+TRIVIA = {
+    "question": "Who?",
+    "question_id": "tc_1",
+    "answer": {
+        "value": "Sunset Boulevard",
+        "aliases": ["Sunset Blvd", "Sunset Blvd.", "West Sunset Boulevard"],
+        "normalized_aliases": ["sunset blvd", "sunset bulevard"],
+        "normalized_value": "sunset boulevard",
+        "matched_wiki_entity_name": "Sunset Boulevard (street)",
+    },
+}
+
+
+def only(dataset: str, row: object, **options: object) -> Task:
+    (task,) = load_problems(dataset, [row], **options)
+    return task
+
+
+def test_a_problem_of_mathematics():
+    row = {
+        "problem": " 1 + 1? ",
+        "solution": "So \\boxed{2}.",
+        "answer": "2",
+        "subject": "Algebra",
+        "level": 3,
+        "unique_id": "u",
+    }
+    assert only("math", row) == Task(
+        task_id="u",
+        prompt="1 + 1?\n\nReason step by step, and put your final answer within \\boxed{}.",
+        answer="2",
+        labels={
+            "dataset": "math",
+            "question": "1 + 1?",
+            "solution": "So \\boxed{2}.",
+            "subject": "Algebra",
+            "level": "3",
+        },
+    )
+
+
+def test_a_solution_alone_holds_the_answer_in_its_last_box():
+    row = {"problem": "?", "solution": "\\boxed{1} or \\boxed{\\frac{1}{2}}", "type": "Algebra", "level": "Level 5"}
+    task = only("math", row)
+    assert task.answer == "\\frac{1}{2}" and task.labels["level"] == "Level 5"
+
+
+def test_a_problem_of_aime_has_columns_in_capitals():
+    task = only("aime_2024", {"ID": "2024-I-1", "Problem": "How many?", "Solution": "…", "Answer": 204})
+    assert (task.task_id, task.answer, task.labels["question"]) == ("2024-I-1", "204", "How many?")
+
+
+def test_a_problem_of_gsm8k_ends_in_its_answer():
+    task = only("gsm8k", {"question": "How much?", "answer": "16-3 = <<16-3=13>>13 eggs\n13*100 = 1,300\n#### 1,300"})
+    assert task.answer == "1,300"
+    assert task.labels["solution"] == "16-3 = 13 eggs\n13*100 = 1,300"
+    assert only("gsm8k", {"question": "How much?", "answer": 18.0}).answer == "18"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "row", "letter", "options"),
+    [
+        ("mmlu", MMLU, "B", ["one", "two", "three", "four"]),
+        ("mmlu", {"question": "Which?", "A": "0", "B": 1, "C": 2, "D": 3, "answer": "(d)"}, "D", ["0", "1", "2", "3"]),
+        ("mmlu", {**MMLU, "choices": '["x", "y"]', "answer": "0"}, "A", ["x", "y"]),
+        ("mmlu", {**MMLU, "choices": np.array(["x", "y"]), "answer": np.int64(1)}, "B", ["x", "y"]),
+        ("mmlu_pro", MMLU_PRO, "J", list("qwertzuiop")),
+        ("gpqa", {"Question": "Which?", "options": ["x", "y", "z", "w"], "answer": 2}, "C", ["x", "y", "z", "w"]),
+    ],
+)
+def test_a_multiple_choice_problem_lists_its_options(dataset, row, letter, options):
+    task = only(dataset, row)
+    assert (task.answer, task.labels["options"]) == (letter, options)
+    listed = "\n".join(f"({name}) {option}" for name, option in zip("ABCDEFGHIJ", options, strict=False))
+    assert task.prompt == f"Which?\n\n{listed}\n\n{ASKED[dataset]}"
+
+
+def test_the_options_of_gpqa_are_shuffled_by_the_seed_and_the_question_alone():
+    rows = [{**GPQA, "Question": f"Which {number}?", "Record ID": f"rec{number}"} for number in range(200)]
+    tasks = load_problems("gpqa", rows, seed=1)
+    for task in tasks:
+        assert task.labels["options"]["ABCD".index(task.answer)] == "right"
+        assert sorted(task.labels["options"]) == ["right", "wrong 1", "wrong 2", "wrong 3"]
+    assert min(Counter(task.answer for task in tasks).values()) > 25
+    assert load_problems("gpqa", rows[::-1], seed=1)[::-1] == tasks
+    assert [task.answer for task in load_problems("gpqa", rows, seed=2)] != [task.answer for task in tasks]
+
+
+def test_a_trivia_question_keeps_every_name_that_differs_once():
+    task = only("trivia_qa", TRIVIA)
+    assert task.answer == "Sunset Boulevard"
+    assert task.aliases == ("Sunset Blvd", "West Sunset Boulevard", "sunset bulevard", "Sunset Boulevard (street)")
+    assert only("trivia_qa", {"question": "Who?", "answer": "Ada", "aliases": '["Lovelace"]'}).aliases == ("Lovelace",)
+    assert only("trivia_qa", {**TRIVIA, "answer": json.dumps(TRIVIA["answer"])}) == task
+
+
+def test_products_by_hand():
+    task = only("multiplication", {"question": "Calculate the following question: 12 * 34.", "answer": 408})
+    assert (task.answer, task.labels["solution"]) == ("408", worked_product(12, 34, 10))
+    row = {
+        "question": "…, where each number is represented in base 16: A0 * 1F.",
+        "answer": "1360",
+        "Explanation": "See.",
+    }
+    assert only("hex", row).labels["solution"] == "See."
+    assert worked_product(0xA0, 0x1F, 16) == (
+        "A0 * F = 960. The sum so far is 960.\nA0 * 1 = A0, moved by 1: A00. The sum so far is 1360.\nSo A0 * 1F = 1360."
+    )
+
+
+@pytest.mark.parametrize(("dataset", "base"), [("multiplication", 10), ("hex", 16)])
+def test_made_products_follow_from_the_seed(dataset, base):
+    tasks = load_problems(dataset, limit=300, seed=5)
+    assert len({task.prompt for task in tasks}) == 300
+    assert load_problems(dataset, limit=300, seed=5) == tasks
+    other = load_problems(dataset, limit=300, seed=6)
+    assert {task.prompt for task in tasks}.isdisjoint(task.prompt for task in other)
+    assert {task.task_id for task in tasks}.isdisjoint(task.task_id for task in other)
+    for task in tasks:
+        first, second = (factor.strip(" .") for factor in task.labels["question"].rpartition(":")[2].split("*"))
+        assert len(first) == len(second) == 5
+        assert int(first, base) * int(second, base) == int(task.answer, base)
+        assert task.labels["solution"].endswith(f"= {task.answer}.") and is_right(
+            dataset, task.labels["solution"], task.answer
+        )
+
+
+@given(st.integers(0, 16**6), st.integers(0, 16**6), st.sampled_from([10, 16]))
+def test_a_worked_product_ends_in_the_product(first, second, base):
+    digits = worked_product(first, second, base).rpartition(" = ")[2].removesuffix(".")
+    assert int(digits, base) == first * second
+
+
+@pytest.mark.parametrize(
+    ("dataset", "row", "why"),
+    [
+        ("math", {"problem": "?", "solution": "no box"}, "neither an answer nor a solution"),
+        ("math", {"answer": "2"}, "it has no 'problem' or 'question'; it has: answer"),
+        ("math", {"problem": " ", "answer": "2"}, "it has no 'problem'"),
+        ("math", "1 + 1?", "it is of type str"),
+        ("gsm8k", {"question": "?", "answer": "#### many"}, "'many' holds no number"),
+        ("mmlu", {"question": "?", "answer": "A"}, "it has 0 options"),
+        ("mmlu", {**MMLU, "answer": 4}, "'4' is none of its 4 options"),
+        ("mmlu", {**MMLU, "answer": "E"}, "'E' is none of its 4 options"),
+        ("mmlu", {**MMLU, "answer": "AB"}, "'AB' is none"),
+        ("mmlu", {**MMLU, "answer": " ( ) "}, "is none of its 4 options"),
+        ("mmlu", {**MMLU, "answer": None}, "it has no 'answer'"),
+        ("gpqa", {**GPQA, "Incorrect Answer 2": ""}, "it has no 'Incorrect Answer 2'"),
+        ("trivia_qa", {"question": "?", "answer": {"aliases": ["x"]}}, "it has no 'value'"),
+        ("multiplication", {"question": "12 * 34", "answer": 407}, "its answer is '407', the product is 408"),
+        ("multiplication", {"question": "12 + 34", "answer": 46}, "names no product"),
+        ("hex", {"question": "A * A", "answer": "x"}, "its answer is 'x', the product is 64"),
+    ],
+)
+def test_a_row_that_is_no_problem_is_told_with_its_place(dataset, row, why):
+    with pytest.raises(DataError) as error:
+        load_problems(dataset, [row])
+    assert str(error.value).startswith("the data set, row 1: ") and why in str(error.value)
+    with pytest.raises(DataError, match="no problem was found; the data set, row 1"):
+        load_problems(dataset, [row], strict=False)
+
+
+def test_bad_rows_can_be_left_out():
+    rows = [{**MMLU, "id": "a"}, {**MMLU, "answer": 7}, {**MMLU, "id": "a"}, {**MMLU, "id": "b"}]
+    tasks = load_problems("mmlu", rows, strict=False)
+    assert [task.task_id for task in tasks] == ["a", "b"]
+    assert len(tasks.skipped) == 2 and tasks.skipped[1].endswith("the id 'a' stands already at the data set, row 1")
+
+
+def test_of_many_problems_some_are_drawn_with_the_seed_and_stay_in_order():
+    rows = [{**MMLU, "question": f"Which {number}?"} for number in range(100)]
+    drawn = [int(task.labels["question"][6:-1]) for task in load_problems("mmlu", rows, limit=10)]
+    assert drawn == sorted(drawn) and len(set(drawn)) == 10 and max(drawn) > 20
+    assert drawn == [int(task.labels["question"][6:-1]) for task in load_problems("mmlu", rows, limit=10)]
+
+
+def test_what_makes_no_sense_is_said():
+    with pytest.raises(DataError, match=r"unknown data set 'gsm8'.*gsm8k"):
+        load_problems("gsm8")
+    with pytest.raises(DataError, match="limit=0"):
+        load_problems("hex", limit=0)
+    with pytest.raises(DataError, match="split='test'"):
+        load_problems("hex", split="test")
+    with pytest.raises(DataError, match="no such file"):
+        load_problems("math", "none.jsonl")
+    with pytest.raises(DataError, match="unknown data set 'x'"):
+        prompt_of("x", "?")
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+def write_csv(path: Path, rows: list[list[str]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def test_mmlus_own_csv_files_name_no_columns(tmp_path):
+    lines = [["Which,\nnow?", "0", "4", "4", "6", "B"], [], ["And?", "a", "b", "c", "d", "D"]]
+    tasks = load_problems("mmlu", write_csv(tmp_path / "law_test.csv", lines))
+    assert [(task.task_id, task.answer) for task in tasks] == [("law_test:1", "B"), ("law_test:4", "D")]
+    assert tasks[0].labels["options"] == ["0", "4", "4", "6"]
+
+
+def test_broken_rows_of_such_files_are_told_by_their_lines(tmp_path):
+    path = tmp_path / "law_test.csv"
+    path.write_bytes(b"Which?,0,4,6,9,B\nx,A\n\xff?,0,4,6,9,B\nAnd?,0,4,6,9,C\n")
+    tasks = load_problems("mmlu", path, strict=False)
+    assert [task.answer for task in tasks] == ["B", "C"]
+    assert [words.partition(";")[0] for words in tasks.skipped] == [
+        "law_test.csv, line 2: it has 2 fields",
+        "law_test.csv, line 3: it is not UTF-8",
+    ]
+    path.write_text(f"Which?,0,4,6,9,B\n{'x' * 200_000},0,4,6,9,B\n")
+    with pytest.raises(DataError, match=r"law_test\.csv, line 2: .*field"):
+        load_problems("mmlu", path)
+
+
+def test_csv_files_with_named_columns(tmp_path):
+    path = write_csv(tmp_path / "a.csv", [["question", "A", "B", "answer"], ["Which?", "x", "y", "B"]])
+    assert load_problems("mmlu", path)[0].labels["options"] == ["x", "y"]
+    path = write_csv(tmp_path / "b.csv", [["question", "answer"], ["How many?", "so\n#### 5"]])
+    assert load_problems("gsm8k", path)[0].answer == "5"
+
+
+def test_json_lines_and_parquet_give_the_same_tasks(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for dataset, row in {"mmlu": MMLU, "mmlu_pro": MMLU_PRO, "trivia_qa": TRIVIA, "gpqa": GPQA}.items():
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+        parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+        assert load_problems(dataset, tmp_path / "rows.jsonl") == load_problems(dataset, tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize("dataset", ["mmlu", "gsm8k", "hex"])
+def test_problems_come_back_from_verls_rows(tmp_path, dataset):
+    pytest.importorskip("pyarrow")
+    rows = {"mmlu": [MMLU], "gsm8k": [{"question": "?", "answer": "#### 5"}], "hex": None}[dataset]
+    tasks = load_problems(dataset, rows, limit=3)
+    assert write_verl_rows(tasks, tmp_path / "verl.parquet") == len(tasks)
+    read = load_tasks(tmp_path / "verl.parquet")
+    assert [(task.prompt, task.answer) for task in read] == [(task.prompt, task.answer) for task in tasks]
+    assert read[0].before == ({"role": "system", "content": SYSTEM_PROMPT},)
+    with pytest.raises(DataError, match="nothing to write"):
+        write_verl_rows([], tmp_path / "none.parquet")
+
+
+# -- the hub ---------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_loaded_as_the_hub_is(tmp_path):
+    pytest.importorskip("datasets")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "test.jsonl").write_text(
+        "".join(json.dumps({**MMLU, "answer": number}) + "\n" for number in range(3))
+    )
+    for source in (tmp_path / "set", str(tmp_path / "set"), HubSource(str(tmp_path / "set"), None, "test")):
+        tasks = load_problems("mmlu", source)
+        assert [task.answer for task in tasks] == ["A", "B", "C"]
+        assert tasks[2].task_id == f"{tmp_path / 'set'}:3"
+    with pytest.raises(DataError, match="split train, cannot be loaded"):
+        load_problems("mmlu", tmp_path / "set", split="train")
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch):
+    plain = builtins.__import__
+
+    def without_datasets(name: str, *rest: object) -> object:
+        if name == "datasets":
+            raise ImportError(name)
+        return plain(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_datasets)
+    for dataset, problem_set in PROBLEM_SETS.items():
+        if problem_set.hub is not None:
+            with pytest.raises(MissingExtraError, match=r"datasets.*midthought\[data\]"):
+                load_problems(dataset)
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "place"),
+    [
+        (None, None, HubSource("cais/mmlu", "all", "test")),
+        (None, "validation", HubSource("cais/mmlu", "all", "validation")),
+        ("someone/mmlu", None, HubSource("someone/mmlu", None, "test")),
+        ("someone/mmlu:law.v1", "dev", HubSource("someone/mmlu", "law.v1", "dev")),
+    ],
+)
+def test_a_name_on_the_hub_says_where_to_look(monkeypatch, source, split, place):
+    asked = []
+    monkeypatch.setattr(
+        "midthought.feedback.problems.problem_sets.hub_rows", lambda each: asked.append(each) or iter(())
+    )
+    with pytest.raises(DataError, match="the source is empty"):
+        load_problems("mmlu", source, split=split)
+    assert asked == [place]

@@ -1,0 +1,84 @@
+"""Our verdicts beside those that others recorded, on solutions that models wrote. docs/feedback.md explains the differences."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from midthought.feedback.answers import is_right
+from midthought.feedback.problems.problem_sets import load_problems
+
+needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs math-verify")
+FILES = [
+    ("math", "math/math500_test.jsonl", 500),
+    ("aime_2024", "math/aime24_test.jsonl", 30),
+    ("gsm8k", "gsm8k/test.jsonl", 1319),
+    ("gsm8k", "gsm8k/train_first1000.jsonl", 1000),
+    ("mmlu", "mmlu/mmlu_stem_every6th.jsonl", 503),
+    ("mmlu", "mmlu/abstract_algebra_test.csv", 100),
+    ("mmlu", "mmlu/high_school_us_history_test.csv", 204),
+    ("trivia_qa", "trivia_qa/trivia_qa_nocontext_hf_format.jsonl", 277),
+    ("multiplication", "feedback/multiplication/multiplication_questions_5d.every15th.jsonl", 300),
+    ("hex", "feedback/multiplication/hex5d.first200.jsonl", 200),
+]
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("dataset", "file", "num_problems"), FILES)
+def test_every_problem_is_read_and_its_own_answer_is_right(real_data, dataset, file, num_problems):
+    problems = load_problems(dataset, real_data / file)
+    assert len(problems) == num_problems
+    for problem in problems:
+        assert is_right(dataset, f"Thus \\boxed{{{problem.answer}}}.", problem.answer), problem
+
+
+@pytest.mark.parametrize(("dataset", "file"), [("math", "math/math500_test.jsonl"), ("gsm8k", "gsm8k/test.jsonl")])
+@needs_math_verify
+def test_the_worked_solutions_are_right(real_data, dataset, file):
+    """A worked solution ends in its answer: boxed in MATH; the last number in GSM8K, or one that its `####` line rewords."""
+    wrong = [
+        problem
+        for problem, row in zip(load_problems(dataset, real_data / file), lines(real_data / file), strict=True)
+        if not is_right(dataset, row["solution" if dataset == "math" else "answer"], problem.answer)
+    ]
+    assert wrong == []
+
+
+def test_all_judgements_of_the_600_grade_school_solutions_are_ours(real_data):
+    verdicts = [
+        (is_right("gsm8k", model["solution"], row["ground_truth"].rpartition("A:")[2]), model["is_correct"])
+        for row in lines(real_data / "gsm8k/example_model_solutions_first150.jsonl")
+        for model in row.values()
+        if isinstance(model, dict)
+    ]
+    assert len(verdicts) == 600
+    assert [ours for ours, _ in verdicts] == [recorded for _, recorded in verdicts]
+
+
+@needs_math_verify
+def test_one_judgement_of_the_160_mathematical_solutions_is_not_ours(real_data):
+    verdicts = {
+        (row["idx"], sample): (is_right("math", response, row["gt"]), score)
+        for row in lines(real_data / "math/math_cot_eval_20.jsonl")
+        for sample, (response, score) in enumerate(zip(row["response"], row["score"], strict=True))
+    }
+    assert len(verdicts) == 160
+    assert {place: verdict for place, verdict in verdicts.items() if verdict[0] != verdict[1]} == {
+        (72, 7): (True, False)  # 10000 for 10{,}000
+    }
+
+
+@needs_math_verify
+def test_the_published_logs_call_26_right_answers_wrong(real_data):
+    rows = lines(real_data / "feedback/DERIVED_iteration_schema_math.jsonl")
+    verdicts = [
+        (is_right("math", row["full_response"][0], row["normalized_answer"]), row["is_correct"], row["unique_id"])
+        for row in rows
+    ]
+    assert all(ours for ours, recorded, _ in verdicts if recorded)
+    differing = [unique_id for ours, recorded, unique_id in verdicts if ours and not recorded]
+    assert (len(rows), len(differing), len(set(differing))) == (75, 26, 10)

@@ -1,0 +1,120 @@
+"""A really started vLLM gives feedback through the tool; its own log says which parameters it received. Takes a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from midthought.feedback.check import check_feedback, run_check
+from midthought.feedback.check_server import SAMPLE, Found
+from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.protocol import SOLVE_AGAIN, TOOL_NAME
+from midthought.feedback.tool import FeedbackTool
+from midthought.inference.servers.dialect import ServerOptions
+from midthought.inference.servers.launch import start_server
+from midthought.inference.servers.process import ServerProcess
+from midthought.inference.servers.vllm import VLLMDialect
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.pretrained import save_model
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolOutcome
+
+PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name the interpreter of an environment that has vLLM"
+    ),
+]
+
+CORPUS = ["Look at the second step again: a carry is missing, so the product of the digits is wrong."] * 4
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running server, its log, and what its tokenizer holds."""
+
+    server: ServerProcess
+    log_path: Path
+    turn_end: int
+    ordinary: int
+
+    def settings(self, **changes: object) -> FeedbackSettings:
+        given = {"servers": [self.server.url], "model": "critic", "stop_token_ids": [self.turn_end], "max_tokens": 200}
+        return FeedbackSettings(**{**given, **changes})
+
+    def received(self) -> list[str]:
+        """The sampling parameters of every request, as the server logged them."""
+        return re.findall(r"SamplingParams\((.*?)\)", self.log_path.read_text("utf-8", errors="replace"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("served")
+    tokenizer = make_tokenizer(CORPUS, 400)
+    policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=8192, seed=0)
+    save_model(policy, tokenizer, folder / "model")
+    options = ServerOptions(
+        served_model_name="critic",
+        dtype="float32",
+        max_seq_len=8192,
+        max_num_seqs=8,
+        flags=["--enable-log-requests"],
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+        server = start_server(VLLMDialect(), folder / "model", options, python=PYTHON, log_path=folder / "log")
+    ordinary = tokenizer.encode(" carry", add_special_tokens=False)[-1]
+    try:
+        yield Served(server, folder / "log", tokenizer.eos_token_id, ordinary)
+    finally:
+        server.stop()
+
+
+def test_a_wrong_answer_gets_feedback_and_the_server_received_the_parameters(served: Served) -> None:
+    task = Task(task_id="p", prompt=SAMPLE.prompt, answer=SAMPLE.answer, labels={"dataset": "multiplication"})
+    tool = FeedbackTool.from_settings(served.settings(max_tokens=123, seed=14))
+    toolbox = Toolbox(ToolRegistry([tool.for_task(task)]))
+    action = ParsedAction(tool_name=TOOL_NAME, parameters={"current_answer": "398"}, raw_text="", success=True)
+
+    async def twice() -> list[str]:
+        events = [(await toolbox.run([action], task))[0] for _ in range(2)]
+        assert [event.outcome for event in events] == [ToolOutcome.OK] * 2, events
+        return [event.call.result or "" for event in events]
+
+    num_before = len(served.received())
+    first, second = asyncio.run(twice())
+    assert first == second and first.endswith(SOLVE_AGAIN) and len(first) > len(SOLVE_AGAIN) + 10
+    (received,) = served.received()[num_before:]  # the second time it was not asked
+    for parameter in ("temperature=0.0", "seed=14", "max_tokens=123", f"stop_token_ids=[{served.turn_end}]"):
+        assert parameter in received, received
+
+
+def test_the_check_passes_with_stop_ids_that_are_special_there(served: Served, tmp_path: Path) -> None:
+    findings = check_feedback(served.settings())
+    assert [finding.what for finding in findings if finding.found is Found.BAD] == [], findings
+    assert {finding.what: finding.found for finding in findings}["stop_token_ids"] is Found.GOOD
+    path = tmp_path / "feedback.yaml"
+    path.write_text(served.settings().model_dump_json())
+    assert run_check(path, lambda line: None) == 0
+
+
+@pytest.mark.parametrize("stop", ["llama_3", "ordinary"])
+def test_the_check_refuses_stop_ids_that_would_cut_the_feedback(served: Served, stop: str) -> None:
+    ids = [128001, 128009] if stop == "llama_3" else [served.ordinary]
+    found = {finding.what: finding for finding in check_feedback(served.settings(stop_token_ids=ids))}
+    assert found["stop_token_ids"].found is Found.BAD
+    assert "set stop_token_ids to []" in found["stop_token_ids"].remedy
+
+
+def test_another_served_name_is_found_out(served: Served) -> None:
+    *_, last = check_feedback(served.settings(model="critik"))
+    assert (last.what, last.found) == ("model", Found.BAD) and "Did you mean 'critic'" in last.words
