@@ -1,6 +1,7 @@
 # make demo   install, run the main job on the sample episodes, end with figures and a report
 # make test   install, then lint, type check and tests; make test-all: the slow ones as well, verl and TRL as oracles,
-#             and a real vLLM where MIDTHOUGHT_VLLM_PYTHON names the interpreter of an environment that has it
+#             and a real vLLM or verl where MIDTHOUGHT_VLLM_PYTHON or MIDTHOUGHT_VERL_PYTHON names the interpreter of an
+#             environment that has it
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -19,7 +20,7 @@ test: $(VENV)/.ready-dev lint
 
 test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles lint
 	$(BIN)/pytest
-	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/benchmarks
+	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/benchmarks
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -46,7 +47,7 @@ $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,mcp,data,math,judge,vllm,sglang,lora,wandb,gym,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,mcp,data,math,judge,vllm,sglang,lora,ray,wandb,gym,dev]'
 	touch $@
 
 $(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from midthought.errors import UserError
+from midthought.errors import SettingsError, UserError, near_names
 
 app = typer.Typer(
     help="Train language models to use tools while they reason.",
@@ -22,6 +22,8 @@ memory_app = typer.Typer(help="Build and search a podcast memory; its steps one 
 app.add_typer(memory_app, name="memory")
 engine_app = typer.Typer(help="Model servers for inference.backend=vllm and sglang.", no_args_is_help=True)
 app.add_typer(engine_app, name="engine")
+feedback_app = typer.Typer(help="Feedback: logs, problems, servers.", no_args_is_help=True)
+app.add_typer(feedback_app, name="feedback")
 
 Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
 
@@ -40,7 +42,7 @@ def main() -> None:
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="Which recipe: podcast.")],
+    recipe: Annotated[str, typer.Argument(help="Which recipe: podcast or feedback.")],
     settings: Assignments = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings, or the name of one that ships.")] = None,
     stage: Annotated[str, typer.Option(help="sft (warm-up alone), rl, or all.")] = "all",
@@ -48,14 +50,24 @@ def train(
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE-TIME by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the last table only.")] = False,
+    engine: Annotated[
+        str, typer.Option(help="Who trains: midthought, or verl on a cluster (docs/verl.md).")
+    ] = "midthought",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With verl: write its bundle to --run and end.")] = False,
 ) -> None:
-    """Train a policy: memory, questions, warm-up, PPO, evaluation, report."""
+    """Train a policy: warm-up, reinforcement learning, evaluation, report."""
     from midthought.recipes import find_recipe
     from midthought.report.console import Console
 
     found = find_recipe(recipe)
-    console = Console(quiet=quiet)
     path = run or Path("runs") / f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if engine != "midthought":
+        _require_verl_options(engine, stage, resume)
+        _train_with_verl(recipe, path, settings or [], config, from_, dry_run)
+        return
+    if dry_run:
+        raise SettingsError("--dry-run is of --engine verl; this library's own trainer has nothing to write beforehand")
+    console = Console(quiet=quiet)
     try:
         found.run(path, console, words=settings or [], config=config, stage=stage, from_path=from_, resume=resume)
     except KeyboardInterrupt:
@@ -63,11 +75,42 @@ def train(
         raise typer.Exit(130) from None
 
 
+def _require_verl_options(engine: str, stage: str, resume: bool) -> None:
+    if engine != "verl":
+        raise SettingsError(f"unknown engine {engine!r}. {near_names(engine, ('midthought', 'verl'))}")
+    if stage not in ("all", "rl"):
+        raise SettingsError(
+            f"--stage {stage} with --engine verl: verl does the reinforcement learning; leave --stage out"
+        )
+    if resume:
+        raise SettingsError("--resume with --engine verl: run the bundle's train.sh again, it goes on by itself")
+
+
+def _train_with_verl(
+    recipe: str, path: Path, words: list[str], config: Path | None, from_path: Path | None, dry_run: bool
+) -> None:
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    from midthought.cluster.verl.bundle import SCRIPT, write_bundle
+    from midthought.cluster.verl.installed import launch, require_verl
+
+    if find_spec(f"midthought.recipes.{recipe}.verl") is None:
+        raise SettingsError(f"--engine verl: the recipe {recipe!r} has nothing for verl yet; leave --engine out")
+    supplied = import_module(f"midthought.recipes.{recipe}.verl")
+    chosen = supplied.settings(words, config, from_path)
+    python = None if dry_run else require_verl(chosen.verl.python)
+    files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
+    typer.echo(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
+    if python is not None:
+        raise typer.Exit(launch(path / SCRIPT, python))
+
+
 @app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or any Hugging Face folder.")],
     settings: Assignments = None,
-    recipe: Annotated[str, typer.Option(help="Whose evaluation: podcast.")] = "podcast",
+    recipe: Annotated[str, typer.Option(help="Whose evaluation: podcast or feedback.")] = "podcast",
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; those of the model's run.")] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the result; runs/evaluate-TIME by default.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the last table only.")] = False,
@@ -88,7 +131,9 @@ def evaluate(
 
 @app.command()
 def settings(
-    recipe: Annotated[str, typer.Argument(help="Whose settings: podcast, or library (RayPPOTrainer).")] = "library",
+    recipe: Annotated[
+        str, typer.Argument(help="Whose settings: podcast, feedback, or library (RayPPOTrainer).")
+    ] = "library",
 ) -> None:
     """Print every setting with its default and what it means."""
     from midthought.config import ConfigStore
@@ -203,6 +248,48 @@ def memory_questions(
     tasks = make_questions(read, QuestionPlan(num_questions, needless_share=no_memory_share), seed, memory=read)
     write_questions(tasks, out)
     typer.echo(f"{out}: {len(tasks)} questions")
+
+
+@feedback_app.command("convert")
+def feedback_convert(
+    log: Annotated[Path, typer.Argument(help="JSON lines, one record a problem and round.")],
+    out: Annotated[Path, typer.Argument(help="Parquet file of conversations for SFT.")],
+    dataset: Annotated[str, typer.Option(help="Whose problems: it says how answers are asked for.")] = "math",
+    strict: Annotated[bool, typer.Option("--strict", help="Fail at the first bad row.")] = False,
+    recheck: Annotated[
+        bool, typer.Option("--recheck", help="Judge answers anew; logs call some right ones wrong.")
+    ] = False,
+) -> None:
+    """Published feedback logs to tool-calling conversations."""
+    from midthought.feedback.commands import convert_log
+
+    convert_log(log, out, dataset=dataset, strict=strict, recheck=recheck, tell=typer.echo)
+
+
+@feedback_app.command("problems")
+def feedback_problems(
+    dataset: Annotated[str, typer.Argument(help="math, gsm8k, mmlu, trivia_qa, multiplication, …: docs/feedback.md.")],
+    out: Annotated[Path, typer.Argument(help=".parquet: verl's rows; .jsonl: tasks.")],
+    source: Annotated[str | None, typer.Option(help="File, or name on the hub; its own by default.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split on the hub.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Draw this many.")] = None,
+    seed: Annotated[int, typer.Option(help="Which are drawn or made; the order of GPQA's options.")] = 14,
+    strict: Annotated[bool, typer.Option("--strict", help="Fail at the first bad row.")] = False,
+) -> None:
+    """A data set's problems, from the hub, a file or a seed."""
+    from midthought.feedback.commands import write_problems
+
+    write_problems(dataset, out, source=source, split=split, limit=limit, seed=seed, strict=strict, tell=typer.echo)
+
+
+@feedback_app.command("check")
+def feedback_check(
+    config: Annotated[Path, typer.Argument(help="YAML file: plain settings, or verl's tool configuration.")],
+) -> None:
+    """Ask the feedback servers a few questions; every failure is told with its remedy."""
+    from midthought.feedback.check import run_check
+
+    raise typer.Exit(run_check(config, typer.echo))
 
 
 @engine_app.callback()

@@ -18,6 +18,7 @@ from midthought.config import (
     read_yaml,
 )
 from midthought.errors import SettingsError
+from midthought.recipes import RECIPES, find_recipe
 from midthought.recipes.podcast.settings import PodcastConfig
 
 PACKAGE = Path(__file__).parent.parent / "midthought"
@@ -31,53 +32,69 @@ def sections(store: type[Section]) -> dict[str, type[Section]]:
     }
 
 
-SECTIONS = sections(ConfigStore) | sections(PodcastConfig)
-KEYS = [(section, key) for section, kind in SECTIONS.items() for key in kind.model_fields]
+LIBRARY = "the library"
+SECTIONS = {LIBRARY: sections(ConfigStore)} | {name: sections(find_recipe(name).config_class()) for name in RECIPES}
+KEYS = [
+    (owner, section, key)
+    for owner in SECTIONS
+    for section, kind in SECTIONS[owner].items()
+    for key in kind.model_fields
+]
 
 
 # -- every key is documented and read ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS)
-def test_every_setting_says_what_it_is(section, key):
-    assert SECTIONS[section].model_fields[key].description, f"{section}.{key} has no docstring"
+@pytest.mark.parametrize(("owner", "section", "key"), KEYS)
+def test_every_setting_says_what_it_is(owner, section, key):
+    assert SECTIONS[owner][section].model_fields[key].description, f"{section}.{key} has no docstring"
 
 
-SECTION_OF = {kind.__name__: name for name, kind in SECTIONS.items()}
+SECTION_OF = {kind.__name__: name for of_one in SECTIONS.values() for name, kind in of_one.items()}
+NAMES = set(SECTION_OF.values())
 
 
-def aliases_in(function: ast.FunctionDef | ast.AsyncFunctionDef, names: set[str]) -> dict[str, str]:
-    """Local names that stand for a section: `settings = self.config.warmup`, `a, b = config.memory, config.model`, and
-    parameters such as `training: TrainingConfig`."""
-    kinds = {each.arg: ast.unparse(each.annotation) for each in function.args.args if each.annotation is not None}
+def aliases_in(scope: ast.AST) -> dict[str, str]:
+    """What stands for a section: `settings = self.config.warmup`, `a, b = config.memory, config.model`, a parameter such as
+    `training: TrainingConfig`, and `self._settings = training` of such a parameter."""
+    parameters = [node for node in ast.walk(scope) if isinstance(node, ast.arg) and node.annotation is not None]
+    kinds = {each.arg: ast.unparse(each.annotation) for each in parameters}
     found = {name: SECTION_OF[kind] for name, kind in kinds.items() if kind in SECTION_OF}
-    for node in ast.walk(function):
+    for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             pairs = [(target, value)]
             if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                 pairs = list(zip(target.elts, value.elts, strict=True))
             for name, source in pairs:
-                if isinstance(name, ast.Name) and isinstance(source, ast.Attribute) and source.attr in names:
-                    found[name.id] = source.attr
+                if isinstance(source, ast.Attribute) and source.attr in NAMES:
+                    found[ast.unparse(name)] = source.attr
+                elif isinstance(source, ast.Name) and source.id in found:
+                    found[ast.unparse(name)] = found[source.id]
     return found
 
 
 def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
     """(section, key) for each `….section.key`, and each `alias.key`, that is read in a module."""
-    names = set(SECTIONS)
     tree = ast.parse(path.read_text("utf-8"))
-    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    for scope in [tree, *scopes]:
-        aliases = {} if isinstance(scope, ast.Module) else aliases_in(scope, names)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    of_class = {
+        function: {name: kind for name, kind in aliases_in(node).items() if name.startswith("self.")}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for function in functions
+        if function in node.body
+    }
+    for scope in [tree, *functions]:
+        aliases = {} if isinstance(scope, ast.Module) else of_class.get(scope, {}) | aliases_in(scope)
         for node in ast.walk(scope):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 owner = node.value
-                is_section = isinstance(owner, ast.Attribute) and owner.attr in names
+                is_section = isinstance(owner, ast.Attribute) and owner.attr in NAMES
                 if is_section and ast.unparse(owner.value).endswith("config"):
                     yield owner.attr, node.attr
-                elif isinstance(owner, ast.Name) and owner.id in aliases:
-                    yield aliases[owner.id], node.attr
+                elif (name := ast.unparse(owner)) in aliases:
+                    yield aliases[name], node.attr
                 elif path.parent.name == "env" and isinstance(owner, ast.Attribute) and owner.attr == "config":
                     yield "environment", node.attr
 
@@ -94,22 +111,43 @@ def settings_read_by_themselves() -> Iterator[tuple[str, str]]:
 
 def sees_settings(path: Path) -> bool:
     text = path.read_text("utf-8")
-    return path.parent.name != "config" and path.name != "settings.py" and "onfig" in text and "midthought." in text
+    is_user = path.parent.name != "config" and path.name != "settings.py" and "midthought." in text
+    return is_user and ("onfig" in text or any(name in text for name in SECTION_OF))
 
 
-READ = {pair for path in PACKAGE.rglob("*.py") if sees_settings(path) for pair in settings_read_in(path)}
-READ |= set(settings_read_by_themselves())
+def can_read(path: Path, owner: str) -> bool:
+    """Whether a module may be meant to read the settings of the library or of a recipe: another recipe's may not."""
+    within = path.relative_to(PACKAGE).parts
+    return within[0] != "recipes" or len(within) == 2 or within[1] == owner
 
 
-@pytest.mark.parametrize(("section", "key"), KEYS)
-def test_every_setting_is_read_by_the_recipe_that_has_it(section, key):
-    assert (section, key) in READ, f"nothing reads {section}.{key}: implement it or take it out"
+READ_BY = {path: set(settings_read_in(path)) for path in PACKAGE.rglob("*.py") if sees_settings(path)}
+READ = {
+    owner: set(settings_read_by_themselves()).union(
+        *(pairs for path, pairs in READ_BY.items() if can_read(path, owner))
+    )
+    for owner in RECIPES
+}
+READ[LIBRARY] = set().union(*READ.values())
+
+
+@pytest.mark.parametrize(("owner", "section", "key"), KEYS)
+def test_every_setting_is_read_by_the_recipe_that_has_it(owner, section, key):
+    assert (section, key) in READ[owner], f"nothing reads {section}.{key} of {owner}: implement it or take it out"
 
 
 def test_no_room_reads_a_setting_that_does_not_exist():
-    methods = {name for kind in SECTIONS.values() for name in dir(kind) if not name.startswith("_")}
-    of_configs = {(section, key) for section, key in READ if key not in methods}
-    assert of_configs - set(KEYS) == set()
+    methods = {
+        name
+        for of_one in SECTIONS.values()
+        for kind in of_one.values()
+        for name in dir(kind)
+        if not name.startswith("_")
+    }
+    for path, pairs in READ_BY.items():
+        owners = {owner for owner in SECTIONS if can_read(path, owner)}
+        known = {(section, key) for owner, section, key in KEYS if owner in owners}
+        assert {(section, key) for section, key in pairs if key not in methods} <= known, path
 
 
 # -- checking ------------------------------------------------------------------------------------------------------

@@ -295,6 +295,18 @@ class RayConfig(Section):
     """Roll out on Ray actors. False: everything in this process."""
     num_actors: int = Field(1, ge=1)
     """Actors that roll out, each with an engine of its own."""
+    address: str = ""
+    """A cluster that runs already: `HOST:PORT`, or `auto` on one of its nodes. Empty: one is started here, for the run."""
+    cpus_per_actor: float = Field(1.0, gt=0)
+    """CPUs that an actor takes of the cluster. Rounded down, its threads; with `inference.deterministic` this process's."""
+    gpus_per_actor: float = Field(0.0, ge=0)
+    """GPUs that it takes; with any, its engine computes on the first of them."""
+    placement: Literal["spread", "pack"] = "spread"
+    """Put the actors on as many nodes as there are, or on as few as hold them."""
+    start_timeout_seconds: float = Field(120.0, gt=0)
+    """How long the cluster may take to make room for the actors, and an actor to start."""
+    silence_timeout_seconds: float = Field(300.0, gt=0)
+    """An actor that gives no sign of life for so long is ended; another one runs its episodes again."""
 
 
 class CheckpointConfig(Section):

@@ -75,6 +75,13 @@ class MiniLMEmbedder:
         self._models: dict[str, Any] = {}  # by dtype
         self._lock = threading.Lock()  # a tokenizer keeps its padding as state, and models are loaded once
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which loads the model itself when it needs it."""
+        return {**vars(self), "_tokenizer": None, "_models": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors, float32 [N, D]. Texts of like length are computed together; `max_tokens` of each are read."""
         import torch

@@ -6,6 +6,7 @@ LanceDB ranks; this room writes the table whole, asks it, and keeps no copy of i
 from __future__ import annotations
 
 import contextlib
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -86,6 +87,11 @@ class MemoryStore:
         if embedder is not None:
             store._check_embedding((embedder.name, embedder.dimension))
         return store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the memory anew, where it lies."""
+        uri = self.uri if "://" in self.uri else str(Path(self.uri).absolute())
+        return _reopened, (uri, self.table, self._embedder, self.is_built)
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -245,6 +251,16 @@ class MemoryStore:
                 f"{self.uri}: the memory was built with {stored[0]} ({stored[1]} dimensions), not with {given[0]} "
                 f"({given[1]} dimensions); give the same embedding model, or build in another folder"
             )
+
+
+def _reopened(uri: str, table: str, embedder: Embedder | None, was_built: bool) -> MemoryStore:
+    """Raises MemoryStoreError where this process does not see what the other one did: every call would fail in silence."""
+    store = MemoryStore(uri, table, embedder)
+    if was_built and not store.is_built:
+        raise MemoryStoreError(
+            f"{uri}: there is no memory (table {table!r}) on {platform.node()}; lay it where every machine sees it (memory.path)"
+        )
+    return store
 
 
 @dataclass(frozen=True, slots=True)

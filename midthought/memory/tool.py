@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.memory.chunks import Chunk
@@ -42,6 +43,13 @@ class MemoryRetrievalTool(Tool):
         self._max_cached = max_cached
         self._cache: OrderedDict[tuple[str, int], ToolOutput] = OrderedDict()
         self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which keeps answers of its own."""
+        return {**vars(self), "_cache": OrderedDict(), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
 
     def execute(self, *, query: str, k: int | None = None) -> ToolOutput:
         """Search. Raises ValueError, which the model reads, where the query is empty or `k` is out of range."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError, near_names
 
-RECIPES = ("podcast",)
+RECIPES = ("podcast", "feedback")
 
 
 class Recipe(Protocol):

@@ -36,6 +36,9 @@ ARMS = (
         "before.shuffled.exact_match",
         "after.shuffled.exact_match",
     ),
+    Arm("First try", "the answer before any feedback", "before.first_try", "after.first_try"),
+    Arm("Retry only", "told only that the answer is wrong", "before.none.exact_match", "after.none.exact_match"),
+    Arm("Wrong feedback", "told something false", "before.wrong.exact_match", "after.wrong.exact_match"),
     Arm(
         "Oracle results",
         "every call gets the passage that proves the answer",

@@ -15,7 +15,7 @@ from midthought.evaluate.metrics import (
     factors,
     wilson_interval,
 )
-from midthought.inference.source import LocalSource
+from midthought.inference.source import Source
 from midthought.memory.store import SearchMode
 from midthought.recipes.podcast.world import World
 from midthought.tools.schedule import Toolbox
@@ -53,7 +53,7 @@ def arms(world: World, *, after: bool, sampled: bool, seed: int) -> list[Arm]:
 
 
 def run_arms(
-    source: LocalSource,
+    source: Source,
     arms: Sequence[Arm],
     is_right: IsRight,
     on_arm: Callable[[Arm, list[Trajectory]], None],

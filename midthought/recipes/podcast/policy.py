@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
-from midthought.errors import ModelPathError
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import TOOL_NAME
-from midthought.pretrained import load_model, load_tokenizer
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.recipes.podcast.settings import PodcastConfig
 
@@ -33,24 +30,6 @@ def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, 
         seed=seed,
     )
     return policy, tokenizer
-
-
-def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:
-    """A Hugging Face causal LM with its tokenizer. Raises ModelPathError naming the path and the remedy."""
-    policy = load_model(path, dtype)
-    return policy, load_tokenizer(path)
-
-
-def find_policy(path: Path, *, before_rl: bool) -> Path:
-    """The Hugging Face folder that `--from PATH` means: one itself, a checkpoint's, or a run's.
-
-    Of a run's two policies, the warmed-up one where reinforcement learning is to begin (`before_rl`), else the last one.
-    """
-    in_run = (path / "warmup", path / "policy") if before_rl else (path / "policy", path / "warmup")
-    for candidate in (path, *in_run):
-        if (candidate / "config.json").is_file():
-            return candidate
-    raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")
 
 
 def instruction(config: PodcastConfig) -> str:

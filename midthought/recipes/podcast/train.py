@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,30 +13,27 @@ import torch
 
 from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
-from midthought.inference.servers.training import check_backend
-from midthought.inference.source import LocalSource
-from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
-from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
+from midthought.inference.source import Source
 from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
-from midthought.learning.stopping import StopRequest
 from midthought.learning.translate import make_learner, ppo_plan
-from midthought.pretrained import save_model
 from midthought.recipes.podcast.demonstrations import CLEAN, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
-from midthought.recipes.podcast.policy import find_policy, load_policy_and_tokenizer, make_small_policy
-from midthought.recipes.podcast.progress import RunProgress
+from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.translate import sft_settings
 from midthought.recipes.podcast.workshop import Workshop
 from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
+from midthought.recipes.progress import RunProgress
+from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer, supervised_learner
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.text import Renderer
 from midthought.trainer.episodes import restore_stream, stream_state
+from midthought.trainer.rollouts import check_source
 from midthought.types import RolloutData, Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
@@ -53,29 +50,26 @@ class PodcastRun:
     from_path: Path | None = None
     resume: bool = False
     run: RunFolder = field(init=False)
-    progress: RunProgress = field(init=False)
+    stages: Stages = field(init=False)
     world: World = field(init=False)
     workshop: Workshop = field(init=False)
-    stop: StopRequest = field(init=False, default_factory=StopRequest)
-    _best: tuple[float, int] = field(init=False, default=(-1.0, 0))
-    """Exact match of the best validation, and its iteration."""
 
     def train(self) -> dict[str, Any]:
         """Run every stage that is not done; the summary. KeyboardInterrupt goes through once everything is saved."""
         self._open()
-        with self.stop, self.run:
+        with self.stages.stop, self.run:
             self._build_world()
             self._find_policy()
             if self.stage == "evaluate":
-                self._once("after", lambda: self._evaluate("after"))
+                self.stages.once("after", lambda: self._evaluate("after"))
                 return self._report()
-            self._once("warmup", self._take_over if self.stage == "rl" else self._warm_up)
+            self.stages.once("warmup", self._take_over if self.stage == "rl" else self._warm_up)
             if self.stage != "sft":
-                self._once("before", lambda: self._evaluate("before"))
-                self._once("ppo", self._reinforce)
-                self._once("after", lambda: self._evaluate("after"))
+                self.stages.once("before", lambda: self._evaluate("before"))
+                self.stages.once("ppo", self._reinforce)
+                self.stages.once("after", lambda: self._evaluate("after"))
                 if self.config.evaluation.control_arm and self.stage == "all":
-                    self._once("control", self._control)
+                    self.stages.once("control", self._control)
             return self._report()
 
     # -- the stages --------------------------------------------------------------------------------------------
@@ -83,49 +77,37 @@ class PodcastRun:
     def _open(self) -> None:
         """Check everything that can be wrong with the input, before anything is written."""
         self.run = RunFolder(self.path, wandb_project=self.config.checkpoint.wandb_project)
-        self.progress = RunProgress(self.run)
+        progress = RunProgress(self.run)
+        self.stages = Stages(self.run, progress, self.config.checkpoint, self.resume)
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
         if self.stage == "evaluate" and not (self.from_path or self.config.model.local_path):
             raise SettingsError("nothing to evaluate: name a run folder, a checkpoint or a Hugging Face model")
         if self.resume:
-            self.progress.load()
-            self.stage = self.progress.stage  # type: ignore[assignment]
-            self.from_path = Path(self.progress.from_path) if self.progress.from_path else None
-        check_backend(self.config.inference)
+            progress.load()
+            self.stage = progress.stage  # type: ignore[assignment]
+            self.from_path = Path(progress.from_path) if progress.from_path else None
+        check_source(self.config.inference, self.config.ray)
         transcripts = read_world_transcripts(self.config)
         self.world = prepare_world(self.config, transcripts, self.path)
         source = self.config.model.local_path
-        if self.from_path and "warmup" not in self.progress.done:
+        if self.from_path and "warmup" not in progress.done:
             source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
         self._loaded = load_policy_and_tokenizer(source, self.config.model.dtype) if source else None
         if not self.resume:
             self.run.create()
             self.run.write_config(self.config.to_yaml())
-            self.progress.stage = self.stage
-            self.progress.from_path = str(self.from_path.resolve()) if self.from_path else None
-            self.progress.save()
+            progress.stage = self.stage
+            progress.from_path = str(self.from_path.resolve()) if self.from_path else None
+            progress.save()
         if self.config.inference.deterministic:
             torch.use_deterministic_algorithms(True)
 
-    def _once(self, stage: str, work: Callable[[], dict[str, Any]]) -> None:
-        """Do a stage unless an earlier process finished it; lines that it half wrote then are dropped first."""
-        if stage in self.progress.done:
-            return
-        if latest(self.run.checkpoints_path / stage) is None:  # else the checkpoint says how many lines are its own
-            self.run.keep_metric_lines(self.progress.num_metric_lines)
-            self.run.keep_trajectory_lines(self.progress.num_trajectory_lines)
-        try:
-            with self.progress.timed(stage):
-                figures = work()
-        except BaseException:
-            self.progress.save()
-            raise
-        self.progress.finish(stage, figures)
-        self.stop.check()
-
     def _build_world(self) -> None:
-        with self.progress.timed("memory"), self.console.stage("Memory and questions", unit="chunks embedded") as bar:
+        with (
+            self.stages.progress.timed("memory"),
+            self.console.stage("Memory and questions", unit="chunks embedded") as bar,
+        ):
             report = self.world.build(self.path, bar.follow)
         tasks = self.world.tasks
         self.console.note(
@@ -136,7 +118,7 @@ class PodcastRun:
 
     def _find_policy(self) -> None:
         for finished, folder in (("ppo", "policy"), ("warmup", "warmup")):
-            if finished in self.progress.done:
+            if finished in self.stages.progress.done:
                 self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.dtype)
                 break
         policy, tokenizer = self._loaded or self._begin()
@@ -150,8 +132,10 @@ class PodcastRun:
 
     def _warm_up(self) -> dict[str, Any]:
         settings = self.config.warmup
-        learner = self._sft_learner(self.workshop.policy, settings.num_steps)
-        start, _ = self._go_on(learner, "warmup")
+        learner = supervised_learner(
+            self.workshop.policy, self.config.model, sft_settings(self.config, settings.num_steps)
+        )
+        start, _ = self.stages.go_on(learner, "warmup")
         every = 10 * self.config.checkpoint.save_interval
         with self.console.stage("Warm-up (SFT)", total=settings.num_steps, unit="steps") as bar:
             bar.start_at(start)
@@ -159,9 +143,9 @@ class PodcastRun:
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
                 self.run.log("sft", step, metrics)
                 bar.advance(1, loss=metrics["loss"])
-                if step % every == 0 or self.stop.requested:
+                if step % every == 0 or self.stages.stop.requested:
                     self._save(learner, "warmup", step)
-                self.stop.check()
+                self.stages.stop.check()
 
             habits = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
             self.workshop.supervise(learner, habits, start, settings.num_steps, on_step)
@@ -183,7 +167,7 @@ class PodcastRun:
 
             def on_arm(arm: Arm, done: list[Trajectory]) -> None:
                 self._keep_trajectories(done, f"{when}.{arm.name}".rstrip("."))
-                self.stop.check()
+                self.stages.stop.check()
 
             figures = run_arms(source, todo, self.workshop.is_right, on_arm, lambda _: bar.advance(1))
         found = {f"{when}.{name}": value for name, value in figures.items()}
@@ -193,7 +177,7 @@ class PodcastRun:
     def _reinforce(self) -> dict[str, Any]:
         training, num_iters = self.config.training, self._num_iters
         learner = make_learner(self.workshop.policy, self.config, num_iters)
-        start, state = self._go_on(learner, "ppo")
+        start, state = self.stages.go_on(learner, "ppo")
         source = self.workshop.source(state.get("policy_version", start), trained=learner.policy)
         tasks = ShuffledTasks(self.world.tasks["train"], training.seed)
         restore_stream(source, tasks, state)
@@ -207,10 +191,10 @@ class PodcastRun:
                 if training.validate_every and done % training.validate_every == 0:
                     is_best = self._validate(source, done)
                     self._keep_trajectories(data.trajectories[:8], "train", step=done)
-                if is_best or done % self.config.checkpoint.save_interval == 0 or self.stop.requested:
+                if is_best or done % self.config.checkpoint.save_interval == 0 or self.stages.stop.requested:
                     carried = {"policy_version": source.policy_version, **stream_state(source)}
                     self._save(learner, "ppo", done, carried)
-                self.stop.check()
+                self.stages.stop.check()
 
             plan = ppo_plan(training, self.config.inference, self.workshop.pad_token_id)
             run_ppo(source, learner, tasks, plan, start=start, num_iters=num_iters, on_iteration=on_iteration)
@@ -225,16 +209,16 @@ class PodcastRun:
         """The same model from the same start, taught by clean demonstrations for as long as warm-up and PPO took."""
         policy, _ = self._begin()
         workshop = replace(self.workshop, policy=policy)
-        seconds = self.progress.seconds["warmup"] + self.progress.seconds["ppo"]
+        seconds = self.stages.progress.seconds["warmup"] + self.stages.progress.seconds["ppo"]
         deadline = time.monotonic() + seconds
-        num_steps = round(self.config.warmup.num_steps * seconds / self.progress.seconds["warmup"])
-        learner = self._sft_learner(policy, num_steps)
+        num_steps = round(self.config.warmup.num_steps * seconds / self.stages.progress.seconds["warmup"])
+        learner = supervised_learner(policy, self.config.model, sft_settings(self.config, num_steps))
         with self.console.stage("Control arm (SFT only)", total=num_steps, unit="steps") as bar:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
                 self.run.log("control", step, metrics)
                 bar.advance(1, loss=metrics["loss"])
-                self.stop.check()
+                self.stages.stop.check()
 
             workshop.supervise(learner, CLEAN, 0, num_steps, on_step, deadline)
         done = workshop.source().evaluate(self.world.tasks["test"])
@@ -243,7 +227,7 @@ class PodcastRun:
             "control.num_steps": learner.num_steps,
         }
 
-    def _validate(self, source: LocalSource, iteration: int) -> bool:
+    def _validate(self, source: Source, iteration: int) -> bool:
         """Log the held-out figures; True where the exact match is the best so far."""
         done = source.evaluate(self.world.tasks["validation"])
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
@@ -255,10 +239,7 @@ class PodcastRun:
         if needless:
             metrics["call_rate_needless"] = call_rate(needless)
         self.run.log("validation", iteration, metrics)
-        is_best = metrics["exact_match"] > self._best[0]
-        if is_best:
-            self._best = metrics["exact_match"], iteration
-        return is_best
+        return self.stages.note_validation(metrics["exact_match"], iteration)
 
     # -- the run folder ----------------------------------------------------------------------------------------
 
@@ -271,52 +252,20 @@ class PodcastRun:
         self.run.add_trajectories(rows)
 
     def _save(self, learner: Learner, stage: str, step: int, more: Mapping[str, Any] | None = None) -> None:
-        folder = self.run.checkpoints_path / stage
-        state = {
-            "stage": stage,
-            "step": step,
-            "num_metric_lines": self.run.num_metric_lines,
-            "num_trajectory_lines": self.run.num_trajectory_lines,
-            "best": self._best,
-            **(more or {}),
-        }
-        save_checkpoint(step_path(folder, step), learner, tokenizer=self.workshop.renderer.tokenizer, state=state)
-        best = step_path(folder, self._best[1]) if self.config.checkpoint.keep_best and self._best[1] else None
-        keep_last(folder, self.config.checkpoint.keep_last_n, best)
-
-    def _go_on(self, learner: Learner, stage: str) -> tuple[int, dict[str, Any]]:
-        """Take the learner to the stage's newest checkpoint, if there is one; the steps it had taken, and all of its state."""
-        self._best = (-1.0, 0)
-        newest = latest(self.run.checkpoints_path / stage) if self.resume else None
-        if newest is None:
-            return 0, {}
-        checkpoint = load_checkpoint(newest)
-        checkpoint.restore(learner)
-        self.run.keep_metric_lines(checkpoint.state["num_metric_lines"])
-        self.run.keep_trajectory_lines(checkpoint.state["num_trajectory_lines"])
-        self._best = tuple(checkpoint.state["best"])
-        return int(checkpoint.state["step"]), checkpoint.state
-
-    def _sft_learner(self, policy: Any, num_steps: int) -> Learner:
-        model = self.config.model
-        learned = add_adapters(policy, model.lora_rank, model.lora_alpha) if model.lora_rank else policy
-        return Learner(learned, None, None, sft_settings(self.config, num_steps))
+        self.stages.save(learner, self.workshop.renderer.tokenizer, stage, step, more)
 
     def _export(self, name: str, learner: Learner | None = None) -> None:
-        """The policy as a Hugging Face folder in the run folder; adapters that a stage learned become part of it."""
-        if learner is not None and has_adapters(learner.policy):
-            merge_adapters(learner.policy)
-        save_model(self.workshop.policy, self.workshop.renderer.tokenizer, self.path / name)
+        self.stages.export(name, self.workshop.policy, self.workshop.renderer.tokenizer, learner)
 
     def _report(self) -> dict[str, Any]:
-        self.progress.save()
-        seconds = {stage: spent for stage, spent in self.progress.seconds.items() if stage != "control"}
+        self.stages.progress.save()
+        seconds = {stage: spent for stage, spent in self.stages.progress.seconds.items() if stage != "control"}
         summary = {
-            **self.progress.figures,
-            "control.exact_match": self.progress.figures.get("control.exact_match"),
+            **self.stages.progress.figures,
+            "control.exact_match": self.stages.progress.figures.get("control.exact_match"),
             "seconds": sum(seconds.values()),
-            **{f"seconds.{stage}": spent for stage, spent in self.progress.seconds.items()},
-            "peak_rss_mib": self.progress.peak_rss_mib,
+            **{f"seconds.{stage}": spent for stage, spent in self.stages.progress.seconds.items()},
+            "peak_rss_mib": self.stages.progress.peak_rss_mib,
             "seed": self.config.training.seed,
         }
         self.run.write_summary(summary)

@@ -8,17 +8,14 @@ from typing import Any
 
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.thought import final_answer, matches
-from midthought.inference.policy_engine import policy_engine
-from midthought.inference.private_loop import PrivateLoop
-from midthought.inference.rollout import RolloutParts, RolloutSettings
-from midthought.inference.source import LocalSource
-from midthought.inference.stream import EpisodeStream
+from midthought.inference.source import Source
 from midthought.learning.learner import Learner
 from midthought.learning.sft import bfloat16_is_fast, run_sft
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.world import World
+from midthought.recipes.sources import recipe_source
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.schedule import Toolbox
@@ -47,42 +44,24 @@ class Workshop:
         truths = (trajectory.task.answer, *trajectory.task.aliases)
         return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
 
-    def source(self, policy_version: int = 0, *, trained: Any = None) -> LocalSource:
-        """The rollout loop over the present policy, in this process. The version counts the updates so far.
-
-        `trained`: what a learner trains, the policy or the policy with its adapters. Then the engine is the one of
-        `inference.backend`, and with `inference.partial_rollouts` episodes may outlive an iteration. Close the source after use.
-        """
-        inference, world = self.config.inference, self.world
+    def source(self, policy_version: int = 0, *, trained: Any = None) -> Source:
+        """The rollout loop over the present policy; the version counts the updates so far, the rest is `recipe_source`'s."""
         spoken = instruction(self.config)
-        longest = max(
-            len(self.renderer.prompt(task.messages(spoken))) for tasks in world.tasks.values() for task in tasks
-        )
-        engine = policy_engine(
+        return recipe_source(
             self.policy,
-            trained,
             self.renderer,
-            inference if trained is not None else inference.model_copy(update={"backend": "local"}),
-            model_path=self.config.model.local_path,
-            max_seq_len=longest + inference.max_tokens,
-        )
-        engine.policy_version = policy_version
-        environment = QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens))
-        parts = RolloutParts(
-            engine=engine,
-            renderer=self.renderer,
+            self.config.inference,
+            self.config.ray,
             notation=self.notation,
-            toolbox=Toolbox(world.registry, timeout_seconds=inference.tool_timeout_seconds),
+            toolbox=Toolbox(self.world.registry, timeout_seconds=self.config.inference.tool_timeout_seconds),
             messages=lambda task: task.messages(spoken),
-            environment=lambda task: environment,
-            settings=RolloutSettings.from_config(inference),
+            environment=QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens)),
+            tasks=(task for tasks in self.world.tasks.values() for task in tasks),
+            model_path=self.config.model.local_path,
+            seed=self.config.training.seed,
+            policy_version=policy_version,
+            trained=trained,
         )
-        seed = self.config.training.seed
-        if trained is None or not inference.partial_rollouts:
-            return LocalSource(parts, engine, seed=seed)
-        loop = PrivateLoop("midthought-rollout")
-        stream = EpisodeStream.from_config(parts, loop, inference, seed=seed)
-        return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)
 
     def supervise(
         self,

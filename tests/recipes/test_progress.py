@@ -6,7 +6,7 @@ import time
 import pytest
 
 from midthought.errors import CheckpointError
-from midthought.recipes.podcast.progress import FILE_NAME, RunProgress
+from midthought.recipes.progress import FILE_NAME, RunProgress
 from midthought.report.run_folder import RunFolder
 
 

@@ -1,0 +1,48 @@
+"""Feedback: a model learns when to ask what is wrong with its answer, to use what it is told, and to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from midthought.config import RecipeConfig
+from midthought.recipes.beginnings import begin
+
+SHIPPED = ("tiny", "seed", "cluster")
+
+
+def config_class() -> type[RecipeConfig]:
+    """The class of its settings."""
+    from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+
+    return FeedbackRecipeConfig
+
+
+def run(
+    path: Path,
+    console: Any,
+    *,
+    words: Sequence[str],
+    config: Path | None = None,
+    stage: str = "all",
+    from_path: Path | None = None,
+    resume: bool = False,
+) -> dict[str, Any]:
+    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny (the default), seed, cluster."""
+    from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+
+    chosen, begin_with = begin(
+        FeedbackRecipeConfig,
+        Path(__file__).parent,
+        SHIPPED,
+        path,
+        words=words,
+        config=config,
+        stage=stage,
+        from_path=from_path,
+        resume=resume,
+    )
+    from midthought.recipes.feedback.train import FeedbackRun  # loads torch; wrong settings are told before
+
+    return FeedbackRun(chosen, path, console, stage, begin_with, resume).train()  # type: ignore[arg-type]

@@ -1,0 +1,33 @@
+"""The small policy that the recipe makes where no model is given: digits are single tokens, chat turns know the role `tool`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midthought.config import ModelConfig
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.recipes.feedback.demonstrations import corpus
+
+MAX_LENGTH = 1024
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_small_policy(model: ModelConfig, seed: int) -> tuple[Any, Any]:
+    """Policy and tokenizer, made from nothing; the same settings give the same ones."""
+    tokenizer = make_tokenizer(corpus(), model.vocab_size)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    policy = make_policy(
+        tokenizer,
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        max_length=MAX_LENGTH,
+        seed=seed,
+    )
+    return policy, tokenizer

@@ -1,0 +1,168 @@
+"""The reward: right or wrong, a cost for asking, a bonus for feedback that mended an answer, a penalty for ignoring it.
+
+Computed from the record of the episode and the ground truth. `broken_order` says where weights would pay for something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from midthought.config import Section
+from midthought.recipes.feedback.rounds import Round
+from midthought.types import Reward, Trajectory
+
+
+class FeedbackRewardConfig(Section):
+    """Weights of the reward's parts. The order that they must keep stands in docs/feedback.md and is checked."""
+
+    preset: Literal["ordered", "original"] = "ordered"
+    """`original`: the published recipe's fixed numbers, for comparison; the other keys then say nothing. It pays 0.1 for every
+    call before a right answer, so erring first, or asking about a right answer, earns more than being right at once."""
+    correct: float = Field(1.0, gt=0)
+    """Paid where the last answer is right, taken where it is wrong."""
+    ask_cost: float = Field(0.2, ge=0)
+    """Taken for every call of the tool, whatever became of it."""
+    mended_bonus: float = Field(0.16, ge=0)
+    """Paid for every feedback on the way from a wrong first answer to a right last one."""
+    tried_bonus: float = Field(0.25, ge=0)
+    """Paid for every feedback after which the policy gave another answer, where the last answer is wrong all the same."""
+    ignored_penalty: float = Field(0.3, ge=0)
+    """Taken for every time that the policy repeats an answer which it was told is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the reward looks at."""
+
+    is_right: bool
+    """The last answer."""
+    was_right: bool
+    """The first one."""
+    num_asks: int
+    num_used: int
+    """Feedbacks of a wrong answer after which another answer came."""
+    num_ignored: int
+    """Feedbacks of a wrong answer after which came one that was known to be wrong."""
+
+    @classmethod
+    def of(cls, rounds: Sequence[Round]) -> Outcome:
+        """What became of an episode; one without any answer is wrong."""
+        known_wrong: set[str] = set()
+        num_used = num_ignored = 0
+        for before, after in itertools.pairwise(rounds):
+            known_wrong |= before.told_wrong
+            if before.told_wrong:
+                num_ignored += after.key in known_wrong
+                num_used += after.key not in known_wrong
+        return cls(
+            is_right=bool(rounds) and rounds[-1].is_right,
+            was_right=bool(rounds) and rounds[0].is_right,
+            num_asks=sum(each.num_asks for each in rounds),
+            num_used=num_used,
+            num_ignored=num_ignored,
+        )
+
+
+def parts_of(outcome: Outcome, weights: FeedbackRewardConfig) -> dict[str, float]:
+    """The reward's parts, each with its weight."""
+    if weights.preset == "original":
+        return _original_parts(outcome)
+    was_mended = outcome.is_right and not outcome.was_right
+    return {
+        "correct": weights.correct if outcome.is_right else -weights.correct,
+        "asks": -weights.ask_cost * outcome.num_asks,
+        "mended": weights.mended_bonus * outcome.num_used if was_mended else 0.0,
+        "tried": 0.0 if outcome.is_right else weights.tried_bonus * outcome.num_used,
+        "ignored": -weights.ignored_penalty * outcome.num_ignored,
+    }
+
+
+def _original_parts(outcome: Outcome) -> dict[str, float]:
+    """Right: 1 + min(0.1 n, 0.3). Wrong: -1 without a call, else max(-1 + 0.15 n, -0.6). n: calls."""
+    if outcome.is_right:
+        return {"correct": 1.0, "asks": min(0.1 * outcome.num_asks, 0.3)}
+    raised = max(-1.0 + 0.15 * outcome.num_asks, -0.6) if outcome.num_asks else -1.0
+    return {"correct": -1.0, "asks": min(raised, 1.5) + 1.0}
+
+
+# -- the order -----------------------------------------------------------------------------------------------------
+
+
+def _right_at_once(max_asks: int) -> Iterator[Outcome]:
+    yield Outcome(True, True, 0, 0, 0)
+
+
+def _mended(max_asks: int) -> Iterator[Outcome]:
+    return (Outcome(True, False, asks, asks, 0) for asks in range(1, max_asks + 1))
+
+
+def _right_but_asked(max_asks: int) -> Iterator[Outcome]:
+    return (Outcome(True, True, asks, 0, 0) for asks in range(1, max_asks + 1))
+
+
+def _wrong_but_tried(max_asks: int) -> Iterator[Outcome]:
+    return (Outcome(False, False, asks, asks, 0) for asks in range(1, max_asks + 1))
+
+
+def _wrong_unasked(max_asks: int) -> Iterator[Outcome]:
+    yield Outcome(False, False, 0, 0, 0)
+
+
+def _wrong_and_ignoring(max_asks: int) -> Iterator[Outcome]:
+    for asks in range(1, max_asks + 1):
+        for ignored in range(1, asks + 1):
+            yield Outcome(False, False, asks, asks - ignored, ignored)
+
+
+ORDER: dict[str, Callable[[int], Iterator[Outcome]]] = {
+    "right at once and unasked": _right_at_once,
+    "right after feedback": _mended,
+    "right at once but asked": _right_but_asked,
+    "wrong after using feedback": _wrong_but_tried,
+    "wrong unasked": _wrong_unasked,
+    "wrong and ignoring feedback": _wrong_and_ignoring,
+}
+"""What an episode may come to, the best first, with every number of asks that it may have taken."""
+
+
+def broken_order(weights: FeedbackRewardConfig, max_asks: int) -> str | None:
+    """Which two of `ORDER` these weights do not keep apart, for up to `max_asks` calls; None where all are."""
+    scores = {
+        name: [math.fsum(parts_of(outcome, weights).values()) for outcome in outcomes(max_asks)]
+        for name, outcomes in ORDER.items()
+    }
+    for (better, high), (worse, low) in itertools.pairwise(scores.items()):
+        if min(high) <= max(low) + 1e-9:
+            return (
+                f"with these weights {better!r} earns {min(high):g} and {worse!r} {max(low):g} (up to {max_asks} calls); "
+                "the first must earn more. mended_bonus must lie below ask_cost and near it, tried_bonus above it, both by little"
+            )
+    return None
+
+
+# -- the episode ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackEnvironment:
+    """The rollout loop's `EpisodeEnvironment`: nobody replies but the tool. Judging may block, so it runs in a thread."""
+
+    rounds: Callable[[Trajectory], Sequence[Round]]
+    weights: FeedbackRewardConfig
+    follows_from_record: ClassVar[bool] = True
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        """Nothing: an answer without a call ends the episode."""
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        """The reward of an episode that has ended."""
+        rounds = await asyncio.to_thread(self.rounds, trajectory)
+        return Reward(parts=parts_of(Outcome.of(rounds), self.weights))

@@ -1,0 +1,102 @@
+"""One policy at work on the problems: its rollouts under a critic, its reward, its demonstrations. Knows no stage."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from midthought.feedback.answers import task_is_right
+from midthought.feedback.protocol import DEFINITION, SYSTEM_PROMPT
+from midthought.feedback.tool import FeedbackTool
+from midthought.inference.source import Source
+from midthought.recipes.feedback.converted import ConvertedDemonstrations
+from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
+from midthought.recipes.feedback.problems import Parts
+from midthought.recipes.feedback.reward import FeedbackEnvironment
+from midthought.recipes.feedback.rounds import Round, RoundReader
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.sources import recipe_source
+from midthought.text import Renderer
+from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Trajectory
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What every stage needs around a policy. The policy's weights change in place."""
+
+    config: FeedbackRecipeConfig
+    problems: Parts
+    policy: Any
+    renderer: Renderer
+
+    @functools.cached_property
+    def writing(self) -> Writing:
+        """How the policy's conversations begin and how its calls are written."""
+        notation = HermesNotation()
+        says = self.config.problems.system_prompt
+        is_told = bool(self.config.model.local_path) if says is None else says
+        system = (SYSTEM_PROMPT, notation.instructions([DEFINITION])) if is_told else ()
+        return Writing(self.renderer, notation, system)
+
+    @property
+    def pad_token_id(self) -> int:
+        tokenizer = self.renderer.tokenizer
+        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+    def rounds(self, trajectory: Trajectory) -> list[Round]:
+        """What was answered, asked and told in an episode."""
+        return RoundReader(self.writing.notation, task_is_right)(trajectory)
+
+    def is_right(self, trajectory: Trajectory) -> bool:
+        """Whether the last answer is right."""
+        rounds = self.rounds(trajectory)
+        return bool(rounds) and rounds[-1].is_right
+
+    def toolbox(self, critic: str | None = None) -> Toolbox:
+        """The tool with this critic instead of the settings' own."""
+        settings = self.config.feedback
+        if critic is not None:
+            settings = settings.model_copy(update={"critic": critic})
+        registry = ToolRegistry()
+        registry.register(FeedbackTool.from_settings(settings))
+        return Toolbox(registry, timeout_seconds=self.config.inference.tool_timeout_seconds)
+
+    def source(self, policy_version: int = 0, *, trained: Any = None) -> Source:
+        """The rollout loop over the present policy; the version counts the updates so far, the rest is `recipe_source`'s."""
+        system = self.writing.system
+        return recipe_source(
+            self.policy,
+            self.renderer,
+            self.config.inference,
+            self.config.ray,
+            notation=self.writing.notation,
+            toolbox=self.toolbox(),
+            messages=lambda task: task.messages(*system),
+            environment=FeedbackEnvironment(self.rounds, self.config.reward),
+            tasks=(task for tasks in self.problems.values() for task in tasks),
+            model_path=self.config.model.local_path,
+            seed=self.config.training.seed,
+            policy_version=policy_version,
+            trained=trained,
+        )
+
+    def demonstrations(self) -> Callable[[int], Sequence[Trajectory]]:
+        """Step -> the demonstrations of that step. Raises DataError, SettingsError."""
+        config, seed = self.config, self.config.training.seed
+        if config.sft.source is not None:
+            converted = ConvertedDemonstrations.read(config.sft.source, self.writing, config.sft.batch_tokens, seed)
+            return converted.batch
+        held_out = {task.prompt for part in ("validation", "test") for task in self.problems[part]}
+        demonstrator = Demonstrator(
+            self.writing,
+            config.sft,
+            hard_share=config.problems.hard_share,
+            held_out=held_out,
+            max_asks=min(config.inference.max_turns - 1, config.inference.max_tool_calls_per_cot),
+        )
+        return lambda step: demonstrator.batch(seed, step)

@@ -1,0 +1,136 @@
+"""The podcast recipe for verl: its tasks, its tool and its reward, as `midthought.cluster.verl` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.supply import Supply, ToolPlan, VerlJob
+from midthought.config import RewardConfig, merge_configs, parse_assignments, read_yaml
+from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.errors import SettingsError, near_names
+from midthought.memory.embedding import load_embedder
+from midthought.memory.store import MemoryStore
+from midthought.memory.tool import MemoryRetrievalTool
+from midthought.recipes.podcast.policy import instruction
+from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.world import prepare_world, read_world_transcripts
+from midthought.text import Renderer
+from midthought.tools.definition import Tool
+
+SEED: dict[str, Any] = {
+    "rollout": "sglang",
+    "tensor_parallel": 8,
+    "max_prompt_length": 256,
+    "rows_per_gpu": 1,
+    "overrides": {
+        "data.filter_overlong_prompts": False,
+        "algorithm.use_kl_in_reward": False,  # so its kl_coef of 0.01 did nothing
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "critic.model.use_remove_padding": False,
+        "actor_rollout_ref.actor.clip_ratio_c": 3.0,  # verl's own, which the seed leaves as it is
+        "actor_rollout_ref.actor.optim.total_training_steps": 5,
+        "actor_rollout_ref.actor.fsdp_config.fsdp_size": 8,
+        "actor_rollout_ref.rollout.top_p": 0.95,
+        "actor_rollout_ref.rollout.enforce_eager": True,
+        "actor_rollout_ref.rollout.max_num_batched_tokens": 512,
+        "actor_rollout_ref.rollout.max_num_seqs": 16,
+        "actor_rollout_ref.rollout.max_model_len": 8192,
+        "trainer.total_epochs": 1,
+        "trainer.save_freq": -1,
+        "trainer.test_freq": 5,
+        "trainer.val_before_train": False,
+        "trainer.resume_mode": "disable",
+        "trainer.logger": ["console"],
+        "trainer.project_name": "verl_simple_test",
+    },
+}
+"""The seed's own values where `seed.yaml` has no key for them. Three of them this verl no longer knows (a synchronous rollout,
+`reward_fn_key`, `reward_model`): it is asynchronous always, and the reward is a function of its own."""
+
+CLUSTER: dict[str, Any] = {
+    "rollout": "vllm",  # the engine that verl tests most; sglang does as well
+    "tensor_parallel": 1,  # 8 B in bf16 are 16 GB: eight engines of one GPU sample more than one engine of eight
+    "gpu_memory_utilization": 0.6,
+    "max_prompt_length": 1024,
+    "max_tokens_per_gpu": 16384,  # rows are packed, none is padded; five of the longest fit
+    "offload": True,  # actor and critic in fp32 with Adam are 2 x 128 GB: with it they leave room for sampling
+}
+"""Usable values for eight GPUs of 80 GB: together with `cluster.yaml`, which has room for the thought, its calls and results."""
+
+PROFILES: dict[str, Mapping[str, Any]] = {"seed": SEED, "cluster": CLUSTER}
+
+
+class PodcastVerlConfig(PodcastConfig):
+    """The recipe's settings with a section for verl."""
+
+    verl: VerlConfig = Field(default_factory=VerlConfig)
+
+
+def settings(words: Sequence[str], config: Path | None, from_path: Path | None = None) -> PodcastVerlConfig:
+    """The settings of a run by verl. `config` is a YAML file, or `seed` or `cluster` (the default); `words` win.
+
+    `from_path` is a model to begin with. Raises SettingsError.
+    """
+    profile = str(config or "cluster")
+    chosen = PodcastVerlConfig()
+    if config is not None and config.exists():
+        chosen = chosen.merged(read_yaml(config))
+    elif profile in PROFILES:
+        shipped = read_yaml(Path(__file__).parent / f"{profile}.yaml")
+        chosen = chosen.merged(merge_configs(shipped, {"verl": PROFILES[profile]}))
+    else:
+        raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, PROFILES)}")
+    if from_path is not None:
+        chosen = chosen.merged({"model": {"local_path": str(from_path)}})
+    return chosen.merged(parse_assignments(words))
+
+
+def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
+    """What the bundle in `folder` is written from. Reads transcripts and makes questions; writes nothing yet."""
+    memory = config.memory
+    world = prepare_world(config, read_world_transcripts(config), folder)
+    spoken = instruction(config)
+    tool = world.registry.get("memory_retrieval")
+    assert tool is not None
+    return VerlJob(
+        recipe="podcast",
+        config=config,
+        data_source="podcast_qa",
+        ability="qa",
+        tasks={"train": world.tasks["train"], "validation": world.tasks["validation"]},
+        messages=lambda task: task.messages(spoken),
+        tools=[
+            ToolPlan(
+                reference=f"{__name__}:memory_tool",
+                definition=tool.definition,
+                options={
+                    "path": str(Path(memory.path).resolve()) if memory.path else "{bundle}/memory",
+                    "table": memory.table,
+                    "embedding_model": memory.embedding_model,
+                    "k": memory.k,
+                    "search": memory.search,
+                },
+            )
+        ],
+        supply=f"{__name__}:supply",
+        supply_options=config.reward.model_dump(mode="json"),
+        extras=["memory"],
+        write_files=world.build,
+    )
+
+
+def memory_tool(path: str, table: str, embedding_model: str, k: int, search: Any) -> Tool:
+    """The recipe's tool over a memory that is built. Raises MemoryStoreError where it is not."""
+    return MemoryRetrievalTool(MemoryStore.open(path, table, load_embedder(embedding_model)), k=k, mode=search)
+
+
+def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:
+    """The recipe's reward: `options` are the settings' `reward` section."""
+    ends = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
+    environment = QuestionEnvironment(answer_reward(RewardConfig(**options), renderer.decode, ends))
+    return Supply(environment=lambda task: environment)

@@ -1,0 +1,67 @@
+"""The source of a recipe's episodes, as its settings say: which engine, in this process or on Ray's workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from midthought.config import InferenceConfig, RayConfig
+from midthought.inference.policy_engine import policy_engine
+from midthought.inference.private_loop import PrivateLoop
+from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
+from midthought.inference.source import Source
+from midthought.text import Renderer
+from midthought.tools.notations import Notation
+from midthought.tools.schedule import Toolbox
+from midthought.trainer.rollouts import choose_source, make_crew
+from midthought.types import Task
+
+
+def recipe_source(
+    policy: Any,
+    renderer: Renderer,
+    inference: InferenceConfig,
+    ray: RayConfig,
+    *,
+    notation: Notation,
+    toolbox: Toolbox,
+    messages: Callable[[Task], list[Mapping[str, str]]],
+    environment: EpisodeEnvironment,
+    tasks: Iterable[Task],
+    model_path: str,
+    seed: int,
+    policy_version: int = 0,
+    trained: Any = None,
+) -> Source:
+    """The rollout loop over the present policy. Close it after use.
+
+    Args:
+        tasks: all that may be asked; the longest prompt among them says how long sequences may get.
+        policy_version: how many updates the policy has seen.
+        trained: what a learner trains, the policy or the policy with its adapters. Then the engine is the one of
+            `inference.backend`, with `inference.partial_rollouts` episodes may outlive an iteration, and with `ray.use_ray`
+            they run on Ray's workers. None: all in this process.
+    """
+    longest = max(len(renderer.prompt(messages(task))) for task in tasks)
+    engine = policy_engine(
+        policy,
+        trained,
+        renderer,
+        inference if trained is not None else inference.model_copy(update={"backend": "local"}),
+        model_path=model_path,
+        max_seq_len=longest + inference.max_tokens,
+    )
+    engine.policy_version = policy_version
+    parts = RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=notation,
+        toolbox=toolbox,
+        messages=messages,
+        environment=lambda task: environment,
+        settings=RolloutSettings.from_config(inference),
+    )
+    has_stream = trained is not None and inference.partial_rollouts
+    loop = PrivateLoop("midthought-rollout") if has_stream else None
+    crew = make_crew(policy, renderer, inference, ray, max_seq_len=engine.max_seq_len) if trained is not None else None
+    return choose_source(parts, engine, inference, seed=seed, loop=loop, crew=crew)

@@ -1,0 +1,155 @@
+"""The whole job through the command line, very small: warm-up, RL, evaluation, report; stages one by one; resuming."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.errors import CheckpointError, SettingsError
+from midthought.recipes import find_recipe
+from midthought.recipes.feedback.problems import prepare_problems
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig, ProblemsSection
+
+SMALL = [
+    "model.hidden_size=64",
+    "model.num_layers=2",
+    "sft.num_steps=3",
+    "sft.batch_tokens=600",
+    "problems.num_train=12",
+    "problems.num_validation=2",
+    "problems.num_test=4",
+    "inference.max_tokens=60",
+    "training.num_train_iters=2",
+    "training.batch_size=4",
+    "training.group_size=2",
+    "training.mini_batch_size=4",
+    "training.validate_every=1",
+    "checkpoint.save_interval=1",
+]
+
+
+def train(*words: str):
+    return CliRunner().invoke(app, ["train", "feedback", *SMALL, *words], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("feedback") / "run"
+    result = train("--run", str(path))
+    assert result.exit_code == 0, result.output
+    return path, result.output
+
+
+def test_the_whole_job_leaves_both_policies_the_figures_and_the_report(whole_run):
+    path, output = whole_run
+    summary = json.loads((path / "summary.json").read_text())
+    for folder in ("warmup", "policy"):
+        assert (path / folder / "config.json").is_file()
+    assert (path / "report.html").is_file()
+    arms = {f"after.{arm}exact_match" for arm in ("", "none.", "wrong.")}
+    assert {"before.first_try", "after.first_try", "gain.over_retry_only", *arms} <= summary.keys()
+    assert summary["num_questions"] == 4
+    assert "right at the first try" in output
+
+
+def test_rewards_are_recorded_part_by_part(whole_run):
+    path, _ = whole_run
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    ppo = [line for line in lines if line["stage"] == "ppo"]
+    assert len(ppo) == 2
+    assert {f"reward/{part}" for part in ("correct", "asks", "mended", "tried", "ignored")} <= ppo[0].keys()
+
+
+def test_a_warm_up_of_its_own_is_gone_on_from_without_a_warning(whole_run, tmp_path):
+    path, _ = whole_run
+    result = train("--run", str(tmp_path / "rl"), "--stage", "rl", "--from", str(path))
+    assert result.exit_code == 0, result.output
+    assert "does not know that it can call it" not in " ".join(result.output.split())
+
+
+def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known(tmp_path):
+    result = train("--run", str(tmp_path / "rl"), "--stage", "rl", "training.num_train_iters=1")
+    assert result.exit_code == 0, result.output
+    assert "does not know that it can call it" in " ".join(result.output.split())
+
+
+def test_the_warm_up_alone_ends_with_its_policy(tmp_path):
+    result = train("--run", str(tmp_path / "sft"), "--stage", "sft")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "sft" / "warmup" / "config.json").is_file()
+    assert not (tmp_path / "sft" / "policy").exists()
+
+
+def test_a_finished_run_is_evaluated_to_the_same_figures(whole_run, tmp_path):
+    path, _ = whole_run
+    arguments = ["evaluate", str(path), "--recipe", "feedback", "--run", str(tmp_path / "evaluation")]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    before = json.loads((path / "summary.json").read_text())
+    again = json.loads((tmp_path / "evaluation" / "summary.json").read_text())
+    assert again["after.exact_match"] == before["after.exact_match"]
+    assert again["after.first_try"] == before["after.first_try"]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(whole_run, tmp_path):
+    path, _ = whole_run
+    other = tmp_path / "run"
+    assert train("--run", str(other), "--stage", "sft").exit_code == 0
+    progress = json.loads((other / "progress.json").read_text())
+    (other / "progress.json").write_text(json.dumps({**progress, "stage": "all"}))
+    result = train("--run", str(other), "--resume")
+    assert result.exit_code == 0, result.output
+    one, two = (json.loads((each / "progress.json").read_text()) for each in (path, other))
+    assert two["done"] == one["done"] == ["warmup", "before", "rl", "after"]
+
+
+def test_there_must_be_a_run_to_resume(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no run to go on with"):
+        train("--run", str(tmp_path), "--resume")
+
+
+# -- settings and problems --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["tiny", "seed", "cluster"])
+def test_the_settings_that_ship_are_valid(name):
+    from pathlib import Path
+
+    from midthought.config import read_yaml
+    from midthought.recipes import feedback
+
+    chosen = FeedbackRecipeConfig().merged(read_yaml(Path(feedback.__file__).parent / f"{name}.yaml"))
+    assert chosen.inference.max_turns == 3
+    assert chosen.inference.max_tool_calls_per_cot == 3
+
+
+def test_hints_are_refused_where_there_is_nothing_to_calculate():
+    with pytest.raises(SettingsError, match="holds no calculations"):
+        FeedbackRecipeConfig(problems={"dataset": "gsm8k"})
+
+
+def test_the_recipe_is_found_by_its_name():
+    assert find_recipe("feedback").config_class() is FeedbackRecipeConfig
+
+
+def test_no_problem_stands_in_two_parts():
+    parts = prepare_problems(ProblemsSection(num_train=40, num_validation=10, num_test=20), 0)
+    prompts = [task.prompt for tasks in parts.values() for task in tasks]
+    assert len(set(prompts)) == len(prompts) == 70
+
+
+def test_of_one_data_set_the_test_problems_are_kept_apart(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": f"#### {n + 1}"}) + "\n" for n in range(12)))
+    parts = prepare_problems(ProblemsSection(dataset="gsm8k", source=str(path), num_test=100), 0)
+    assert {name: len(tasks) for name, tasks in parts.items()} == {"test": 4, "validation": 2, "train": 6}
+    prompts = [task.prompt for tasks in parts.values() for task in tasks]
+    assert len(set(prompts)) == 12
+
+
+def test_too_few_problems_are_told(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"question": "1 + 1?", "answer": "#### 2"}) + "\n")
+    with pytest.raises(SettingsError, match="too few problems"):
+        prepare_problems(ProblemsSection(dataset="gsm8k", source=str(path)), 0)

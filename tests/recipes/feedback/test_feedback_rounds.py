@@ -1,0 +1,123 @@
+"""An episode read as rounds, and the figures that are made of them."""
+
+import math
+import random
+
+import pytest
+
+from midthought.recipes.feedback.arithmetic import make_problems
+from midthought.recipes.feedback.evaluation import feedback_figures, gains
+from midthought.recipes.feedback.reward import Outcome
+from midthought.recipes.feedback.rounds import Round
+from midthought.tools.notations.hermes import HermesNotation
+
+(TASK,) = make_problems(1, hard_share=0.0, draw=random.Random(0), name="one")
+WRONG = str(int(TASK.answer) + 1)
+
+
+def call(answer: str) -> str:
+    return HermesNotation().render_call("get_feedback", {"current_answer": answer})
+
+
+def rounds_of(play, reader, *turns, critic="hints"):
+    (episode,) = play(lambda task, turn, feedback: turns[turn], [TASK], critic=critic)
+    return reader(episode)
+
+
+def test_the_answer_is_what_the_turn_says_and_not_what_its_call_holds(play, reader):
+    first, last = rounds_of(play, reader, f"{WRONG}\n{call(TASK.answer)}", TASK.answer)
+    assert (first.answer, first.is_right, first.told_right, first.num_asks) == (WRONG, False, True, 1)
+    assert (last.answer, last.is_right, last.num_asks) == (TASK.answer, True, 0)
+
+
+def test_a_turn_that_only_calls_answers_what_it_asks_about(play, reader):
+    first, _ = rounds_of(play, reader, call(TASK.answer), TASK.answer)
+    assert first.answer == TASK.answer
+    assert first.is_right
+
+
+def test_results_go_to_the_calls_that_they_answer(play, reader):
+    first, second = rounds_of(play, reader, f"{WRONG}\n{call(WRONG)}\n{call('no call')[:-3]}", WRONG)
+    assert first.told_wrong == {WRONG}
+    assert not second.told_wrong
+    assert first.num_asks == 1
+
+
+def test_a_call_that_cannot_be_read_is_an_ask_and_tells_nothing(play, reader):
+    first, _ = rounds_of(play, reader, f"{WRONG}\n<tool_call>\nhello\n</tool_call>", TASK.answer)
+    assert first.answer == WRONG
+    assert first.num_asks == 1
+    assert not first.told_wrong
+    assert not first.told_right
+
+
+@pytest.mark.parametrize("again", [WRONG, f"I still say {WRONG}.", f"\\boxed{{{WRONG}}}"])
+def test_the_same_answer_in_other_words_ignores_the_feedback(play, reader, again):
+    outcome = Outcome.of(rounds_of(play, reader, f"{WRONG}\n{call(WRONG)}", again))
+    assert (outcome.num_used, outcome.num_ignored) == (0, 1)
+
+
+def test_going_back_to_an_answer_that_was_told_to_be_wrong_ignores_it(play, reader):
+    other = str(int(WRONG) + 1)
+    turns = (f"{WRONG}\n{call(WRONG)}", f"{other}\n{call(other)}", WRONG)
+    outcome = Outcome.of(rounds_of(play, reader, *turns))
+    assert (outcome.num_asks, outcome.num_used, outcome.num_ignored) == (2, 1, 1)
+
+
+def test_an_episode_without_a_turn_is_wrong():
+    assert Outcome.of([]) == Outcome(False, False, 0, 0, 0)
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+
+def answered(is_right: bool, asks: int = 0, *, told_right: bool = False, told_wrong: bool = False) -> Round:
+    return Round("a", "a", is_right, asks, told_right, frozenset({"a"}) if told_wrong else frozenset())
+
+
+EPISODES = [
+    [answered(True)],
+    [answered(False)],
+    [answered(False, 1, told_wrong=True), answered(True)],
+    [answered(False, 1, told_wrong=True), answered(False, 1, told_wrong=True), answered(False)],
+    [answered(True, 1, told_right=True), answered(True)],
+    [answered(True, 1, told_right=True), answered(True, 1, told_right=True), answered(True)],
+    [answered(True, 1), answered(False)],
+    [],
+]
+
+
+def test_the_figures_by_hand():
+    figures = feedback_figures(EPISODES, 3)
+    expected = {
+        "exact_match": 4 / 8,
+        "first_try": 4 / 8,
+        "feedback_used": 5 / 8,
+        "call_rate_needed": 2 / 4,
+        "call_rate_needless": 3 / 4,
+        "goes_on_after_right": 1 / 2,
+        "calls_after_right": 1 / 8,
+        "wrong_to_right": 1 / 8,
+        "right_to_wrong": 1 / 8,
+        "still_wrong": 1 / 8,
+        "wrong_unasked": 2 / 8,
+        "calls_per_question": 7 / 8,
+        "accuracy_at.1": 4 / 8,
+        "accuracy_at.2": 4 / 8,
+        "accuracy_at.3": 4 / 8,
+    }
+    assert {key: figures[key] for key in expected} == pytest.approx(expected)
+    assert figures["exact_match.low"] < 0.5 < figures["exact_match.high"]
+
+
+def test_a_share_of_no_case_is_no_number():
+    figures = feedback_figures([[answered(True)]], 3)
+    assert math.isnan(figures["call_rate_needed"])
+    assert math.isnan(figures["goes_on_after_right"])
+
+
+def test_gains_stand_where_both_sides_were_measured():
+    figures = {"before.first_try": 0.5, "after.exact_match": 0.9, "after.first_try": 0.5, "after.none.exact_match": 0.6}
+    assert gains(figures) == pytest.approx(
+        {"gain.over_first_try": 0.4, "gain.over_retry_only": 0.3, "gain.first_try_over_sft": 0.0}
+    )
