@@ -181,6 +181,32 @@ def test_a_wrong_choice_is_told_with_the_near_names():
         ConfigStore().merged({"model": {"dtype": "bfloat61"}})
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "key", ["training.learning_rate", "training.entropy_coef", "inference.temperature", "reward.correct"]
+)
+def test_settings_are_finite(key, value):
+    section, name = key.split(".")
+    with pytest.raises(SettingsError, match=rf"{name}={value}: .*finite"):
+        setattr(getattr(ConfigStore(), section), name, value)
+
+
+def test_gradients_may_stay_unclipped():
+    config = ConfigStore(training={"max_grad_norm": float("inf")})
+    assert ConfigStore().merged(parse_assignments(["training.max_grad_norm=.inf"])) == config
+
+
+def test_one_text_in_the_place_of_a_list_says_how_to_write_the_list():
+    with pytest.raises(SettingsError, match=r"base_url='http://h:1': should be a list; write \[http://h:1\]"):
+        ConfigStore().inference.base_url = "http://h:1"
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_generators_cannot_take_is_refused(seed):
+    with pytest.raises(SettingsError, match="seed="):
+        TrainingConfig(seed=seed)
+
+
 def test_a_section_given_a_value_says_how_to_set_its_keys():
     with pytest.raises(SettingsError, match=r"training=3: training is a section.*training\.seed="):
         ConfigStore().merged({"training": 3})
@@ -262,6 +288,27 @@ def test_merging_plain_mappings_goes_as_deep_as_they_do():
     }
 
 
+def test_merging_into_settings_gives_settings():
+    merged = merge_configs(ConfigStore(), {"training": {"seed": 7}})
+    assert merged == ConfigStore(training={"seed": 7})
+    with pytest.raises(SettingsError, match="unknown key 'sed' in training"):
+        merge_configs(ConfigStore(), {"training": {"sed": 7}})
+
+
+def test_what_is_merged_shares_nothing_with_what_it_came_from():
+    base, changes = {"a": {"b": [1]}}, {"c": {"d": [2]}}
+    merged = merge_configs(base, changes)
+    merged["a"]["b"].append(0)
+    merged["c"]["d"].append(0)
+    assert (base, changes) == ({"a": {"b": [1]}}, {"c": {"d": [2]}})
+
+
+@pytest.mark.parametrize(("base", "changes"), [(None, {}), ({}, None), (ConfigStore(), ConfigStore()), ({}, "a=1")])
+def test_merging_what_are_no_mappings_says_so(base, changes):
+    with pytest.raises(SettingsError, match=r"(base|changes)=.*give nested mappings, for example"):
+        merge_configs(base, changes)
+
+
 @given(
     st.fixed_dictionaries(
         {},
@@ -301,6 +348,19 @@ def test_settings_come_back_from_their_yaml_as_they_were(tmp_path_factory, chang
         ("a.b=x=y", "x=y"),
         ("a.b=/models/qwen", "/models/qwen"),
         ("a.b=[x", "[x"),
+        ("a.b=[1e-3, '1e-3']", [1e-3, "1e-3"]),
+        ("a.b=-1.5", -1.5),
+        ("a.b=-3", -3),
+        ("a.b='1e-3'", "1e-3"),
+        ('a.b="7"', "7"),
+        ("a.b=007", "007"),
+        ("a.b=1e", "1e"),
+        ("a.b=nano", "nano"),
+        ("a.b=12:30", "12:30"),
+        ("a.b=2024-01-01", "2024-01-01"),
+        ("a.b=on", "on"),
+        ("a.b=my #1 run", "my #1 run"),
+        ("a.b=#1", "#1"),
     ],
 )
 def test_a_word_is_read_as_its_value(word, value):
@@ -311,6 +371,12 @@ def test_a_word_is_read_as_its_value(word, value):
 def test_words_of_one_section_come_together_and_the_last_of_a_key_wins():
     words = ["training.seed=1", "training.gamma=0.9", "training.seed=2", "memory.k=3"]
     assert parse_assignments(words) == {"training": {"seed": 2, "gamma": 0.9}, "memory": {"k": 3}}
+
+
+@pytest.mark.parametrize("word", ["training.=3", ".seed=3", "training..seed=3"])
+def test_a_word_without_a_name_beside_its_dot_is_refused(word):
+    with pytest.raises(SettingsError, match="a name is missing before or after a dot"):
+        parse_assignments([word])
 
 
 @pytest.mark.parametrize("word", ["training.seed", "=3", "seed"])

@@ -17,6 +17,7 @@ class Section(BaseModel):
         validate_assignment=True,
         validate_default=True,
         use_attribute_docstrings=True,
+        allow_inf_nan=False,
         protected_namespaces=(),
     )
 
@@ -55,6 +56,8 @@ def _explain(section: type[Section], error: ValidationError) -> str:
         if problem["type"] == "literal_error":
             known = [part.strip(" '") for part in problem["ctx"]["expected"].replace(" or ", ", ").split(",")]
             message = near_names(str(problem["input"]), known)
+        elif problem["type"] == "list_type":
+            message = f"should be a list; write [{problem['input']}]"
         shown = f"{key}={problem['input']!r}: " if key else ""
         lines.append(f"{shown}{message}")
     return "; ".join(lines)

@@ -103,7 +103,7 @@ class EnvironmentConfig(Section):
 
     max_steps: int | None = Field(10, ge=1)
     """Steps after which an episode ends as `truncated`; null: no limit."""
-    step_timeout_seconds: float = Field(60.0, gt=0, allow_inf_nan=False)
+    step_timeout_seconds: float = Field(60.0, gt=0)
     """Deadline of one `reset`, one `step` and one call of `reward_fn`; a later one ends the episode as failed."""
     grid_size: int = Field(3, ge=2)
     """Rooms along each side of the square of `SimpleGameEnvironment`."""
@@ -129,7 +129,7 @@ class TrainingConfig(Section):
     policy_losses: ClassVar[set[str]] = {"ppo", "gspo", "cispo"}
     """The losses that there are. `@policy_loss` adds to it."""
 
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**63)
     """Seed of everything drawn at random: the split, the questions, the weights, the sampling."""
     num_train_iters: int | None = Field(None, ge=0)
     """Iterations: rollouts of `batch_size` episodes, then the update on them. None: as many as `num_epochs` makes."""
@@ -214,8 +214,8 @@ class TrainingConfig(Section):
     learner's: `truncated` cuts the weight at the maximum, `masked` drops what is outside the bounds."""
     rollout_correction_level: Literal["token", "sequence"] = "token"
     """A weight for every token, or one for the whole episode."""
-    rollout_correction_max: float = Field(2.0, gt=0)
-    """Largest weight."""
+    rollout_correction_max: float = Field(2.0, gt=0, allow_inf_nan=True)
+    """Largest weight; `.inf`: no bound."""
     rollout_correction_min: float = Field(0.0, ge=0)
     """Smallest weight that `masked` keeps."""
     overlong_buffer_tokens: int = Field(0, ge=0)
@@ -223,8 +223,8 @@ class TrainingConfig(Section):
     longer. 0: none."""
     overlong_penalty: float = Field(1.0, gt=0)
     """What an episode of `inference.max_tokens` tokens loses by it."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are clipped to this norm."""
+    max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
+    """Gradients are clipped to this norm; `.inf`: not at all."""
     validate_every: int = Field(10, ge=0)
     """Iterations between validations on held-out questions; 0: never."""
     num_validation_questions: int = Field(100, ge=1)

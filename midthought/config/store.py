@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeVar, overload
 
 import yaml
 from pydantic import Field, model_validator
@@ -19,6 +20,8 @@ from midthought.config.sections import (
     TrainingConfig,
 )
 from midthought.errors import SettingsError
+
+Store = TypeVar("Store", bound="RecipeConfig")
 
 
 class RecipeConfig(Section):
@@ -88,10 +91,36 @@ def create_default_config(**sections: Mapping[str, Any]) -> ConfigStore:
     return ConfigStore().merged(sections)
 
 
+@overload
+def merge_configs(base: Store, changes: Mapping[str, Any]) -> Store: ...
+
+
+@overload
 def merge_configs(
     base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Section] | None = None
-) -> dict[str, Any]:
-    """Deep merge of nested mappings: `changes` wins, key by key; with `known`, an unknown key is an error."""
+) -> dict[str, Any]: ...
+
+
+def merge_configs(base: Any, changes: Mapping[str, Any], known: type[Section] | None = None) -> Any:
+    """Deep merge: `changes` (nested mappings) wins, key by key; what was given is left alone and shared with nothing.
+
+    Settings give settings of the same kind, checked (`base.merged(changes)`); mappings give a mapping, where with `known` an
+    unknown key is an error. Raises SettingsError for that, and for anything else.
+
+    >>> merge_configs(ConfigStore(), {"training": {"seed": 1}}).training.seed
+    1
+    """
+    for name, value in (("base", base), ("changes", changes)):
+        if not isinstance(value, Mapping) and not (name == "base" and isinstance(value, RecipeConfig)):
+            raise SettingsError(
+                f"{name}={value!r:.80}: give nested mappings, for example {{'training': {{'seed': 1}}}}"
+            )
+    if isinstance(base, RecipeConfig):
+        return base.merged(changes)
+    return _merge(copy.deepcopy(dict(base)), copy.deepcopy(dict(changes)), known)
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Section] | None) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         if known is not None and key not in known.model_fields:
@@ -104,7 +133,7 @@ def merge_configs(
                 f"for example {key}.{next(iter(section.model_fields))}=…"
             )
         if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = merge_configs(merged[key], value, section)
+            merged[key] = _merge(merged[key], value, section)
         else:
             merged[key] = value
     return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, Any]:
-    """`section.key=value` words as nested mappings; values are read as YAML, so `1e-3`, `true`, `null`, `[a, b]` work;
-    nothing after the sign is the empty text."""
+    """`section.key=value` words as nested mappings; values are read as YAML 1.2, so `1e-3`, `true`, `null`, `[a, b]` work,
+    and what stands in quotes is text; nothing after the sign is the empty text."""
     changes: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise SettingsError(f"{word!r} is not a setting; write section.key=value, for example training.seed=1")
         *sections, last = key.split(".")
+        if not all((*sections, last)):
+            raise SettingsError(f"{word!r}: a name is missing before or after a dot; write section.key=value")
         inner = changes
         for name in sections:
             inner = inner.setdefault(name, {})
@@ -47,14 +50,29 @@ def parse_assignments(words: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
+class _ScalarLoader(yaml.SafeLoader):
+    """YAML 1.2's scalars: `1e-3` is a number; `on`, `12:30`, `2024-01-01` and `010` are text, as they are in quotes."""
+
+
+_ScalarLoader.yaml_implicit_resolvers = {}
+for _kind, _form, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan",
+        list("-+.0123456789"),
+    ),
+):
+    _ScalarLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_form})\Z"), _first)
+
+
 def _read_value(text: str) -> Any:
+    start = text.lstrip()[:1]
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = text if start in ("", "#") else _ScalarLoader(text).get_single_data()
+    except (yaml.YAMLError, ValueError):
         return text
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value if text.strip() else ""
+    is_plain = isinstance(value, str) and start not in ("'", '"')
+    return text.strip() if is_plain else value  # ` #`, `&` and `|` mean nothing here
