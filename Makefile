@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 RUN    ?= runs/demo
 SEED   ?= 0
 DATA   ?=
+RECIPE ?=
 BENCH  ?=
 
 .PHONY: demo test test-all lint measure bench clean
@@ -27,9 +28,10 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# make measure SEED=0 [DATA=folder of transcripts]: the main job with its control arm; an interrupted one goes on
+# make measure SEED=0 [RECIPE=feedback] [DATA=folder of transcripts]: a recipe's whole job, the podcast's with its control
+# arm; an interrupted one goes on
 measure: $(VENV)/.ready
-	$(BIN)/python benchmarks/measure.py --seed $(SEED) $(if $(DATA),--data $(DATA))
+	$(BIN)/python benchmarks/measure.py --seed $(SEED) $(if $(RECIPE),--recipe $(RECIPE)) $(if $(DATA),--data $(DATA))
 
 # make bench [BENCH="rollout trl --quick"]: the engine against others, in runs/bench; all parts by default.
 # MIDTHOUGHT_VLLM_PYTHON=INTERPRETER of an environment that has vLLM adds the comparison with it.

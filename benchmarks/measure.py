@@ -1,4 +1,6 @@
-"""The main job with its control arm, for one seed and one set of transcripts; the figures of docs/benchmarks.md.
+"""A recipe's whole job for one seed: the podcast's with its control arm, on one set of transcripts, or the feedback recipe's.
+
+The figures of docs/benchmarks.md and docs/feedback.md.
 
 An interrupted measurement goes on where it stopped. `--table` prints the figures of all measured seeds.
 """
@@ -12,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROWS = (
+PODCAST_ROWS = (
     ("exact match after PPO, greedy", "after.exact_match"),
     ("before PPO, greedy", "before.exact_match"),
     ("after PPO, sampled at temperature 1", "after.sampled_exact_match"),
@@ -40,43 +42,72 @@ ROWS = (
     ("seconds", "seconds"),
     ("peak RSS, MiB", "peak_rss_mib"),
 )
+FEEDBACK_ROWS = (
+    ("final accuracy after RL", "after.exact_match"),
+    ("… over its first try", "gain.over_first_try"),
+    ("… over the same policy, retry only", "gain.over_retry_only"),
+    ("… over after SFT", "gain.over_sft"),
+    ("… over the same policy, wrong feedback", "gain.over_wrong"),
+    ("first try after RL", "after.first_try"),
+    ("… over after SFT", "gain.first_try_over_sft"),
+    ("first try after SFT, easy", "before.first_try_of.easy"),
+    ("first try after SFT, hard", "before.first_try_of.hard"),
+    ("first try after RL, easy", "after.first_try_of.easy"),
+    ("first try after RL, hard", "after.first_try_of.hard"),
+    ("asks when its first answer is wrong", "after.call_rate_needed"),
+    ("asks when it is right", "after.call_rate_needless"),
+    ("goes on after being told that it is right", "after.goes_on_after_right"),
+    ("asks when its first answer is wrong, after SFT", "before.call_rate_needed"),
+    ("asks when it is right, after SFT", "before.call_rate_needless"),
+    ("wrong → right", "after.wrong_to_right"),
+    ("right → wrong", "after.right_to_wrong"),
+    ("problems", "num_questions"),
+    ("seconds", "seconds"),
+    ("peak RSS, MiB", "peak_rss_mib"),
+)
+ROWS = {"podcast": PODCAST_ROWS, "feedback": FEEDBACK_ROWS}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", choices=ROWS, default="podcast")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=None, help="folder of transcripts; the sample episodes by default")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--table", action="store_true", help="print the table of what has been measured, run nothing")
     arguments = parser.parse_args()
-    name = arguments.data.resolve().name if arguments.data else "sample"
+    words = []
+    name = arguments.recipe
+    if name == "podcast":
+        words.append("evaluation.control_arm=true")
+        name = arguments.data.resolve().name if arguments.data else "sample"
+    if arguments.data:
+        words.append(f"memory.transcripts={arguments.data}")
     if not arguments.table:
-        measure(arguments.runs / f"measure-{name}-{arguments.seed}", arguments.seed, arguments.data)
-    print(table(arguments.runs, name))
+        measure(arguments.runs / f"measure-{name}-{arguments.seed}", arguments.recipe, arguments.seed, words)
+    print(table(arguments.runs, name, ROWS[arguments.recipe]))
 
 
-def measure(run: Path, seed: int, data: Path | None) -> None:
+def measure(run: Path, recipe: str, seed: int, words: list[str]) -> None:
     """Run the job unless its summary is there."""
     if (run / "summary.json").exists():
         return
-    command = [sys.executable, "-m", "midthought.cli", "train", "podcast", "--run", str(run)]
+    command = [sys.executable, "-m", "midthought.cli", "train", recipe, "--run", str(run)]
     if (run / "progress.json").exists():
         command.append("--resume")
     else:
-        command += [f"training.seed={seed}", "evaluation.control_arm=true"]
-        if data:
-            command.append(f"memory.transcripts={data}")
+        command += [f"training.seed={seed}", *words]
     subprocess.run(command, check=True)
 
 
-def table(runs: Path, name: str) -> str:
+def table(runs: Path, name: str, rows: tuple[tuple[str, str], ...]) -> str:
     """Markdown: each figure for each seed, and its mean."""
     summaries = [json.loads(path.read_text()) for path in sorted(runs.glob(f"measure-{name}-*/summary.json"))]
     if not summaries:
         return f"nothing has been measured on {name!r} yet"
     seeds = " | ".join(f"seed {summary['seed']}" for summary in summaries)
     lines = [f"| {name} | mean | {seeds} |", "| --- " * (len(summaries) + 2) + "|"]
-    for title, key in ROWS:
+    for title, key in rows:
         values = [summary.get(key) for summary in summaries]
         known = [value for value in values if value is not None]
         mean = statistics.fmean(known) if known else None

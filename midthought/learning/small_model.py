@@ -31,12 +31,19 @@ SHARPNESS = 1.7
 OG = 8.0
 
 
-def make_tokenizer(corpus: Iterable[str], vocab_size: int) -> Any:
-    """A byte-level BPE tokenizer with a chat template that opens the assistant's turn with a thought."""
+def make_tokenizer(corpus: Iterable[str], vocab_size: int, *, joins_words: bool = False) -> Any:
+    """A byte-level BPE tokenizer with a chat template that opens the assistant's turn with a thought.
+
+    Where it `joins_words`, phrases that come again and again become single tokens, and every digit stays one: short
+    sequences for calculations in a fixed wording.
+    """
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if joins_words:
+        apart, joined = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([apart, joined])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,

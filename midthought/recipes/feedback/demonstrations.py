@@ -151,17 +151,27 @@ def _another(columns: Columns, tried: Sequence[Sequence[bool]], draw: random.Ran
 
 
 def corpus() -> Iterator[str]:
-    """Texts from which the small model's tokenizer is made: all words of the episodes and no digit, so that digits stay apart."""
+    """Texts from which the small model's tokenizer is made: what stands around the digits of its episodes."""
     from midthought.feedback.protocol import RETRY_ONLY, RIGHT_ANSWER, wrong_answer_result
     from midthought.tools.notations.hermes import HermesNotation
 
-    call = HermesNotation().render_call(TOOL_NAME, {"current_answer": ""})
-    hints = [f"The digit at the {place} place is wrong; the digits to its right are right." for place in _PLACES]
-    hints += ["The digit at place 8 from the right is wrong.".replace("8 ", "")]
-    hints += [
-        "what is to its right is right. Go through that column and its carry again.",
-        "Go through the steps again.",
-    ]
-    results = [wrong_answer_result(f"{RETRY_ONLY} {hint}") for hint in hints]
-    for text in ("Calculate +.", "Calculate *.", f"\n{call}", RIGHT_ANSWER, *results):
+    call = HermesNotation().render_call(TOOL_NAME, {"current_answer": "1"})
+    begins = [f"The digit at the {place} place is wrong" for place in _PLACES]
+    begins += ["The digit at place 8 from the right is wrong"]
+    rights = ["", "; what is to its right is right", "; the 2 digits to its right are right"]
+    works = ["the steps", "that column and its carry"]
+    hints = [f"{begin}{right}. Go through {work} again." for begin in begins for right in rights for work in works]
+    results = [wrong_answer_result(f"{RETRY_ONLY} {hint}") for hint in hints] + [wrong_answer_result(RETRY_ONLY)] * len(
+        hints
+    )
+    for text in (
+        "Calculate 1 + 1.",
+        "Calculate 1 * 1.",
+        f"1\n{call}",
+        RIGHT_ANSWER,
+        "user\n",
+        "assistant\n",
+        "tool\n",
+        *results,
+    ):
         yield from itertools.repeat(text, 20)

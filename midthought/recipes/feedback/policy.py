@@ -20,7 +20,7 @@ CHAT_TEMPLATE = (
 
 def make_small_policy(model: ModelConfig, seed: int) -> tuple[Any, Any]:
     """Policy and tokenizer, made from nothing; the same settings give the same ones."""
-    tokenizer = make_tokenizer(corpus(), model.vocab_size)
+    tokenizer = make_tokenizer(corpus(), model.vocab_size, joins_words=True)
     tokenizer.chat_template = CHAT_TEMPLATE
     policy = make_policy(
         tokenizer,

@@ -46,7 +46,7 @@ class SftSection(Section):
 
     source: str | None = None
     """Parquet file of `midthought feedback convert`. None: demonstrations are written by rule, for `arithmetic` alone."""
-    num_steps: int = Field(600, ge=0)
+    num_steps: int = Field(400, ge=0)
     """Optimizer steps."""
     batch_tokens: int = Field(4096, ge=64)
     """Tokens of demonstrations per step."""

@@ -8,9 +8,10 @@ import pytest
 from midthought.errors import DataError
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.protocol import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
+from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.feedback.arithmetic import Columns
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
-from midthought.recipes.feedback.demonstrations import Demonstrator, mended
+from midthought.recipes.feedback.demonstrations import Demonstrator, corpus, mended
 from midthought.recipes.feedback.settings import SftSection
 from midthought.types import SpanKind, Task
 
@@ -127,3 +128,13 @@ def test_a_demonstration_of_an_episode_ends_in_an_answer(writing):
     trajectory = asyncio.run(demonstrator(writing).write(random.Random(0)))
     assert task_is_right(trajectory.task, trajectory.task.answer)
     assert trajectory.loss_mask[-1]
+
+
+def test_the_made_tokenizer_gives_every_digit_and_every_fixed_phrase_a_token_of_its_own():
+    tokenizer = make_tokenizer(corpus(), 768, joins_words=True)
+    call = '\n<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "'
+    result = wrong_answer_result("Your answer was incorrect. The digit at the hundreds place is wrong.")
+    for text, num_tokens in ((call, 1), ("24143499", 8), (RIGHT_ANSWER, 1), (f"1{call}23", 4)):
+        assert len(tokenizer.encode(text)) == num_tokens, text
+    for text in (f"Calculate 12 + 34.\n{call}46", result, "words that no episode has: 2/3 of é"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
