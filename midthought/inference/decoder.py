@@ -37,8 +37,8 @@ class _Layer(NamedTuple):
 class Decoder:
     """Logits of new tokens; their keys and values go into the cache.
 
-    A learner that changes weights in place is seen: weights are read where they are, at every call, or copied anew when
-    they have changed.
+    A learner that changes weights in place is seen whenever a batch is new: weights are read where they are, or copied
+    anew when they have changed.
     """
 
     def __init__(self, policy: Any) -> None:
@@ -83,7 +83,8 @@ class Decoder:
 
     def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
         """`[n, V]` logits after the `n` tokens that `columns` names (None: all), of `[T]` token ids at `[T]` positions."""
-        self._copies.renew()
+        if not batch.num_advances:
+            self._copies.renew()
         hidden = F.embedding(token_ids, self._embeddings.weight)
         cos, sin = self._turns_at(positions, hidden, batch.longest)
         num_turned = self._num_queries + self._num_keys

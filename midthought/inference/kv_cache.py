@@ -22,6 +22,8 @@ from midthought.inference.prefix_attention import Group, attend_in_groups
 ATTENTION_NAME = "midthought_slots"
 LINE_BYTES = 64
 """A processor's cache line: what begins with one is read faster."""
+NUM_MASKED_AHEAD = 64
+"""So many tokens a mask of singles has room for, once they advance."""
 
 
 class SlotCache:
@@ -124,7 +126,25 @@ class SlotBatch:
     """The length of the longest row of all, the new tokens included."""
     groups: Sequence[Group] = ()
     """Of singles that begin alike, where there are such and the batch is `ordered`."""
+    num_advances: int = 0
+    """How many passes the same rows have gone through before this one."""
     _masks: dict[tuple[int | None, int, int], torch.Tensor] = field(default_factory=dict)
+    _growing_mask: torch.Tensor | None = None
+    """`[rows, 1, 1, length or more]`: that of singles that see all before them."""
+
+    def advance(self) -> None:
+        """The same rows again, each with one token more. For batches of singles only."""
+        assert not self.several
+        self.positions += 1
+        self.length += 1
+        self.longest += 1
+        self.num_advances += 1
+        self._masks.clear()
+        if (mask := self._growing_mask) is not None:
+            if mask.shape[-1] < self.length:
+                self._growing_mask = None
+            else:
+                mask[self._rows, 0, 0, self.positions] = 0.0
 
     def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Put the new keys and values, `[kv_heads, T, head_dim]`, in place; give all of the layer's."""
@@ -154,11 +174,25 @@ class SlotBatch:
         minus infinity. None where every single sees everything."""
         if self.is_level and (window is None or self.length <= window):
             return None
+        if window is None:
+            if self._growing_mask is None:
+                num_ahead = NUM_MASKED_AHEAD if self.num_advances else 0
+                self._growing_mask = self._new_mask(self.length + num_ahead, None, dtype)
+            return self._growing_mask[..., : self.length]
         key = (window, -1, 0)
         if key not in self._masks:
-            seen = _seen(self.spread(self.positions)[:, None], self.length, window)[:, None, None]
-            self._masks[key] = _added(seen, dtype)
+            self._masks[key] = self._new_mask(self.length, window, dtype)
         return self._masks[key]
+
+    def _new_mask(self, length: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        return _added(_seen(self.spread(self.positions)[:, None], length, window)[:, None, None], dtype)
+
+    @property
+    def _rows(self) -> torch.Tensor:
+        """`[n]`: where the singles stand among the rows that are attended."""
+        if self.span is None or self.ordered:
+            return torch.arange(len(self.slots), device=self.slots.device)
+        return self.slots
 
     def mask_of(self, row: Several, window: int | None, dtype: torch.dtype) -> torch.Tensor:
         """`[Q, length]` of a row with several new tokens, to be added to the scores."""

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -33,6 +33,10 @@ class Row(NamedTuple):
     slot: int
 
 
+Steps = Callable[[Sequence[int]], torch.Tensor]
+"""Carries the same rows on: takes the next token of each, `n` of them, and gives the `[n, V]` logits after them."""
+
+
 class Runner(Protocol):
     """Gives the logits of each row's next token."""
 
@@ -47,6 +51,13 @@ class Runner(Protocol):
         Args:
             room_for: sequences of so many tokens are to come.
             groups: rows that begin alike, where all rows stand in the order of their slots; to be used or not.
+        """
+        ...
+
+    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        """For rows of which all but the last token is cached: what carries them on by a token a call, that last one first.
+
+        It holds as long as nobody else writes into their slots, moves them or changes the weights.
         """
         ...
 
@@ -108,37 +119,65 @@ class CachedRunner:
         singles = [row for row in rows if len(row.token_ids) - row.num_cached == 1]
         token_ids = [own_ids[-1] for own_ids, _, _ in singles]
         positions = [num_cached for _, num_cached, _ in singles]
-        slots = [slot for _, _, slot in singles]
-        length = max(positions, default=-1) + 1
-        is_level = len(set(positions)) == 1
         several, columns = _lay_behind(rows, token_ids, positions) if len(singles) < len(rows) else ([], [])
-        longest = max(length, *(row.length for row in several), 1)
-        self._reserve(max(row.slot for row in rows) + 1, max(room_for, longest))
         device = self.model.device
         flat_positions = _tensor(positions, device)
+        batch = self._batch(singles, flat_positions[: len(singles)], several, groups)
+        self._reserve(max(row.slot for row in rows) + 1, max(room_for, batch.longest))
+        last = _tensor(columns, device) if several else None
+        return self._compute(_tensor(token_ids, device), flat_positions, batch, last)
+
+    @torch.inference_mode()
+    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        device = self.model.device
+        batch = self._batch(rows, _tensor([row.num_cached for row in rows], device), [], groups)
+        num_slots = max(row.slot for row in rows) + 1
+        is_first = True
+
+        @torch.inference_mode()
+        def step(token_ids: Sequence[int]) -> torch.Tensor:
+            nonlocal is_first
+            if not is_first:
+                batch.advance()
+            is_first = False
+            self._reserve(num_slots, batch.longest)
+            return self._compute(_tensor(token_ids, device), batch.positions, batch, None)
+
+        return step
+
+    def _batch(
+        self, singles: Sequence[Row], positions: torch.Tensor, several: Sequence[Several], groups: Sequence[Group]
+    ) -> SlotBatch:
+        """`positions`: of the singles' new tokens."""
+        slots = [row.slot for row in singles]
+        numbers_cached = [row.num_cached for row in singles]
+        length = max(numbers_cached, default=-1) + 1
         in_place = bool(slots) and max(slots) < 2 * len(slots) + 8
         is_ordered = in_place and slots == list(range(len(slots)))
-        batch = SlotBatch(
+        return SlotBatch(
             cache=self.cache,
-            slots=_tensor(slots, device),
-            positions=flat_positions[: len(slots)],
+            slots=_tensor(slots, self.model.device),
+            positions=positions,
             length=length,
             span=max(slots) + 1 if in_place else None,
             ordered=is_ordered,
-            is_level=is_level,
+            is_level=len(set(numbers_cached)) == 1,
             several=several,
-            longest=longest,
+            longest=max(length, *(row.length for row in several), 1),
             groups=groups if is_ordered and not several else (),
         )
-        ids = _tensor(token_ids, device)
-        last = _tensor(columns, device) if several else None
+
+    def _compute(
+        self, ids: torch.Tensor, positions: torch.Tensor, batch: SlotBatch, columns: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`[n, V]` logits after the tokens at `columns`; None: after all."""
         if self._decoder is not None:
-            return self._decoder(ids, flat_positions, batch, last)
+            return self._decoder(ids, positions, batch, columns)
         output = self.model(
             input_ids=ids[None],
-            position_ids=flat_positions[None],
+            position_ids=positions[None],
             use_cache=False,
-            logits_to_keep=0 if last is None else last,
+            logits_to_keep=0 if columns is None else columns,
             slot_batch=batch,
         )
         return output.logits[0]
@@ -193,6 +232,16 @@ class RecomputingRunner:
         chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
         return torch.cat([self._forward_chunk(chunk) for chunk in chunks])
 
+    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        sequences = [list(row.token_ids[:-1]) for row in rows]
+
+        def step(token_ids: Sequence[int]) -> torch.Tensor:
+            for sequence, token_id in zip(sequences, token_ids, strict=True):
+                sequence.append(token_id)
+            return self.forward([Row(sequence, 0, row.slot) for sequence, row in zip(sequences, rows, strict=True)])
+
+        return step
+
     def _forward_chunk(self, rows: Sequence[Row]) -> torch.Tensor:
         """Padded on the right: causal models, recurrent ones too, never look there."""
         lengths = [len(row.token_ids) for row in rows]
@@ -221,7 +270,7 @@ class RecomputingRunner:
         """There is nothing to give back."""
 
 
-def _tensor(numbers: list[int], device: torch.device) -> torch.Tensor:
+def _tensor(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
     """`[n]`, int64. By way of numpy, which reads lists several times faster."""
     return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
 

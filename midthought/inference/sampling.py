@@ -108,7 +108,8 @@ def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.T
     num_tokens = probabilities.shape[1]
     if num_tokens <= MAX_SUMMED:
         sums = probabilities.cumsum(-1, dtype=torch.float64)
-        return _passed(sums, uniforms * sums[:, -1:])[0]
+        # No float64 below 1 times the total rounds to the total itself, so some sum is above the target.
+        return torch.searchsorted(sums, uniforms * sums[:, -1:], right=True).clamp_(max=num_tokens - 1)
     num_whole = num_tokens // BLOCK * BLOCK
     blocks = probabilities[:, :num_whole].unflatten(1, (-1, BLOCK)).sum(-1)
     blocks = torch.cat([blocks, probabilities[:, num_whole:].sum(-1, keepdim=True)], dim=1)

@@ -5,6 +5,7 @@ Where a model is large nothing is copied and every tensor is read where it is: c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -73,14 +74,29 @@ class HeadNorms:
         if self._weight is None or heads.dtype != torch.float32:
             parts = zip(self.modules, heads.split(self._numbers, dim=1), strict=True)
             return torch.cat([normed(norm, part) for norm, part in parts], dim=1)
-        return F.rms_norm(heads, heads.shape[-1:], None, self.modules[0].variance_epsilon) * self._weight
+        return rms_normed(heads, self._weight, self.modules[0].variance_epsilon)
 
 
 def normed(norm: Any, hidden: Tensor) -> Tensor:
     """An RMS norm, arXiv 1910.07467. In half precision modules differ in where they round, so they do it themselves."""
-    if hidden.dtype != torch.float32:
-        return norm(hidden)
-    return F.rms_norm(hidden, norm.weight.shape, norm.weight, norm.variance_epsilon)
+    return rms_normed(hidden, norm.weight, norm.variance_epsilon) if hidden.dtype == torch.float32 else norm(hidden)
+
+
+def rms_normed(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """`weight · hidden / √(mean(hidden²) + epsilon)` over the last dimension, in fp32.
+
+    On a CPU torch's own is put together from a dozen operations; these four take half of the time.
+    """
+    if hidden.device.type != "cpu":
+        return F.rms_norm(hidden, hidden.shape[-1:], None, epsilon) * weight
+    length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+    mean_of_squares = torch.addcmul(_constant(epsilon), length, length, value=1 / hidden.shape[-1])
+    return torch.mul(hidden, mean_of_squares.rsqrt_()).mul_(weight)
+
+
+@functools.cache
+def _constant(value: float) -> Tensor:
+    return torch.tensor(value)
 
 
 class WeightCopies:

@@ -283,7 +283,7 @@ def test_running_sequences_are_moved_together_when_others_have_ended(num_idle: i
         ids = prompt(5 + number % 3, seed=number)
         short = number < 24
         completion = await engine.sample(number, ids, Sampling(max_tokens=3 if short else 20, seed=number))
-        slots_at_end[number] = engine._slots.slot(number)
+        slots_at_end[number] = engine._room.slots.slot(number)
         if short and number >= num_idle:
             engine.close(number)
         expected = rescore(model, ids, completion.token_ids)
@@ -526,7 +526,7 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog: pytest
     engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
     completions = sample_all(engine, prompts, max_tokens=25)
     assert "room for 3 sequences of 54 tokens" in caplog.text
-    runner = engine._runner
+    runner = engine._room.runner
     assert runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
     for ids, completion in zip(prompts, completions, strict=True):
         assert len(completion.token_ids) == 25
@@ -556,7 +556,7 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCapt
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
     prompts = [prompt(10, seed=number) for number in range(6)]
-    runner, num_rows = engine._runner, []
+    runner, num_rows = engine._room.runner, []
     forward = runner.forward
 
     def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:

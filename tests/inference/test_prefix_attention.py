@@ -80,8 +80,9 @@ def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_le
 
     seen: list[int] = []
     engine = LocalEngine(model, eos_token_ids=[], max_seq_len=600)
-    forward = engine._runner.forward
-    engine._runner.forward = lambda rows, **more: (seen.append(len(more.get("groups", ()))), forward(rows, **more))[1]  # type: ignore
+    runner = engine._room.runner
+    steps = runner.steps
+    runner.steps = lambda rows, *, groups=(): (seen.append(len(groups)), steps(rows, groups=groups))[1]  # type: ignore
     shared = asyncio.run(sample(engine))
     assert max(seen) >= 2, "no pass treated samples of one prompt together"
     alone = asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600, share_prefixes=False)))
