@@ -63,7 +63,7 @@ def train(
     path = run or Path("runs") / f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
     if engine != "midthought":
         _require_verl_options(engine, stage, resume)
-        _train_with_verl(recipe, path, settings or [], config, from_, dry_run)
+        _train_with_verl(recipe, path, settings or [], config, stage, from_, dry_run)
         return
     if dry_run:
         raise SettingsError("--dry-run is of --engine verl; this library's own trainer has nothing to write beforehand")
@@ -78,29 +78,37 @@ def train(
 def _require_verl_options(engine: str, stage: str, resume: bool) -> None:
     if engine != "verl":
         raise SettingsError(f"unknown engine {engine!r}. {near_names(engine, ('midthought', 'verl'))}")
-    if stage not in ("all", "rl"):
-        raise SettingsError(
-            f"--stage {stage} with --engine verl: verl does the reinforcement learning; leave --stage out"
-        )
+    if stage not in ("sft", "rl", "all"):
+        raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, ('sft', 'rl', 'all'))}")
     if resume:
         raise SettingsError("--resume with --engine verl: run the bundle's train.sh again, it goes on by itself")
 
 
 def _train_with_verl(
-    recipe: str, path: Path, words: list[str], config: Path | None, from_path: Path | None, dry_run: bool
+    recipe: str, path: Path, words: list[str], config: Path | None, stage: str, from_path: Path | None, dry_run: bool
 ) -> None:
+    """The stage `sft` by verl's SFT trainer, any other as reinforcement learning: the bundle is one or the other."""
     from importlib import import_module
     from importlib.util import find_spec
 
     from midthought.cluster.verl.bundle import SCRIPT, write_bundle
     from midthought.cluster.verl.installed import launch, require_verl
+    from midthought.cluster.verl.sft_bundle import write_sft_bundle
 
     if find_spec(f"midthought.recipes.{recipe}.verl") is None:
         raise SettingsError(f"--engine verl: the recipe {recipe!r} has nothing for verl yet; leave --engine out")
     supplied = import_module(f"midthought.recipes.{recipe}.verl")
+    if stage == "sft" and not hasattr(supplied, "sft_job"):
+        raise SettingsError(
+            f"--stage sft with --engine verl: verl learns whole messages, and the demonstrations of {recipe!r} hold results "
+            "within an answer; leave --engine out for the warm-up"
+        )
     chosen = supplied.settings(words, config, from_path)
     python = None if dry_run else require_verl(chosen.verl.python)
-    files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
+    if stage == "sft":
+        files = write_sft_bundle(supplied.sft_job(chosen), chosen.verl, path)
+    else:
+        files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
     typer.echo(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
     if python is not None:
         raise typer.Exit(launch(path / SCRIPT, python))

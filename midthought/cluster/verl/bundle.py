@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,14 @@ __all__ = ["compute_score"]
 
 _SCRIPT_HEAD = """#!/usr/bin/env bash
 # Trains the recipe {recipe!r} with verl {verl}, {gpus} GPUs. Install once, on every node: pip install -r requirements.txt
-# On a Ray cluster that runs already, set RAY_ADDRESS; its nodes must see this folder under the same path.
+{where}
 # Further words go to verl, for example: ./{script} trainer.total_training_steps=2
 set -euo pipefail
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
 export {variable}="$PWD"
-exec "${{PYTHON:-python}}" -m verl.trainer.main_ppo \\
+exec "${{PYTHON:-python}}" -m {module} \\
 """
+_ON_RAY = "# On a Ray cluster that runs already, set RAY_ADDRESS; its nodes must see this folder under the same path."
 
 
 def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
@@ -62,51 +63,67 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         supply_options = json.loads(json.dumps(dict(job.supply_options)))
     except (TypeError, ValueError) as error:
         raise SettingsError(f"supply_options of {job.recipe!r} are not JSON values: {error}") from None
-    options = LoopOptions.from_config(job.config.inference, verl, supply=job.supply, supply_options=supply_options)
+    options = LoopOptions.from_config(
+        job.config.inference, verl, notation=job.notation, supply=job.supply, supply_options=supply_options
+    )
     files = {
         "config.yaml": job.config.to_yaml(),
         TOOLS: _tools_yaml(job, options.tool_timeout_seconds),
         AGENT_LOOP: _agent_loop_yaml(options),
         REWARD: _REWARD_FILE,
-        "requirements.txt": _requirements(job, verl),
-        SCRIPT: script(job, verl, overrides),
+        "requirements.txt": requirements(job.extras, verl.rollout),
+        SCRIPT: script(job.recipe, verl, "verl.trainer.main_ppo", _ON_RAY, _words(overrides)),
     }
-    rows = {
+    tables = {
         split: rows_of(tasks, job.messages, data_source=job.data_source, ability=job.ability, split=split)
         for split, tasks in (
             ("train", job.tasks["train"]),
             ("validation", job.tasks["validation"][: verl.num_validation_rows]),
         )
     }
-    if empty := [split for split, found in rows.items() if not found]:
-        raise DataError(f"{empty[0]}: there is no task to write; verl needs at least one")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError(f"{folder} is not empty; give a new folder with --run")
-    folder.mkdir(parents=True, exist_ok=True)
-    for split, found in rows.items():
-        write_parquet(found, folder / "data" / f"{split}.parquet")
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    (folder / SCRIPT).chmod(0o755)
+    lay_down(folder, tables, files)
     job.write_files(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def script(job: VerlJob, verl: VerlConfig, overrides: Mapping[str, Any]) -> str:
-    """The command line, one override a line."""
+def lay_down(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
+    """Write Parquet tables into `data/` and files of text beside it; `SCRIPT` may be executed.
+
+    Raises DataError for an empty table, SettingsError for a folder that holds something: then nothing is written.
+    """
+    if empty := [name for name, rows in tables.items() if not rows]:
+        raise DataError(f"{empty[0]}: there is no task to write; verl needs at least one")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError(f"{folder} is not empty; give a new folder with --run")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        write_parquet(rows, folder / "data" / f"{name}.parquet")
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / SCRIPT).chmod(0o755)
+
+
+def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequence[str]) -> str:
+    """The command line, one override a line. `module` is what Python runs; `where` is a comment on several nodes."""
     head = _SCRIPT_HEAD.format(
-        recipe=job.recipe,
+        recipe=recipe,
         verl=VERL_VERSION,
         gpus=f"{verl.num_nodes} x {verl.gpus_per_node}",
+        where=where,
         script=SCRIPT,
         variable=BUNDLE_VARIABLE,
+        module=module,
     )
-    words = [_shell_word(key, value) for key, value in overrides.items()]
-    words.append(_shell_word(f"+ray_kwargs.ray_init.runtime_env.env_vars.{BUNDLE_VARIABLE}", InBundle("")))
     return head + "".join(f"    {word} \\\n" for word in words) + '    "$@"\n'
 
 
-def _shell_word(key: str, value: Any) -> str:
+def _words(overrides: Mapping[str, Any]) -> list[str]:
+    words = [shell_word(key, value) for key, value in overrides.items()]
+    return [*words, shell_word(f"+ray_kwargs.ray_init.runtime_env.env_vars.{BUNDLE_VARIABLE}", InBundle(""))]
+
+
+def shell_word(key: str, value: Any) -> str:
+    """An override as the script has it."""
     if not isinstance(value, InBundle):
         return shlex.quote(hydra_word(key, value))
     inside = f"/{value}" if value else ""
@@ -146,9 +163,10 @@ def _agent_loop_yaml(options: LoopOptions) -> str:
     return _yaml([loop])
 
 
-def _requirements(job: VerlJob, verl: VerlConfig) -> str:
-    ours = f"[{','.join(job.extras)}]" if job.extras else ""
-    return f"verl[{verl.rollout},fsdp]=={VERL_VERSION}\nmidthought{ours}=={version('midthought')}\n"
+def requirements(extras: Sequence[str], *theirs: str) -> str:
+    """What a node installs: verl with extras of its own (`theirs`) and this package with its."""
+    ours = f"[{','.join(extras)}]" if extras else ""
+    return f"verl[{','.join((*theirs, 'fsdp'))}]=={VERL_VERSION}\nmidthought{ours}=={version('midthought')}\n"
 
 
 def _yaml(value: Any) -> str:

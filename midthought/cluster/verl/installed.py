@@ -34,8 +34,8 @@ def require_verl(python: str | None = None) -> str:
     return python
 
 
-def compose(words: Sequence[str]) -> Any:
-    """verl's whole configuration (`ppo_trainer`, a DictConfig) with these overrides.
+def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
+    """The whole configuration of one of verl's trainers (a DictConfig) with these overrides.
 
     Raises SettingsError for a key that verl does not have or a value that it cannot read.
     """
@@ -45,7 +45,7 @@ def compose(words: Sequence[str]) -> Any:
 
     try:
         with initialize_config_module("verl.trainer.config", version_base=None):
-            return compose_config("ppo_trainer", overrides=list(words))
+            return compose_config(name, overrides=list(words))
     except HydraException as error:
         raise SettingsError(f"verl does not take the settings: {' '.join(str(error).split())}") from None
 

@@ -203,8 +203,12 @@ def overrides_of(facts: Facts) -> dict[str, Any]:
     SettingsError where verl has no word for what the settings ask, or a number does not divide.
     """
     require_possible(facts)
-    values = {row.key: row.value(facts) for row in TABLE if row.applies(facts)}
-    for key, value in _flat(facts.verl.overrides):
+    return replaced({row.key: row.value(facts) for row in TABLE if row.applies(facts)}, facts.verl.overrides)
+
+
+def replaced(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with a user's keys last, in place of ours."""
+    for key, value in _flat(overrides):
         values.pop(key.lstrip("+"), None)
         values[key] = value
     return values

@@ -15,6 +15,17 @@ PLAIN_AGENT_NAME = "midthought_plain"
 the file, and would put the plain one in place of the one with options."""
 
 
+class VerlSftConfig(Section):
+    """What verl's SFT trainer has to know besides."""
+
+    batch_size: int = Field(32, ge=1)
+    """Conversations per optimizer step; a multiple of the GPUs."""
+    max_length: int = Field(16384, ge=1)
+    """Most tokens of a conversation; a longer one ends verl's run."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the SFT trainer's own configuration, such as `{"trainer.total_epochs": 6}`; they win over everything else."""
+
+
 class VerlConfig(Section):
     """What verl has to know besides the recipe: machines, memory, and settings of its own."""
 
@@ -52,6 +63,8 @@ class VerlConfig(Section):
     """Interpreter of an environment that has verl, to launch with; null: this one."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Keys of verl's own configuration, such as `{"trainer.save_freq": 50}`; they win over everything else."""
+    sft: VerlSftConfig = Field(default_factory=VerlSftConfig)
+    """What only the warm-up by verl's SFT trainer reads (`--stage sft`)."""
 
 
 class LoopOptions(Section):

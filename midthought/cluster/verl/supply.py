@@ -68,6 +68,8 @@ class VerlJob:
     messages: Callable[[Task], Sequence[Mapping[str, str]]]
     """The conversation that a task begins with."""
     tools: Sequence[ToolPlan]
+    notation: str = "in_thought"
+    """How calls are written, by name."""
     supply: str
     """`module:name` of the function that makes the workers' `Supply`."""
     supply_options: Mapping[str, Any]
@@ -75,3 +77,18 @@ class VerlJob:
     """Install extras of this package that the workers need."""
     write_files: Callable[[Path], object] = field(default=lambda folder: None)
     """Write what the tools need into the bundle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlSftJob:
+    """Everything that a bundle for verl's SFT trainer is written from."""
+
+    recipe: str
+    config: RecipeConfig
+    conversations: Sequence[Sequence[Mapping[str, str]]]
+    """Demonstrations as messages (`role`, `content`), calls written out in the content; what the assistant says is learned."""
+    num_steps: int
+    """Optimizer steps."""
+    learning_rate: float
+    """Peak (AdamW); it rises over `warmup_steps` and falls along a cosine."""
+    warmup_steps: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
@@ -25,7 +26,8 @@ class VerlTool(BaseTool):
     """One of our tools, with its checks and its deadline, for any agent loop of verl.
 
     `config`: `tool` (`module:name` of a tool, its class, or a function that makes it), `options` for making it, and
-    `timeout_seconds`. Without a schema, verl is told the tool's own.
+    `timeout_seconds`. Without a schema, verl is told the tool's own. A tool that must know whose call it is (`for_task`) is
+    told by the row: `extra_info.tools_kwargs.NAME.create_kwargs.task`, a task as JSON. Our own loop tells it in any case.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: Any = None) -> None:
@@ -39,13 +41,28 @@ class VerlTool(BaseTool):
         self._toolbox = Toolbox(
             ToolRegistry([self.tool]), timeout_seconds=float(config.get("timeout_seconds", DEADLINE_SECONDS))
         )
+        self._tasks: dict[str, Task] = {}
+
+    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
+        """An instance for the calls of one row's episode."""
+        instance_id = instance_id or uuid4().hex
+        written = (kwargs.get("create_kwargs") or {}).get("task")
+        task = (
+            Task(task_id=instance_id, prompt="", answer="") if written is None else Task.from_dict(json.loads(written))
+        )
+        self._tasks[instance_id] = task
+        return instance_id, ToolResponse()
+
+    async def release(self, instance_id: str, **kwargs: Any) -> None:
+        """Forget whose it was."""
+        self._tasks.pop(instance_id, None)
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Run one call; whatever goes wrong is said in the response, as our loop says it. The reward is 0."""
         action = ParsedAction(tool_name=self.name, parameters=parameters, raw_text="", success=True)
-        [event] = await self._toolbox.run([action], Task(task_id=str(instance_id), prompt="", answer=""))
+        [event] = await self._toolbox.run([action], self._tasks[instance_id])
         metrics = {"outcome": str(event.outcome), "seconds": event.seconds}
         return ToolResponse(text=event.call.result), 0.0, metrics
 

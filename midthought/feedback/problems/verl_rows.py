@@ -9,7 +9,7 @@ from typing import Any
 
 from midthought.feedback.parquet import pyarrow, write_parquet
 from midthought.feedback.problems.fields import DATASET_LABEL
-from midthought.feedback.protocol import SYSTEM_PROMPT
+from midthought.feedback.protocol import SYSTEM_PROMPT, TOOL_NAME
 from midthought.types import Task
 
 
@@ -18,18 +18,21 @@ def write_verl_rows(
 ) -> int:
     """Write tasks to a Parquet file that verl's RLHF data set loads as it is; how many they were.
 
-    `extra_info` holds `split`, `index` and the whole `task` as JSON, which our reward and tool read. An empty `system`
-    leaves the system message out. Raises DataError where there is no task, MissingExtraError without pyarrow.
+    `extra_info` holds `split`, `index` and the whole `task` as JSON, which our reward and tool read; in `tools_kwargs` verl's
+    own agent loop finds it, too, for our tool there. An empty `system` leaves the system message out. Raises DataError where
+    there is no task, MissingExtraError without pyarrow.
     """
     pa = pyarrow()
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    told = pa.struct([(TOOL_NAME, pa.struct([("create_kwargs", pa.struct([("task", pa.string())]))]))])
+    extra_info = [("split", pa.string()), ("index", pa.int64()), ("task", pa.string()), ("tools_kwargs", told)]
     schema = pa.schema(
         [
             ("data_source", pa.string()),
             ("prompt", pa.list_(message)),
             ("ability", pa.string()),
             ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            ("extra_info", pa.struct([("split", pa.string()), ("index", pa.int64()), ("task", pa.string())])),
+            ("extra_info", pa.struct(extra_info)),
         ]
     )
     return write_parquet(Path(path), schema, _rows(tasks, split, system))
@@ -37,11 +40,16 @@ def write_verl_rows(
 
 def _rows(tasks: Iterable[Task], split: str, system: str) -> Iterator[dict[str, Any]]:
     for index, task in enumerate(tasks):
-        dataset = str(task.labels.get(DATASET_LABEL, "unknown"))
+        dataset, written = str(task.labels.get(DATASET_LABEL, "unknown")), json.dumps(task.to_dict())
         yield {
             "data_source": dataset,
             "prompt": [dict(each) for each in task.messages(*filter(None, [system]))],
             "ability": dataset.upper(),
             "reward_model": {"style": "rule", "ground_truth": task.answer},
-            "extra_info": {"split": split, "index": index, "task": json.dumps(task.to_dict())},
+            "extra_info": {
+                "split": split,
+                "index": index,
+                "task": written,
+                "tools_kwargs": {TOOL_NAME: {"create_kwargs": {"task": written}}},
+            },
         }

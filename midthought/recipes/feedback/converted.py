@@ -1,19 +1,25 @@
-"""Demonstrations from conversations that `midthought feedback convert` wrote. Knows no problem and no critic."""
+"""Demonstrations from conversations that `midthought feedback convert` wrote, as our own learner and as verl's take them.
+
+Knows no problem and no critic.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
-from midthought.feedback.protocol import RIGHT_ANSWER
+from midthought.feedback.protocol import RIGHT_ANSWER, TOOL_NAME
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.tools.definition import ToolOutput
+from midthought.tools.notations import Notation
 from midthought.types import Task, Trajectory
+
+Taken = TypeVar("Taken")
 
 
 @dataclass(frozen=True)
@@ -27,18 +33,7 @@ class ConvertedDemonstrations:
     @classmethod
     def read(cls, path: str | Path, writing: Writing, batch_tokens: int, seed: int) -> Self:
         """All conversations of a Parquet file. Raises DataError, naming the row, where one cannot be used."""
-        trajectories = []
-        for row in rows_of(Path(path)):
-            if row.problem is not None:
-                raise DataError(f"{row.where}: {row.problem}")
-            try:
-                trajectories.append(_played(row.value["messages"], writing, f"row-{row.number}"))
-            except (KeyError, IndexError, TypeError, ValueError) as error:
-                raise DataError(
-                    f"{row.where}: no conversation as `midthought feedback convert` writes them ({type(error).__name__}: {error})"
-                ) from None
-        if not trajectories:
-            raise DataError(f"{path} holds no conversation; write it with `midthought feedback convert`")
+        trajectories = _read(path, lambda said, number: _played(said, writing, f"row-{number}"))
         return cls(trajectories, batch_tokens, seed)
 
     def batch(self, step: int) -> list[Trajectory]:
@@ -58,17 +53,67 @@ class ConvertedDemonstrations:
             yield from draw.sample(self.trajectories, len(self.trajectories))
 
 
-def _played(messages: Sequence[Mapping[str, Any]], writing: Writing, task_id: str) -> Trajectory:
-    """The conversation from its first user message on; what is said before it is the recipe's own."""
-    said = [message for message in messages if message["role"] != "system"]
-    trajectory = writing.begin(Task(task_id=task_id, prompt=said[0]["content"], answer=""))
-    for place, message in enumerate(said[1:], start=1):
+def read_messages(path: str | Path, notation: Notation, system: Sequence[str]) -> list[list[Mapping[str, str]]]:
+    """All conversations of a Parquet file as plain messages, in the words of the episodes: their system message, the calls
+    written out in the answers. Raises DataError as `ConvertedDemonstrations.read` does."""
+    return _read(path, lambda said, _: _written(said, notation, system))
+
+
+class _Turn(NamedTuple):
+    """One answer of the policy, and, where it asked about it, how and what it was told."""
+
+    answer: str
+    arguments: Mapping[str, str] | None = None
+    result: str = ""
+
+
+def _read(path: str | Path, take: Callable[[Sequence[Mapping[str, Any]], int], Taken]) -> list[Taken]:
+    """`take` of every row's messages from the first of the user on (what is said before it is the recipe's own), and of the
+    row's number."""
+    taken = []
+    for row in rows_of(Path(path)):
+        if row.problem is not None:
+            raise DataError(f"{row.where}: {row.problem}")
+        try:
+            said = [message for message in row.value["messages"] if message["role"] != "system"]
+            taken.append(take(said, row.number))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{row.where}: no conversation as `midthought feedback convert` writes them ({type(error).__name__}: {error})"
+            ) from None
+    if not taken:
+        raise DataError(f"{path} holds no conversation; write it with `midthought feedback convert`")
+    return taken
+
+
+def _turns(said: Sequence[Mapping[str, Any]]) -> Iterator[_Turn]:
+    for place, message in enumerate(said):
         calls = message.get("tool_calls") if message["role"] == "assistant" else None
         if calls is not None and len(calls):
             arguments = {name: value for name, value in calls[0]["function"]["arguments"].items() if value}
-            words = said[place + 1]["content"]
-            output = ToolOutput(words, {"is_right": words == RIGHT_ANSWER})
-            writing.ask(trajectory, message["content"], arguments, output)
+            yield _Turn(message["content"], arguments, said[place + 1]["content"])
         elif message["role"] == "assistant":
-            writing.answer(trajectory, message["content"])
+            yield _Turn(message["content"])
+
+
+def _played(said: Sequence[Mapping[str, Any]], writing: Writing, task_id: str) -> Trajectory:
+    trajectory = writing.begin(Task(task_id=task_id, prompt=said[0]["content"], answer=""))
+    for turn in _turns(said):
+        if turn.arguments is None:
+            writing.answer(trajectory, turn.answer)
+        else:
+            output = ToolOutput(turn.result, {"is_right": turn.result == RIGHT_ANSWER})
+            writing.ask(trajectory, turn.answer, turn.arguments, output)
     return trajectory
+
+
+def _written(said: Sequence[Mapping[str, Any]], notation: Notation, system: Sequence[str]) -> list[Mapping[str, str]]:
+    messages = Task(task_id="", prompt=said[0]["content"], answer="").messages(*system)
+    for turn in _turns(said):
+        if turn.arguments is None:
+            messages.append({"role": "assistant", "content": turn.answer})
+        else:
+            call = notation.render_call(TOOL_NAME, turn.arguments)
+            messages.append({"role": "assistant", "content": f"{turn.answer}\n{call}"})
+            messages.append({"role": "tool", "content": turn.result})
+    return messages

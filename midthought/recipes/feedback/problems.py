@@ -41,9 +41,10 @@ def _made(settings: ProblemsSection, sizes: dict[str, int], seed: int) -> Parts:
 
 def _split(train: list[Task], test: list[Task], sizes: dict[str, int], seed: int) -> Parts:
     """Test and validation out of `test`, the rest of `train` for training; of few problems each part gets its share."""
+    num_shares = 6 if test is train else 3
     test = random.Random(f"problems-{seed}").sample(test, len(test))
-    num_test = min(sizes["test"], max(1, len(test) // 3))
-    num_validation = min(sizes["validation"], max(1, len(test) // 6))
+    num_test = min(sizes["test"], max(1, 2 * len(test) // num_shares))
+    num_validation = min(sizes["validation"], max(1, len(test) // num_shares))
     parts = {"test": test[:num_test], "validation": test[num_test : num_test + num_validation]}
     held_out = {task.prompt for tasks in parts.values() for task in tasks}
     parts["train"] = [task for task in train if task.prompt not in held_out][: sizes["train"]]

@@ -10,15 +10,15 @@ from pydantic import Field
 
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.cluster.verl.supply import Supply, ToolPlan, VerlJob
-from midthought.config import RewardConfig, merge_configs, parse_assignments, read_yaml
+from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.errors import SettingsError, near_names
 from midthought.memory.embedding import load_embedder
 from midthought.memory.store import MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.world import prepare_world, read_world_transcripts
+from midthought.recipes.verl_settings import begin_with_verl
 from midthought.text import Renderer
 from midthought.tools.definition import Tool
 
@@ -72,22 +72,8 @@ class PodcastVerlConfig(PodcastConfig):
 
 
 def settings(words: Sequence[str], config: Path | None, from_path: Path | None = None) -> PodcastVerlConfig:
-    """The settings of a run by verl. `config` is a YAML file, or `seed` or `cluster` (the default); `words` win.
-
-    `from_path` is a model to begin with. Raises SettingsError.
-    """
-    profile = str(config or "cluster")
-    chosen = PodcastVerlConfig()
-    if config is not None and config.exists():
-        chosen = chosen.merged(read_yaml(config))
-    elif profile in PROFILES:
-        shipped = read_yaml(Path(__file__).parent / f"{profile}.yaml")
-        chosen = chosen.merged(merge_configs(shipped, {"verl": PROFILES[profile]}))
-    else:
-        raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, PROFILES)}")
-    if from_path is not None:
-        chosen = chosen.merged({"model": {"local_path": str(from_path)}})
-    return chosen.merged(parse_assignments(words))
+    """The settings of a run by verl (`begin_with_verl`); the profiles are `seed` and `cluster`."""
+    return begin_with_verl(PodcastVerlConfig, Path(__file__).parent, PROFILES, words, config, from_path)
 
 
 def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:

@@ -7,33 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from small_tokenizer import ANSWER_BEGINS, MESSAGES, small_tokenizer
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from midthought.text import Renderer
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
-)
+EMPTY_THOUGHT = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    corpus = ['#call look {"word": "tide"}', "#look_result: the tide clock", "think and answer the user"] * 4
-    backend.train_from_iterator(corpus, trainer)
-    backend.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
-    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in ("<think>", "</think>")])
-    made = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    made.chat_template = CHATML
-    return made
+    begins = ANSWER_BEGINS.removesuffix("{% endif %}") + EMPTY_THOUGHT + "{% endif %}"
+    return small_tokenizer(MESSAGES + begins, pad="<|endoftext|>")
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from commands import write_bundle
 
-from midthought.cli import main
 from midthought.recipes.podcast.settings import sample_transcripts
 
 NUM_EPISODES, NUM_LINES = 6, 24
@@ -23,17 +22,7 @@ def write_transcripts(folder: Path) -> Path:
     return folder
 
 
-def train(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    """`midthought train podcast …` as its entry point runs it; the exit code."""
-    monkeypatch.setattr(sys, "argv", ["midthought", "train", "podcast", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0)
-
-
 def write(monkeypatch: pytest.MonkeyPatch, folder: Path, profile: str, *words: str) -> Path:
     """The recipe's bundle over the small world."""
-    transcripts = write_transcripts(folder / "episodes")
-    options = ("--engine", "verl", "--dry-run", "--config", profile, "--run", str(folder / "bundle"))
-    assert train(monkeypatch, *options, f"memory.transcripts={transcripts}", *SMALL, *words) == 0
-    return folder / "bundle"
+    transcripts = f"memory.transcripts={write_transcripts(folder / 'episodes')}"
+    return write_bundle(monkeypatch, "podcast", folder / "bundle", "--config", profile, transcripts, *SMALL, *words)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import yaml
-from podcast import train, write, write_transcripts
+from commands import train
+from podcast import write, write_transcripts
 
 from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
@@ -86,7 +87,11 @@ def test_what_a_profile_says_of_verl_can_be_changed_word_by_word(profile: str) -
     [
         (("--engine", "verll"), "unknown engine 'verll'. Did you mean 'verl'?"),
         (("--dry-run",), "--dry-run is of --engine verl"),
-        (("--engine", "verl", "--stage", "sft"), "--stage sft with --engine verl"),
+        (
+            ("--engine", "verl", "--stage", "sft"),
+            "verl learns whole messages, and the demonstrations of 'podcast' hold",
+        ),
+        (("--engine", "verl", "--stage", "evaluate"), "unknown stage 'evaluate'"),
         (("--engine", "verl", "--resume"), "run the bundle's train.sh again"),
         (("--engine", "verl", "--dry-run", "--config", "clutser"), "no file and no profile. Did you mean 'cluster'?"),
         (("--engine", "verl", "--dry-run", "verl.gpus=4"), "unknown key 'gpus' in verl"),
@@ -103,7 +108,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 ) -> None:
     monkeypatch.setattr(installed, "has_verl", lambda: False)
     transcripts = write_transcripts(tmp_path / "episodes")
-    code = train(monkeypatch, *words, "--run", str(tmp_path / "b"), f"memory.transcripts={transcripts}")
+    code = train(monkeypatch, "podcast", *words, "--run", str(tmp_path / "b"), f"memory.transcripts={transcripts}")
     told = capsys.readouterr().err
     assert code == 2 and said in told and told.count("\n") == 1
     assert not (tmp_path / "b").exists()

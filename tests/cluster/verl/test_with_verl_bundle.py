@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,19 @@ import pytest
 
 pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
 
-import numpy as np
+from commands import words_of
 from omegaconf import OmegaConf
 from podcast import write
-from verl.experimental.reward_loop.reward_loop import migrate_legacy_reward_impl
-from verl.trainer.ppo.reward import load_reward_manager
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.workers.rollout.replica import TokenOutput
-from with_verl import dataset, generate, loaded
+from with_verl import dataset, generate, loaded, require_values, scored
 from worlds import Manager
 
 from midthought.cluster.verl.facts import Facts
 from midthought.cluster.verl.hydra_words import hydra_word
 from midthought.cluster.verl.installed import compose
-from midthought.cluster.verl.overrides import TABLE, InBundle, overrides_of
+from midthought.cluster.verl.overrides import TABLE, overrides_of
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RecipeConfig
@@ -35,13 +32,6 @@ from midthought.recipes.podcast.verl import settings
 from midthought.text import Renderer
 
 
-def words_of(bundle: Path) -> list[str]:
-    """The overrides in the bundle's script, as its shell would hand them on."""
-    lines = (bundle / "train.sh").read_text().partition("main_ppo \\\n")[2]
-    words = shlex.split(lines.replace("\\\n", " ").replace('"$@"', "").replace("$MIDTHOUGHT_BUNDLE", str(bundle)))
-    return words
-
-
 @pytest.mark.parametrize("profile", ["seed", "cluster"])
 def test_its_configuration_has_every_key_and_takes_every_value(
     profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_path: Path
@@ -49,10 +39,7 @@ def test_its_configuration_has_every_key_and_takes_every_value(
     bundle = write(monkeypatch, tmp_path, profile)
     composed = compose(words_of(bundle))
     expected = overrides_of(Facts(settings([], Path(profile)), settings([], Path(profile)).verl, "podcast", 300))
-    for key, value in expected.items():
-        found = OmegaConf.select(composed, key)
-        want = f"{bundle}/{value}" if isinstance(value, InBundle) else value
-        assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == want, key
+    require_values(composed, expected, bundle)
     here = [f"{each}.model.path={model_path}" for each in ("actor_rollout_ref", "critic")]  # its checks read the model
     composed = compose([*words_of(bundle), *here])
     assert need_critic(composed)
@@ -158,17 +145,10 @@ def test_an_episode_goes_from_its_data_through_memory_and_loop_to_its_reward(
 
     outputs, padded = generate(config, Manager(ScriptedEngine(policy, renderer), TokenOutput), batch)
     assert len(outputs) == 6
-    manager = load_reward_manager(migrate_legacy_reward_impl(config), tokenizer)
-    for row, task in enumerate(tasks):
+    for row, (task, judged) in enumerate(zip(tasks, scored(config, tokenizer, batch, outputs, padded), strict=True)):
         text = renderer.decode(outputs[row].response_ids)
         assert re.search(r"#memory_retrieval_result:\n\[1\] speaker: .*; episode: ", text)
-        data = padded[row : row + 1]
-        data.non_tensor_batch["tool_extra_fields"] = np.array([outputs[row].extra_fields], dtype=object)
-        data.non_tensor_batch |= {
-            name: batch.non_tensor_batch[name][row : row + 1] for name in ("data_source", "reward_model", "extra_info")
-        }
-        scored = manager.loop.run_until_complete(manager.run_single(data))
         # right answer 1, well-formed thought 0.1, one call -0.1
-        assert scored["reward_score"] == pytest.approx(1.0), (task, text, scored)
-        assert scored["reward_extra_info"]["reward_thought"] == pytest.approx(0.1)
-        assert scored["reward_extra_info"]["num_calls"] == 1.0
+        assert judged["reward_score"] == pytest.approx(1.0), (task, text, judged)
+        assert judged["reward_extra_info"]["reward_thought"] == pytest.approx(0.1)
+        assert judged["reward_extra_info"]["num_calls"] == 1.0

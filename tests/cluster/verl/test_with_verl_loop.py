@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
 
 from verl.workers.rollout.replica import TokenOutput
-from with_verl import batch_of, configured, generate
+from with_verl import batch_of, configured, generate, require_equal
 from worlds import EveryFew, Judge, Look, Manager, task
 
 from midthought.cluster.verl.record import RECORD
@@ -58,21 +58,6 @@ def at_home(
 
 def local(model: Any, renderer: Renderer) -> LocalEngine:
     return LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=512)
-
-
-def require_equal(outputs: list[Any], expected: list[Trajectory], tolerance: float) -> None:
-    assert len(outputs) == len(expected)
-    for output, trajectory in zip(outputs, expected, strict=True):
-        start = trajectory.spans[0].end
-        assert output.prompt_ids == trajectory.token_ids[:start]
-        assert output.response_ids == trajectory.token_ids[start:]
-        assert output.response_mask == [int(flag) for flag in trajectory.loss_mask[start:]]
-        ours = [
-            logprob if flag else 0.0
-            for logprob, flag in zip(trajectory.sampled_logprobs, trajectory.loss_mask, strict=True)
-        ]
-        assert output.response_logprobs == pytest.approx(ours[start:], abs=tolerance)
-        assert output.num_turns == len(trajectory.spans)
 
 
 @pytest.mark.parametrize("replies", [(), ("Are you sure?",)])

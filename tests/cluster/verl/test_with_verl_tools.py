@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
 
+import pyarrow.parquet
 import yaml
 from verl.tools.base_tool import BaseTool
 from verl.tools.function_tool import FunctionTool
@@ -19,9 +20,11 @@ from verl.tools.tool_registry import initialize_tools_from_config
 
 from midthought.cluster.verl.tools import VerlTool, make_tool, our_tool
 from midthought.errors import SettingsError
+from midthought.feedback.problems.verl_rows import write_verl_rows
+from midthought.feedback.protocol import RIGHT_ANSWER, SOLVE_AGAIN
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
-from midthought.types import ToolOutcome
+from midthought.types import Task, ToolOutcome
 
 CONFIG = {"type": "native", "tool": "worlds:Look"}
 
@@ -67,6 +70,28 @@ def test_a_call_gives_our_result_and_what_is_wrong_is_words_for_the_model(tmp_pa
     assert "wort" in response.text and metrics["outcome"] == ToolOutcome.BAD_ARGUMENTS
     response, _, metrics = run(found, {"word": 3})
     assert metrics["outcome"] == ToolOutcome.BAD_ARGUMENTS
+
+
+def test_the_row_says_whose_call_it_is_to_a_tool_that_must_know(tmp_path: Path) -> None:
+    """As verl's own agent loop makes an instance from the rows of `midthought feedback problems OUT.parquet`."""
+    task = Task(task_id="p", prompt="What is 12 * 3?", answer="36", labels={"dataset": "multiplication"})
+    write_verl_rows([task], tmp_path / "rows.parquet")
+    [row] = pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    found = made(
+        {"type": "native", "tool": "midthought.recipes.feedback.verl:feedback_tool", "options": {"critic": "hints"}},
+        tmp_path,
+    )
+
+    async def episode(answer: str) -> str:
+        instance_id, _ = await found.create(
+            create_kwargs=row["extra_info"]["tools_kwargs"][found.name]["create_kwargs"]
+        )
+        response, _, _ = await found.execute(instance_id, {"current_answer": answer})
+        await found.release(instance_id)
+        return response.text
+
+    assert asyncio.run(episode("36")) == RIGHT_ANSWER
+    assert asyncio.run(episode("37")).endswith(SOLVE_AGAIN)
 
 
 def test_a_tool_may_be_named_as_itself_as_its_class_or_as_what_makes_it() -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import yaml
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, AgentLoopWorker
+from verl.experimental.reward_loop.reward_loop import migrate_legacy_reward_impl
 from verl.protocol import DataProto
+from verl.trainer.ppo.reward import load_reward_manager
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.dataset.rl_dataset import collate_fn as collate
 
 from midthought.cluster.verl.installed import compose
+from midthought.cluster.verl.overrides import InBundle
+from midthought.types import Trajectory
 
 TOOLS = {
     "tools": [
@@ -87,3 +93,41 @@ def loaded(config: Any, path: Path, tokenizer: Any) -> DataProto:
     """A Parquet file as verl's trainer reads it."""
     rows = dataset(config, path, tokenizer)
     return DataProto.from_single_dict(collate([rows[index] for index in range(len(rows))]))
+
+
+def require_values(composed: Any, expected: Mapping[str, Any], bundle: Path) -> None:
+    """verl's composed configuration has these values; paths are those of the bundle."""
+    for key, value in expected.items():
+        found = OmegaConf.select(composed, key)
+        want = f"{bundle}/{value}" if isinstance(value, InBundle) else value
+        assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == want, key
+
+
+def require_equal(outputs: Sequence[AgentLoopOutput], expected: Sequence[Trajectory], tolerance: float) -> None:
+    """verl's outputs hold our Trajectories' ids, masks and log-probabilities."""
+    assert len(outputs) == len(expected)
+    for output, trajectory in zip(outputs, expected, strict=True):
+        start = trajectory.spans[0].end
+        assert output.prompt_ids == trajectory.token_ids[:start]
+        assert output.response_ids == trajectory.token_ids[start:]
+        assert output.response_mask == [int(flag) for flag in trajectory.loss_mask[start:]]
+        ours = [
+            logprob if flag else 0.0
+            for logprob, flag in zip(trajectory.sampled_logprobs, trajectory.loss_mask, strict=True)
+        ]
+        assert output.response_logprobs == pytest.approx(ours[start:], abs=tolerance)
+        assert output.num_turns == len(trajectory.spans)
+
+
+def scored(
+    config: Any, tokenizer: Any, batch: DataProto, outputs: Sequence[AgentLoopOutput], padded: DataProto
+) -> Iterator[dict[str, Any]]:
+    """What verl's reward manager says of each row: `reward_score`, `reward_extra_info`."""
+    manager = load_reward_manager(migrate_legacy_reward_impl(config), tokenizer)
+    for row, output in enumerate(outputs):
+        data = padded[row : row + 1]
+        data.non_tensor_batch["tool_extra_fields"] = np.array([output.extra_fields], dtype=object)
+        data.non_tensor_batch |= {
+            name: batch.non_tensor_batch[name][row : row + 1] for name in ("data_source", "reward_model", "extra_info")
+        }
+        yield manager.loop.run_until_complete(manager.run_single(data))

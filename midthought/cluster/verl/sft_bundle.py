@@ -1,0 +1,111 @@
+"""A folder in which verl's SFT trainer takes a policy through a recipe's demonstrations. Knows its configuration by name only."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from midthought.cluster.verl.bundle import SCRIPT, lay_down, requirements, script, shell_word
+from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.installed import compose, has_verl
+from midthought.cluster.verl.overrides import InBundle, replaced
+from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.supply import VerlSftJob
+from midthought.errors import SettingsError
+
+SFT_CONFIG = "sft_trainer_engine"
+"""What verl calls the configuration of its SFT trainer."""
+WITH_WEIGHTS = ["model", "optimizer", "extra", "hf_model"]
+"""What its checkpoints hold: the last is a Hugging Face folder, with which reinforcement learning begins."""
+
+
+def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Path]:
+    """Write the bundle into `folder`, which must be new or empty; the files written.
+
+    SettingsError for a folder that holds something, for numbers that do not divide, and, where verl is installed, for keys
+    that its configuration does not have; DataError where there is no conversation. Then nothing is written.
+    """
+    overrides = sft_overrides(job, verl)
+    if has_verl():
+        compose([hydra_word(key, value) for key, value in overrides.items()], SFT_CONFIG)
+    words = [shell_word(key, value) for key, value in overrides.items()]
+    files = {
+        "config.yaml": job.config.to_yaml(),
+        "requirements.txt": requirements(()),
+        SCRIPT: script(
+            job.recipe, verl, f"torch.distributed.run {_processes(verl)} -m verl.trainer.sft_trainer", _NODES, words
+        ),
+    }
+    rows = [{"messages": [dict(message) for message in said]} for said in job.conversations]
+    lay_down(folder, {"train": rows}, files)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
+    """verl's keys with their values; those of `verl.sft.overrides` last, in place of ours.
+
+    SettingsError where the conversations do not fill a step, or a step cannot be shared out.
+    """
+    _require_possible(job, verl)
+    model, training, sft = job.config.model, job.config.training, verl.sft
+    steps_per_epoch = len(job.conversations) // sft.batch_size  # verl drops what does not fill a batch
+    values: dict[str, Any] = {
+        "model.path": model.local_path,
+        "data.train_files": InBundle("data/train.parquet"),
+        "data.train_batch_size": sft.batch_size,
+        "data.max_length": sft.max_length,
+        "data.max_token_len_per_gpu": max(verl.max_tokens_per_gpu or 0, sft.max_length),
+        "engine.param_offload": verl.offload,
+        "engine.optimizer_offload": verl.offload,
+        "engine.seed": training.seed,
+        "optim.lr": job.learning_rate,
+        "optim.lr_warmup_steps": job.warmup_steps,
+        "optim.lr_scheduler_type": "cosine",
+        "optim.weight_decay": 0.0,
+        "optim.clip_grad": training.max_grad_norm,
+        "trainer.total_training_steps": job.num_steps,
+        "trainer.total_epochs": math.ceil(job.num_steps / steps_per_epoch),
+        "trainer.save_freq": 10 * job.config.checkpoint.save_interval,
+        "trainer.max_ckpt_to_keep": job.config.checkpoint.keep_last_n,
+        "checkpoint.save_contents": WITH_WEIGHTS,
+        "trainer.nnodes": verl.num_nodes,
+        "trainer.n_gpus_per_node": verl.gpus_per_node,
+        "trainer.project_name": verl.project,
+        "trainer.experiment_name": f"{job.recipe}-sft",
+        "trainer.logger": list(verl.loggers),
+        "trainer.seed": training.seed,
+        "trainer.default_local_dir": InBundle("checkpoints"),
+    }
+    if model.lora_rank:
+        values |= {"model.lora_rank": model.lora_rank, "model.lora_alpha": model.lora_alpha}
+    return replaced(values, sft.overrides)
+
+
+def _require_possible(job: VerlSftJob, verl: VerlConfig) -> None:
+    num_gpus, batch_size = verl.num_nodes * verl.gpus_per_node, verl.sft.batch_size
+    wrong = (
+        (not job.config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),
+        (job.num_steps < 1, f"sft.num_steps={job.num_steps}: there is nothing to train"),
+        (len(job.conversations) < batch_size,
+         f"{len(job.conversations)} conversations do not fill one step of {batch_size}; lower verl.sft.batch_size"),
+        (batch_size % num_gpus != 0, f"verl.sft.batch_size={batch_size} is not a multiple of the {num_gpus} GPUs"),
+    )  # fmt: skip
+    for is_wrong, words in wrong:
+        if is_wrong:
+            raise SettingsError(words)
+
+
+_NODES = """\
+# It begins with the model that config.yaml names; what it learned lies in checkpoints/global_step_N/huggingface.
+# On several nodes, run it on each, with RENDEZVOUS=HOST:PORT of the first one; all must see this folder under one path."""
+
+
+def _processes(verl: VerlConfig) -> str:
+    """Words for torch's launcher."""
+    if verl.num_nodes == 1:
+        return f"--standalone --nproc-per-node={verl.gpus_per_node}"
+    return (
+        f"--nnodes={verl.num_nodes} --nproc-per-node={verl.gpus_per_node} "
+        '--rdzv-id=midthought --rdzv-backend=c10d --rdzv-endpoint="$RENDEZVOUS"'
+    )

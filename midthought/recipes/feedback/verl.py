@@ -1,0 +1,121 @@
+"""The feedback recipe for verl: problems, tool, reward and demonstrations, as `midthought.cluster.verl` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.supply import Supply, ToolPlan, VerlJob, VerlSftJob
+from midthought.errors import SettingsError
+from midthought.feedback.answers import task_is_right
+from midthought.feedback.critics.settings import FeedbackSettings
+from midthought.feedback.protocol import DEFINITION
+from midthought.feedback.tool import FeedbackTool
+from midthought.recipes.feedback.conversation import NOTATION, system_messages
+from midthought.recipes.feedback.converted import read_messages
+from midthought.recipes.feedback.problems import prepare_problems
+from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
+from midthought.recipes.feedback.rounds import RoundReader
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.verl_settings import begin_with_verl
+from midthought.text import Renderer
+from midthought.tools.definition import Tool
+
+SEED: dict[str, Any] = {
+    "gpus_per_node": 4,
+    "tensor_parallel": 1,
+    "gpu_memory_utilization": 0.9,
+    "max_prompt_length": 2048,
+    "max_tokens_per_gpu": 10240,
+    "offload": True,
+    "overrides": {
+        "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size": 2,
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu": 20480,
+        "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": 20480,
+        "actor_rollout_ref.rollout.val_kwargs.n": 4,
+        "actor_rollout_ref.rollout.val_kwargs.do_sample": True,
+        "actor_rollout_ref.rollout.val_kwargs.temperature": 1.0,
+        "actor_rollout_ref.rollout.val_kwargs.top_p": 0.6,
+    },
+    "sft": {
+        "batch_size": 32,
+        "max_length": 16384,
+        "overrides": {"engine.ulysses_sequence_parallel_size": 4},
+    },
+}
+"""The seed's own values where `seed.yaml` has no key for them. One GPU for an engine and 0.9 of its memory are those of its
+script, which trains 7 B; 32 B, which its page names, takes 64 GB of weights alone: `cluster` gives an engine four GPUs."""
+
+CLUSTER: dict[str, Any] = {
+    "num_nodes": 2,
+    "tensor_parallel": 4,  # 32 B in bf16 are 64 GB: 16 on each of four GPUs, which leaves 32 for the cache
+    "gpu_memory_utilization": 0.6,
+    "max_prompt_length": 2048,
+    "max_tokens_per_gpu": 12288,  # one of the longest sequences (10,368) and some short ones
+    "offload": True,  # 32 B in fp32 with gradients and Adam are 512 GB: 32 on each of sixteen GPUs, while they train
+    "sft": {"batch_size": 32, "max_length": 12288},
+}
+"""Usable values for sixteen GPUs of 80 GB: together with `cluster.yaml`."""
+
+PROFILES: dict[str, Mapping[str, Any]] = {"seed": SEED, "cluster": CLUSTER}
+
+
+class FeedbackVerlConfig(FeedbackRecipeConfig):
+    """The recipe's settings with a section for verl."""
+
+    verl: VerlConfig = Field(default_factory=VerlConfig)
+
+
+def settings(words: Sequence[str], config: Path | None, from_path: Path | None = None) -> FeedbackVerlConfig:
+    """The settings of a run by verl (`begin_with_verl`); the profiles are `seed` and `cluster`."""
+    return begin_with_verl(FeedbackVerlConfig, Path(__file__).parent, PROFILES, words, config, from_path)
+
+
+def job(config: FeedbackVerlConfig, folder: Path) -> VerlJob:
+    """What a bundle is written from. Reads the problems; the critic is made once, so that what it lacks is told here."""
+    problems = prepare_problems(config.problems, config.training.seed)
+    options = config.feedback.model_dump(mode="json")
+    feedback_tool(**options)
+    spoken = system_messages(config)
+    return VerlJob(
+        recipe="feedback",
+        config=config,
+        data_source=config.problems.dataset,
+        ability="feedback",
+        tasks={"train": problems["train"], "validation": problems["validation"]},
+        messages=lambda task: task.messages(*spoken),
+        tools=[ToolPlan(reference=f"{__name__}:feedback_tool", definition=DEFINITION, options=options)],
+        notation=NOTATION.name,
+        supply=f"{__name__}:supply",
+        supply_options=config.reward.model_dump(mode="json"),
+        extras=["judge", "math"],
+    )
+
+
+def sft_job(config: FeedbackVerlConfig) -> VerlSftJob:
+    """What a bundle for the warm-up is written from: the conversations of `sft.source`. Raises DataError, SettingsError."""
+    if not config.sft.source:
+        raise SettingsError("sft.source is empty: name the Parquet file that `midthought feedback convert` wrote")
+    return VerlSftJob(
+        recipe="feedback",
+        config=config,
+        conversations=read_messages(config.sft.source, NOTATION, system_messages(config)),
+        num_steps=config.sft.num_steps,
+        learning_rate=config.sft.learning_rate,
+        warmup_steps=config.sft.warmup_steps,
+    )
+
+
+def feedback_tool(**options: Any) -> Tool:
+    """The recipe's tool; `options` are the settings' `feedback` section."""
+    return FeedbackTool.from_settings(FeedbackSettings(**options))
+
+
+def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:
+    """The recipe's reward: `options` are the settings' `reward` section."""
+    environment = FeedbackEnvironment(RoundReader(NOTATION, task_is_right), FeedbackRewardConfig(**options))
+    return Supply(environment=lambda task: environment)

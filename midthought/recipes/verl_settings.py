@@ -1,0 +1,39 @@
+"""With which settings a recipe goes to verl: a profile that ships, or a file; the words of the command line win."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
+from midthought.errors import SettingsError, near_names
+
+AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
+
+
+def begin_with_verl(
+    settings: type[AnyConfig],
+    folder: Path,
+    profiles: Mapping[str, Mapping[str, Any]],
+    words: Sequence[str],
+    config: Path | None,
+    from_path: Path | None = None,
+) -> AnyConfig:
+    """The settings of a run by verl. `from_path` is a model to begin with.
+
+    `config` is a YAML file or the name of a profile, `cluster` by default: `NAME.yaml` in `folder`, and `profiles[NAME]` as the
+    section `verl`. Raises SettingsError.
+    """
+    profile = str(config or "cluster")
+    chosen = settings()
+    if config is not None and config.exists():
+        chosen = chosen.merged(read_yaml(config))
+    elif profile in profiles:
+        shipped = read_yaml(folder / f"{profile}.yaml")
+        chosen = chosen.merged(merge_configs(shipped, {"verl": profiles[profile]}))
+    else:
+        raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, profiles)}")
+    if from_path is not None:
+        chosen = chosen.merged({"model": {"local_path": str(from_path)}})
+    return chosen.merged(parse_assignments(words))

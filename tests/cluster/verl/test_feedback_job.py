@@ -1,0 +1,190 @@
+"""`midthought train feedback --engine verl`: the bundles for RL and for the warm-up, and every mistake as one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import yaml
+from commands import train
+from feedback_world import MADE, write, write_conversations, write_sft
+
+from midthought.cluster.verl import installed
+from midthought.cluster.verl.record import task_of
+from midthought.feedback.protocol import SYSTEM_PROMPT, TOOL_NAME
+from midthought.recipes.feedback.verl import PROFILES, feedback_tool, settings
+from midthought.types import Task
+
+
+def test_the_seed_profile_has_the_seeds_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (write(monkeypatch, tmp_path, "seed") / "train.sh").read_text()
+    for word in (
+        "actor_rollout_ref.model.path=Qwen/Qwen2.5-32B-Instruct",
+        "algorithm.adv_estimator=grpo",
+        "algorithm.use_kl_in_reward=false",
+        "actor_rollout_ref.actor.use_kl_loss=false",
+        "actor_rollout_ref.actor.clip_ratio_low=0.2",
+        "actor_rollout_ref.actor.clip_ratio_high=0.28",
+        "actor_rollout_ref.actor.clip_ratio_c=10.0",
+        "actor_rollout_ref.actor.optim.lr=5e-07",
+        "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=10240",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=20480",
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload=true",
+        "data.max_prompt_length=2048",
+        "data.max_response_length=8192",
+        "data.train_batch_size=32",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.n=2",
+        "actor_rollout_ref.rollout.val_kwargs.n=4",
+        "actor_rollout_ref.rollout.val_kwargs.top_p=0.6",
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.9",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "trainer.n_gpus_per_node=4",
+        "trainer.total_epochs=3",
+        "trainer.test_freq=20",
+        "trainer.save_freq=200",
+    ):
+        assert f"    {word} \\\n" in script, word
+    assert "critic." not in script
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_two_feedbacks_and_three_answers_fit_into_a_response(profile: str) -> None:
+    chosen = settings([], Path(profile))
+    inference = chosen.inference
+    results = (inference.max_turns - 1) * inference.max_result_tokens
+    assert inference.max_tokens - results >= inference.max_turns * 1024
+    assert inference.max_result_tokens >= chosen.feedback.max_tokens
+    assert chosen.verl.max_prompt_length + inference.max_tokens <= chosen.verl.sft.max_length + 2048
+
+
+def test_the_bundle_has_the_problems_the_tool_and_chat_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(monkeypatch, tmp_path, "cluster")
+    [loop] = yaml.safe_load((bundle / "agent_loop.yaml").read_text())
+    assert (loop["options"]["notation"], loop["options"]["max_turns"]) == ("hermes", 3)
+    assert loop["options"]["supply_options"]["preset"] == "ordered"
+    rows = pyarrow.parquet.read_table(bundle / "data" / "train.parquet").to_pylist()
+    assert len(rows) == 64
+    system, user = rows[0]["prompt"]
+    assert system["content"].startswith(SYSTEM_PROMPT) and f'"name": "{TOOL_NAME}"' in system["content"]
+    assert user["content"] == task_of(rows[0]).prompt
+    assert pyarrow.parquet.read_table(bundle / "data" / "validation.parquet").num_rows == 6
+    [tool] = yaml.safe_load((bundle / "tools.yaml").read_text())["tools"]
+    assert tool["config"]["options"]["critic"] == "hints"
+    made = feedback_tool(**tool["config"]["options"])
+    assert made.definition.json_schema() == tool["tool_schema"]
+    assert made.for_task(task_of(rows[0])) is not made
+
+
+def test_a_critic_on_a_server_gets_the_settings_that_it_is_asked_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("feedback.critic=model", "feedback.servers=[http://h12:1233, http://h15:1233/v1/chat/completions]")
+    bundle = write(monkeypatch, tmp_path, "seed", *words)
+    [tool] = yaml.safe_load((bundle / "tools.yaml").read_text())["tools"]
+    options = tool["config"]["options"]
+    assert options["servers"] == ["http://h12:1233/v1", "http://h15:1233/v1"]
+    assert (options["max_tokens"], options["timeout_seconds"], options["seed"]) == (2000, 30.0, 14)
+    assert feedback_tool(**options).timeout_seconds == 90.0  # 30 for each server, 30 to spare
+
+
+# -- the warm-up ------------------------------------------------------------------------------------------------------
+
+
+def test_the_warm_up_is_a_bundle_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write_sft(monkeypatch, tmp_path, "seed")
+    files = sorted(str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file())
+    assert files == ["config.yaml", "data/train.parquet", "requirements.txt", "train.sh"]
+    script = (bundle / "train.sh").read_text()
+    assert "-m torch.distributed.run --standalone --nproc-per-node=4 -m verl.trainer.sft_trainer \\\n" in script
+    for word in (
+        "model.path=Qwen/Qwen2.5-32B-Instruct",
+        "\"data.train_files='$MIDTHOUGHT_BUNDLE/data/train.parquet'\"",
+        "data.train_batch_size=32",
+        "data.max_length=16384",
+        "engine.ulysses_sequence_parallel_size=4",
+        "trainer.total_training_steps=78",
+        "trainer.total_epochs=78",  # 36 conversations: one step a pass
+        "'checkpoint.save_contents=[model,optimizer,extra,hf_model]'",
+    ):
+        assert f"    {word} \\\n" in script, word
+
+
+def test_its_conversations_are_in_the_words_of_the_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write_sft(monkeypatch, tmp_path, "seed")
+    rows = pyarrow.parquet.read_table(bundle / "data" / "train.parquet").to_pylist()
+    assert [len(row["messages"]) for row in rows[:3]] == [3, 5, 7]
+    system, user, answer, result, last = rows[1]["messages"]
+    rl = pyarrow.parquet.read_table(write(monkeypatch, tmp_path, "seed") / "data" / "train.parquet").to_pylist()
+    assert system == rl[0]["prompt"][0]
+    assert user["content"].startswith("What is 1 + 1?")
+    call = '<tool_call>\n{"name": "get_feedback", "arguments": {"current_answer": "It is \\\\boxed{0}."}}\n</tool_call>'
+    assert answer == {"role": "assistant", "content": f"It is \\boxed{{0}}.\n{call}"}
+    assert result["role"] == "tool" and result["content"].startswith("Too small by 1.")
+    assert last == {"role": "assistant", "content": "It is \\boxed{1}."}
+
+
+def test_several_nodes_meet_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (write_sft(monkeypatch, tmp_path, "cluster") / "train.sh").read_text()
+    assert (
+        '--nnodes=2 --nproc-per-node=8 --rdzv-id=midthought --rdzv-backend=c10d --rdzv-endpoint="$RENDEZVOUS"' in script
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--stage", "sft", "sft.source=null"), "sft.source is empty"),
+        (("--stage", "sft", "sft.source=none.parquet"), "none.parquet"),
+        (("--stage", "sft", "verl.sft.batch_size=40"), "36 conversations do not fill one step of 40"),
+        (("--stage", "sft", "verl.sft.batch_size=30"), "verl.sft.batch_size=30 is not a multiple of the 16 GPUs"),
+        (("--stage", "sft", "model.local_path=''"), "model.local_path is empty"),
+        (("--stage", "sft", "sft.num_steps=0"), "there is nothing to train"),
+        (("--stage", "sft", "verl.sft.batch=1"), "unknown key 'batch' in verlsft"),
+        ((*MADE, "feedback.critic=hint"), "hints"),
+        ((*MADE, "reward.mended_bonus=0.3"), "the first must earn more"),
+        ((*MADE, "problems.num_train=20"), "20 training tasks do not fill one batch of 32 prompts"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    words: tuple[str, ...],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(installed, "has_verl", lambda: False)
+    source = f"sft.source={write_conversations(tmp_path)}"
+    options = ("--engine", "verl", "--dry-run", "--run", str(tmp_path / "b"))
+    assert train(monkeypatch, "feedback", *options, source, *words) == 2
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == 1
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_model_to_begin_with_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write(monkeypatch, tmp_path, "cluster", "--from", "sft-bundle/checkpoints/global_step_78/huggingface")
+    assert (
+        "actor_rollout_ref.model.path=sft-bundle/checkpoints/global_step_78/huggingface"
+        in (bundle / "train.sh").read_text()
+    )
+
+
+def test_a_task_of_aime_tests_and_validates(tmp_path: Path) -> None:
+    from midthought.recipes.feedback.problems import prepare_problems
+    from midthought.recipes.feedback.settings import ProblemsSection
+
+    for name, count in (("train", 12), ("test", 9)):
+        lines = [f'{{"question": "{name} {n}?", "answer": "#### {n}"}}\n' for n in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    section = ProblemsSection(
+        dataset="gsm8k",
+        source=str(tmp_path / "train.jsonl"),
+        test_dataset="gsm8k",
+        test_source=str(tmp_path / "test.jsonl"),
+    )
+    parts: dict[str, list[Task]] = prepare_problems(section, 0)
+    assert {name: len(tasks) for name, tasks in parts.items()} == {"test": 6, "validation": 3, "train": 12}

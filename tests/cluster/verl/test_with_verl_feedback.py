@@ -1,0 +1,228 @@
+"""A really installed verl takes the feedback recipe: its loop runs ours with the tool, its SFT trainer learns our answers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
+
+import torch
+from commands import words_of
+from feedback_world import SFT_MODULE, write, write_sft
+from small_tokenizer import small_tokenizer
+from verl.trainer.ppo.utils import need_critic, need_reference_policy
+from verl.utils.config import validate_config
+from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
+from verl.workers.rollout.replica import TokenOutput
+from with_verl import generate, loaded, require_equal, require_values, scored
+from worlds import Manager
+
+from midthought.cluster.verl.facts import Facts
+from midthought.cluster.verl.installed import compose
+from midthought.cluster.verl.overrides import overrides_of
+from midthought.cluster.verl.record import task_of
+from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
+from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.inference.scripted import ScriptedEngine
+from midthought.recipes.feedback.conversation import NOTATION, system_messages
+from midthought.recipes.feedback.converted import ConvertedDemonstrations
+from midthought.recipes.feedback.demonstrations import Writing
+from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job, supply
+from midthought.text import Renderer
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Completion, Task, Trajectory
+
+PROFILES = ["seed", "cluster"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_its_configuration_has_every_key_and_takes_every_value(
+    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_path: Path
+) -> None:
+    bundle = write(monkeypatch, tmp_path, profile)
+    chosen = settings([], Path(profile))
+    composed = compose(words_of(bundle))
+    require_values(composed, overrides_of(Facts(chosen, chosen.verl, "feedback", 64)), bundle)
+    composed = compose([*words_of(bundle), f"actor_rollout_ref.model.path={model_path}"])
+    assert not need_critic(composed) and not need_reference_policy(composed)
+    validate_config(composed, use_reference_policy=False, use_critic=False)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_its_sft_configuration_has_every_key(profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write_sft(monkeypatch, tmp_path, profile)
+    chosen = settings([f"sft.source={tmp_path / 'sft.parquet'}"], Path(profile))
+    composed = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
+    require_values(composed, sft_overrides(sft_job(chosen), chosen.verl), bundle)
+
+
+# -- reinforcement learning -------------------------------------------------------------------------------------------
+
+
+class Scored(ScriptedEngine):
+    """Writes from a script, and says what a model gives for its words."""
+
+    def __init__(self, script: Any, renderer: Renderer, model: Any) -> None:
+        super().__init__(script, renderer)
+        self._model = model
+
+    async def sample(self, episode: int, token_ids: Sequence[int], *args: Any, **kwargs: Any) -> Completion:
+        done = await super().sample(episode, token_ids, *args, **kwargs)
+        with torch.no_grad():
+            logits = self._model(torch.tensor([[*token_ids, *done.token_ids]])).logits[0, len(token_ids) - 1 : -1]
+        said = torch.tensor(done.token_ids)[:, None]
+        logprobs = torch.log_softmax(logits, -1).gather(1, said)[:, 0]
+        return dataclasses.replace(done, sampled_logprobs=tuple(logprobs.tolist()))
+
+
+def test_its_agent_loop_runs_ours_with_the_tool_to_our_trajectory_and_its_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any, renderer: Renderer
+) -> None:
+    bundle = write(monkeypatch, tmp_path, "cluster", f"model.local_path={model_path}")
+    monkeypatch.setenv("MIDTHOUGHT_BUNDLE", str(bundle))
+    config = compose(words_of(bundle))
+    batch = loaded(config, bundle / "data" / "validation.parquet", tokenizer)
+    tasks = [task_of({"extra_info": info}) for info in batch.non_tensor_batch["extra_info"]]
+
+    def script(episode: int, token_ids: Sequence[int]) -> str | None:
+        """Wrong and asked about at first, then right; every third problem is answered at once."""
+        text = renderer.decode(token_ids)
+        place, task = next((place, task) for place, task in enumerate(tasks) if task.prompt in text)
+        *before, last = text.split("assistant\n")
+        if last:
+            return None
+        wrong = str(int(task.answer) + 1)
+        if place % 3 == 0 or len(before) > 1:
+            return task.answer
+        return f"{wrong}\n{NOTATION.render_call('get_feedback', {'current_answer': wrong})}"
+
+    expected = _at_home(Scored(script, renderer, model), renderer, tasks, model_path)
+    outputs, padded = generate(config, Manager(Scored(script, renderer, model), TokenOutput), batch)
+    assert [trajectory.num_calls for trajectory in expected] == [0, 1, 1, 0, 1, 1]
+    require_equal(outputs, expected, 1e-6)
+    for trajectory, judged in zip(expected, scored(config, tokenizer, batch, outputs, padded), strict=True):
+        assert judged["reward_score"] == pytest.approx(0.96 if trajectory.num_calls else 1.0)
+        assert trajectory.reward is not None and trajectory.reward.total == pytest.approx(judged["reward_score"])
+        assert judged["reward_extra_info"]["reward_asks"] == pytest.approx(-0.2 * trajectory.num_calls)
+        assert judged["reward_extra_info"]["num_calls"] == trajectory.num_calls
+
+
+def _at_home(engine: Any, renderer: Renderer, tasks: Sequence[Task], model_path: Path) -> list[Trajectory]:
+    """The same episodes without verl."""
+    chosen = settings([f"model.local_path={model_path}"], Path("cluster"))
+    spoken = system_messages(chosen)
+    parts = RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=NOTATION,
+        toolbox=Toolbox(ToolRegistry([feedback_tool(critic="hints")])),
+        messages=lambda task: task.messages(*spoken),
+        environment=supply(renderer, [], chosen.reward.model_dump()).environment,
+        settings=RolloutSettings.from_config(chosen.inference),
+    )
+    return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0) for task in tasks]))
+
+
+# -- the warm-up ------------------------------------------------------------------------------------------------------
+
+QWEN_LIKE = (
+    "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are Qwen.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("tags", [(), ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")])
+def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(
+    tags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = write_sft(monkeypatch, tmp_path, "seed")
+    tokenizer = small_tokenizer(QWEN_LIKE, pad="<|endoftext|>", tags=tags)
+    renderer = Renderer(tokenizer)
+    config = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
+    theirs = MultiTurnSFTDataset([str(bundle / "data" / "train.parquet")], tokenizer, config.data)
+    chosen = settings([], Path("seed"))
+    writing = Writing(renderer, NOTATION, system_messages(chosen))
+    ours = ConvertedDemonstrations.read(tmp_path / "sft.parquet", writing, 1000, 0).trajectories
+    assert len(theirs) == len(ours) == 36
+    newline = renderer.control("\n")
+    for row, trajectory in zip((theirs[place] for place in range(36)), ours, strict=True):
+        token_ids, mask = row["input_ids"].tolist(), row["loss_mask"].tolist()
+        # they also learn the line end that the template writes after an answer; ours ends with its end-of-sequence token
+        line_ends = [
+            place for place in range(1, len(mask)) if mask[place] and token_ids[place - 1] == tokenizer.eos_token_id
+        ]
+        assert all(token_ids[place : place + 1] == newline for place in line_ends)
+        mask = [int(flag and place not in line_ends) for place, flag in enumerate(mask)]
+        learned = [token_id for token_id, flag in zip(token_ids, mask, strict=True) if flag]
+        own = [token_id for token_id, flag in zip(trajectory.token_ids, trajectory.loss_mask, strict=True) if flag]
+        assert len(line_ends) == 1 + trajectory.num_calls
+        if tags:  # and they write a tag of which the tokenizer has a token as that token, wherever it stands
+            assert renderer.decode(token_ids) == renderer.decode(trajectory.token_ids) + "\n"
+            assert renderer.decode(learned) == renderer.decode(own)
+        else:
+            assert token_ids == [*trajectory.token_ids, *newline]
+            assert mask == [*map(int, trajectory.loss_mask), 0]
+
+
+def test_its_trainer_takes_a_step_on_a_cpu_and_its_loss_is_that_of_the_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any
+) -> None:
+    bundle = write_sft(monkeypatch, tmp_path, "seed", f"model.local_path={model_path}", "verl.sft.batch_size=36")
+    words = [
+        *words_of(bundle, SFT_MODULE),
+        "engine.ulysses_sequence_parallel_size=1",
+        "engine.strategy=fsdp2",
+        "engine.use_torch_compile=false",
+        "+engine.mixed_precision.param_dtype=fp32",
+        "model.use_remove_padding=false",  # packed sequences want flash attention
+        "+model.override_config.attn_implementation=eager",
+        "data.num_workers=0",
+        "trainer.device=cpu",
+        "trainer.n_gpus_per_node=1",
+        "trainer.total_training_steps=1",
+        "trainer.logger=[console]",
+        "optim.lr=1e-2",
+        "optim.lr_warmup_steps=0",
+    ]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("cpu_platform.py")), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    [loss] = re.findall(r"step:1 - .*train/loss:([\d.]+)", done.stdout)
+    assert float(loss) == pytest.approx(_mean_loss(model, bundle, tokenizer, words), abs=1e-4)
+    from transformers import AutoModelForCausalLM
+
+    learned = AutoModelForCausalLM.from_pretrained(bundle / "checkpoints" / "global_step_1" / "huggingface")
+    assert _mean_loss(learned, bundle, tokenizer, words) < float(loss) - 0.1
+
+
+def _mean_loss(model: Any, bundle: Path, tokenizer: Any, words: Sequence[str]) -> float:
+    """Mean over all tokens that verl marks as learned."""
+    data = MultiTurnSFTDataset(
+        [str(bundle / "data" / "train.parquet")], tokenizer, compose(list(words), SFT_CONFIG).data
+    )
+    total, count = 0.0, 0
+    for place in range(len(data)):
+        row = data[place]
+        with torch.no_grad():
+            logprobs = torch.log_softmax(model(row["input_ids"][None]).logits[0, :-1].float(), -1)
+        mask = row["loss_mask"][1:].bool()
+        total -= float(logprobs.gather(1, row["input_ids"][1:, None])[:, 0][mask].sum())
+        count += int(mask.sum())
+    return total / count
