@@ -13,7 +13,7 @@ import random
 import re
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from midthought.errors import MissingExtraError, NoReplyError, SettingsError
@@ -66,6 +66,13 @@ class ChatEndpoint:
         self.url = f"{settings.base_url.rstrip('/')}/chat/completions"
         self.num_retries = 0
         self._per_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _PerLoop] = weakref.WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to another process: all but the clients, which belong to this one's loops."""
+        return {**self.__dict__, "_per_loop": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "_per_loop": weakref.WeakKeyDictionary()})
 
     async def ask(self, body: bytes) -> Reply:
         """The reply to one request (JSON). Raises NoReplyError.

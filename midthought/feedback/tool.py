@@ -6,7 +6,6 @@ Knows neither what a critic says nor how an answer is found in a text.
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import weakref
 from collections import OrderedDict
@@ -93,9 +92,16 @@ class FeedbackTool(Tool):
         """The instance that answers the calls of this task's episodes."""
         if self._dataset and DATASET_LABEL not in task.labels:
             task = replace(task, labels={**task.labels, DATASET_LABEL: self._dataset})
-        bound = copy.copy(self)
-        bound._task = task
+        bound = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__, _task=task)
         return bound
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to another process: all but what was asked here."""
+        return {**self.__dict__, "_cache": OrderedDict(), "_asking": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "_asking": weakref.WeakValueDictionary()})
 
     async def execute(self, *_: Any, current_answer: str, reasoning: str = "") -> ToolOutput:
         """Judge the answer, and ask the critic where it is wrong.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,15 @@ def test_the_settings_data_set_counts_where_the_task_names_none() -> None:
     assert execute(tool, "The answer is (B)", task=bare).text == RIGHT_ANSWER
     with pytest.raises(DataError, match="unknown data set ''"):
         execute(FeedbackTool(Counting()), "B", task=bare)
+
+
+def test_a_tool_that_travels_to_another_process_answers_there() -> None:
+    with FeedbackServer() as server:
+        tool = FeedbackTool.from_settings(FeedbackSettings(servers=[server.url], model="critic"))
+        execute(tool, "5525")
+        travelled = pickle.loads(pickle.dumps(tool))  # noqa: S301
+        assert execute(travelled, "5525") == execute(tool, "5525")
+        assert len(server.requests) == 2  # what was asked here is not known there
 
 
 def test_without_a_task_or_an_answer_it_says_what_is_missing() -> None:

@@ -5,9 +5,13 @@ Read from the record: turns, tool events, the ground truth. Knows no reward and 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from midthought.env.thought import THINK_CLOSE
 from midthought.feedback.answers import CHECKS
@@ -31,6 +35,31 @@ class Round:
     """Feedback said that the answer is right."""
     told_wrong: frozenset[str] = field(default_factory=frozenset)
     """Keys of the answers that feedback said are wrong."""
+
+
+class Verdicts:
+    """Whether answers are right, each judged once: the reward asks first, figures and shown episodes ask again.
+
+    Safe to call from any thread; two that ask for the same at once may both judge it. Copies that travel begin empty.
+    """
+
+    def __init__(self, is_right: Callable[[Task, str], bool], max_kept: int = 100_000) -> None:
+        self._is_right, self._max_kept = is_right, max_kept
+        self._kept: OrderedDict[bytes, bool] = OrderedDict()
+
+    def __call__(self, task: Task, answer: str) -> bool:
+        """Blocks as long as judging takes."""
+        asked = json.dumps([str(task.labels.get(DATASET_LABEL, "")), task.answer, *task.aliases, answer])
+        key = hashlib.sha256(asked.encode()).digest()
+        verdict = self._kept.get(key)
+        if verdict is None:
+            verdict = self._kept[key] = self._is_right(task, answer)
+            if len(self._kept) > self._max_kept:
+                self._kept.popitem(last=False)
+        return verdict
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": OrderedDict()}
 
 
 @dataclass(frozen=True, slots=True)

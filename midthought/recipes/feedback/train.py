@@ -190,7 +190,7 @@ class FeedbackRun:
                 done = source.evaluate(
                     tasks, toolbox=toolbox, temperature=temperature, on_finished=lambda _: bar.advance(1)
                 )
-                episodes = [self.workshop.rounds(each) for each in done]
+                episodes = self.workshop.rounds(done)
                 own = feedback_figures(episodes, self.config.inference.max_turns)
                 if not name:
                     own |= figures_by_label(done, episodes, DIFFICULTY_LABEL)
@@ -231,7 +231,7 @@ class FeedbackRun:
 
     def _validate(self, source: Source, iteration: int) -> bool:
         """Log the held-out figures; True where the final accuracy is the best so far."""
-        episodes = [self.workshop.rounds(each) for each in source.evaluate(self.problems["validation"])]
+        episodes = self.workshop.rounds(source.evaluate(self.problems["validation"]))
         figures = feedback_figures(episodes, self.config.inference.max_turns)
         shown = (
             "exact_match",

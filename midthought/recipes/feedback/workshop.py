@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from midthought.env.math_process import NUM_WORKERS
 from midthought.feedback.answers import task_is_right
-from midthought.feedback.protocol import DEFINITION, SYSTEM_PROMPT
 from midthought.feedback.tool import FeedbackTool
 from midthought.inference.source import Source
+from midthought.recipes.feedback.conversation import NOTATION, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
 from midthought.recipes.feedback.problems import Parts
 from midthought.recipes.feedback.reward import FeedbackEnvironment
-from midthought.recipes.feedback.rounds import Round, RoundReader
+from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.sources import recipe_source
 from midthought.text import Renderer
-from midthought.tools.notations.hermes import HermesNotation
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
 from midthought.types import Trajectory
@@ -37,24 +38,26 @@ class Workshop:
     @functools.cached_property
     def writing(self) -> Writing:
         """How the policy's conversations begin and how its calls are written."""
-        notation = HermesNotation()
-        says = self.config.problems.system_prompt
-        is_told = bool(self.config.model.local_path) if says is None else says
-        system = (SYSTEM_PROMPT, notation.instructions([DEFINITION])) if is_told else ()
-        return Writing(self.renderer, notation, system)
+        return Writing(self.renderer, NOTATION, system_messages(self.config))
 
     @property
     def pad_token_id(self) -> int:
         tokenizer = self.renderer.tokenizer
         return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
-    def rounds(self, trajectory: Trajectory) -> list[Round]:
-        """What was answered, asked and told in an episode."""
-        return RoundReader(self.writing.notation, task_is_right)(trajectory)
+    @functools.cached_property
+    def reader(self) -> RoundReader:
+        """Reads what was answered, asked and told in an episode; what it has judged once it knows."""
+        return RoundReader(NOTATION, Verdicts(task_is_right))
+
+    def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
+        """The rounds of every episode. What nobody judged here (episodes of Ray's workers) is judged side by side."""
+        with ThreadPoolExecutor(NUM_WORKERS) as pool:
+            return list(pool.map(self.reader, done))
 
     def is_right(self, trajectory: Trajectory) -> bool:
         """Whether the last answer is right."""
-        rounds = self.rounds(trajectory)
+        rounds = self.reader(trajectory)
         return bool(rounds) and rounds[-1].is_right
 
     def toolbox(self, critic: str | None = None) -> Toolbox:
@@ -74,10 +77,10 @@ class Workshop:
             self.renderer,
             self.config.inference,
             self.config.ray,
-            notation=self.writing.notation,
+            notation=NOTATION,
             toolbox=self.toolbox(),
             messages=lambda task: task.messages(*system),
-            environment=FeedbackEnvironment(self.rounds, self.config.reward),
+            environment=FeedbackEnvironment(self.reader, self.config.reward),
             tasks=(task for tasks in self.problems.values() for task in tasks),
             model_path=self.config.model.local_path,
             seed=self.config.training.seed,

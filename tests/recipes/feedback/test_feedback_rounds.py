@@ -1,15 +1,19 @@
 """An episode read as rounds, and the figures that are made of them."""
 
+import dataclasses
 import math
+import pickle
 import random
 
 import pytest
 
+from midthought.feedback.answers import task_is_right
 from midthought.recipes.feedback.arithmetic import make_problems
 from midthought.recipes.feedback.evaluation import feedback_figures, gains
 from midthought.recipes.feedback.reward import Outcome
-from midthought.recipes.feedback.rounds import Round
+from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
 from midthought.tools.notations.hermes import HermesNotation
+from midthought.types import Task
 
 (TASK,) = make_problems(1, hard_share=0.0, draw=random.Random(0), name="one")
 WRONG = str(int(TASK.answer) + 1)
@@ -66,6 +70,37 @@ def test_going_back_to_an_answer_that_was_told_to_be_wrong_ignores_it(play, read
 
 def test_an_episode_without_a_turn_is_wrong():
     assert Outcome.of([]) == Outcome(False, False, 0, 0, 0)
+
+
+def test_an_answer_is_judged_once_whoever_asks(play, reader):
+    asked = []
+
+    def is_right(task: Task, answer: str) -> bool:
+        asked.append(answer)
+        return answer == task.answer
+
+    judged = RoundReader(HermesNotation(), Verdicts(is_right))
+    (episode,) = play(lambda task, turn, feedback: (f"{WRONG}\n{call(WRONG)}", TASK.answer)[turn], [TASK])
+    first = judged(episode)
+    assert judged(episode) == first == reader(episode)
+    assert asked == [WRONG, TASK.answer]
+    other = dataclasses.replace(TASK, task_id="other", answer=WRONG)
+    assert judged.is_right(other, WRONG)
+    assert len(asked) == 3
+
+
+def test_verdicts_are_bounded_and_travel_empty():
+    asked = []
+
+    def is_right(task: Task, answer: str) -> bool:
+        asked.append(answer)
+        return False
+
+    verdicts = Verdicts(is_right, max_kept=2)
+    assert not any(verdicts(TASK, answer) for answer in ("1", "2", "3", "3", "1"))
+    assert asked == ["1", "2", "3", "1"]
+    travelled = pickle.loads(pickle.dumps(Verdicts(task_is_right)))  # noqa: S301
+    assert travelled(TASK, TASK.answer) and not travelled(TASK, WRONG)
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_resume import SETTINGS, finish, metrics, start, stop_at, trajectories
+from small_runs import PODCAST, finish, metrics, start, stop_at, trajectories
 
 PARTIAL = [
-    *SETTINGS,
+    *PODCAST,
     "inference.partial_rollouts=true",
     "inference.max_segment_length=12",
     "training.num_train_iters=5",
@@ -20,11 +20,11 @@ PARTIAL = [
 @pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_episodes_that_it_carried_over(tmp_path: Path) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
-    finish(start(whole, *PARTIAL))
-    assert stop_at(start(run, *PARTIAL), run, 26, signal.SIGKILL) == -signal.SIGKILL
-    finish(start(run, "--resume"))
+    finish(start("podcast", whole, *PARTIAL))
+    assert stop_at(start("podcast", run, *PARTIAL), run, 26, signal.SIGKILL) == -signal.SIGKILL
+    finish(start("podcast", run, "--resume"))
     assert metrics(run) == metrics(whole)
     assert trajectories(run) == trajectories(whole)
-    rows = [row for row in metrics(run) if row["stage"] == "ppo"]
+    rows = metrics(run, "ppo")
     assert sum(row["partial/num_resumed"] for row in rows) > 0
     assert max(row["partial/stale_token_share"] for row in rows) > 0

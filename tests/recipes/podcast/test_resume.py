@@ -3,86 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-
-SETTINGS = [
-    "inference.deterministic=true",
-    "inference.max_tokens=48",
-    "model.hidden_size=64",
-    "model.num_layers=2",
-    "model.num_heads=2",
-    "model.vocab_size=600",
-    "questions.num_train=40",
-    "questions.num_test=8",
-    "questions.num_test_no_memory=4",
-    "training.num_validation_questions=4",
-    "training.num_train_iters=4",
-    "training.batch_size=8",
-    "training.mini_batch_size=4",
-    "training.validate_every=2",
-    "warmup.num_steps=24",
-    "warmup.batch_tokens=512",
-    "checkpoint.save_interval=1",
-    "evaluation.sampled=false",
-]
-
-
-def start(run: Path, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "midthought.cli", "train", "podcast", "--run", str(run), "--quiet", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def finish(process: subprocess.Popen[bytes]) -> None:
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors.decode()
-
-
-def metrics(run: Path) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
-
-
-def trajectories(run: Path) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["events"] = [{k: v for k, v in event.items() if not k.startswith("time/")} for event in row["events"]]
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
-
-
-def stop_at(process: subprocess.Popen[bytes], run: Path, num_lines: int, how: signal.Signals) -> int:
-    """Send the signal once the metrics have so many lines; the exit code."""
-    file, deadline = run / "metrics.jsonl", time.monotonic() + 400
-    while not file.exists() or len(file.read_bytes().splitlines()) < num_lines:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1].decode()
-        time.sleep(0.005)
-    process.send_signal(how)
-    process.communicate(timeout=300)
-    return process.returncode
+from small_runs import PODCAST, finish, metrics, start, stop_at, trajectories, whole
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("whole") / "run"
-    finish(start(run, *SETTINGS))
-    return run
+    return whole("podcast", tmp_path_factory.mktemp("whole") / "run")
 
 
 def test_a_run_killed_in_the_warm_up_and_interrupted_in_ppo_ends_with_the_same_metrics(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert stop_at(start(run, *SETTINGS), run, 13, signal.SIGKILL) == -signal.SIGKILL
-    assert stop_at(start(run, "--resume"), run, 25, signal.SIGINT) == 130
+    assert stop_at(start("podcast", run, *PODCAST), run, 13, signal.SIGKILL) == -signal.SIGKILL
+    assert stop_at(start("podcast", run, "--resume"), run, 25, signal.SIGINT) == 130
     assert len(metrics(run)) < len(metrics(uninterrupted))
-    finish(start(run, "--resume"))
+    finish(start("podcast", run, "--resume"))
     assert metrics(run) == metrics(uninterrupted)
     assert trajectories(run) == trajectories(uninterrupted)
 

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from test_resume import SETTINGS, finish, metrics, start
+from small_runs import PODCAST, finish, metrics, start
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON")
 SERVED = [
-    *[word for word in SETTINGS if "deterministic" not in word],
+    *[word for word in PODCAST if "deterministic" not in word],
     "evaluation.control_arm=false",
     "inference.backend=vllm",
     f"inference.server_python={PYTHON}",
@@ -28,8 +28,8 @@ def test_ppo_through_a_server_samples_from_the_weights_that_it_trains(
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
     run = tmp_path / "run"
-    finish(start(run, *SERVED))
-    rows = [row for row in metrics(run) if row["stage"] == "ppo"]
+    finish(start("podcast", run, *SERVED))
+    rows = metrics(run, "ppo")
     assert len(rows) == 4
     assert [row["logprob_difference_max"] < 1e-2 for row in rows] == [True] * 4
     assert (run / "report.html").is_file()

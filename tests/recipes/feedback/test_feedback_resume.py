@@ -1,0 +1,41 @@
+"""A run that is killed in the warm-up and in RL and resumed leaves the same figures and weights as one that was not."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from small_runs import FEEDBACK, finish, metrics, start, stop_at, trajectories, weights, whole
+
+NUM_SFT, NUM_PPO = 24, 4
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whole("feedback", tmp_path_factory.mktemp("whole") / "run")
+
+
+def test_a_run_killed_in_both_stages_ends_with_the_same_figures_and_weights(
+    uninterrupted: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    assert stop_at(start("feedback", run, *FEEDBACK), run, 13, signal.SIGKILL) == -signal.SIGKILL
+    assert 13 <= len(metrics(run)) < NUM_SFT
+    assert stop_at(start("feedback", run, "--resume"), run, NUM_SFT + 2, signal.SIGKILL) == -signal.SIGKILL
+    assert 0 < len(metrics(run, "ppo")) < NUM_PPO
+    finish(start("feedback", run, "--resume"))
+    assert metrics(run) == metrics(uninterrupted)
+    assert trajectories(run) == trajectories(uninterrupted)
+    for name in ("warmup", "policy"):
+        one, other = weights(run, name), weights(uninterrupted, name)
+        assert one.keys() == other.keys()
+        assert all(tensor.equal(other[key]) for key, tensor in one.items()), name
+    one, other = (json.loads((each / "summary.json").read_text()) for each in (run, uninterrupted))
+    timed = {key for key in one if key.startswith("seconds")} | {"peak_rss_mib"}
+    assert {key: one[key] for key in one.keys() - timed} == {key: other[key] for key in other.keys() - timed}
+
+
+def test_every_stage_left_its_lines(uninterrupted: Path) -> None:
+    assert [len(metrics(uninterrupted, stage)) for stage in ("sft", "ppo", "validation")] == [NUM_SFT, NUM_PPO, 2]
