@@ -14,7 +14,6 @@ from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
 from midthought.feedback.protocol import SYSTEM_PROMPT, TOOL_NAME
 from midthought.recipes.feedback.verl import PROFILES, feedback_tool, settings
-from midthought.types import Task
 
 
 def test_the_seed_profile_has_the_seeds_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,20 +170,3 @@ def test_a_model_to_begin_with_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         "actor_rollout_ref.model.path=sft-bundle/checkpoints/global_step_78/huggingface"
         in (bundle / "train.sh").read_text()
     )
-
-
-def test_a_task_of_aime_tests_and_validates(tmp_path: Path) -> None:
-    from midthought.recipes.feedback.problems import prepare_problems
-    from midthought.recipes.feedback.settings import ProblemsSection
-
-    for name, count in (("train", 12), ("test", 9)):
-        lines = [f'{{"question": "{name} {n}?", "answer": "#### {n}"}}\n' for n in range(count)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
-    section = ProblemsSection(
-        dataset="gsm8k",
-        source=str(tmp_path / "train.jsonl"),
-        test_dataset="gsm8k",
-        test_source=str(tmp_path / "test.jsonl"),
-    )
-    parts: dict[str, list[Task]] = prepare_problems(section, 0)
-    assert {name: len(tasks) for name, tasks in parts.items()} == {"test": 6, "validation": 3, "train": 12}

@@ -148,6 +148,16 @@ def test_of_one_data_set_the_test_problems_are_kept_apart(tmp_path):
     assert len(set(prompts)) == 12
 
 
+def test_a_test_set_of_its_own_is_shared_by_test_and_validation_alone(tmp_path):
+    for name, count in (("train", 12), ("test", 9)):
+        rows = ({"question": f"{name} {number}?", "answer": f"#### {number}"} for number in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train_file, test_file = (str(tmp_path / f"{name}.jsonl") for name in ("train", "test"))
+    section = ProblemsSection(dataset="gsm8k", source=train_file, test_dataset="gsm8k", test_source=test_file)
+    parts = prepare_problems(section, 0)
+    assert {name: len(tasks) for name, tasks in parts.items()} == {"test": 6, "validation": 3, "train": 12}
+
+
 def test_too_few_problems_are_told(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(json.dumps({"question": "1 + 1?", "answer": "#### 2"}) + "\n")

@@ -37,5 +37,7 @@ def test_a_run_killed_in_both_stages_ends_with_the_same_figures_and_weights(
     assert {key: one[key] for key in one.keys() - timed} == {key: other[key] for key in other.keys() - timed}
 
 
-def test_every_stage_left_its_lines(uninterrupted: Path) -> None:
+def test_every_stage_left_its_lines_and_rl_moved_the_policy(uninterrupted: Path) -> None:
     assert [len(metrics(uninterrupted, stage)) for stage in ("sft", "ppo", "validation")] == [NUM_SFT, NUM_PPO, 2]
+    warmed_up, trained = weights(uninterrupted, "warmup"), weights(uninterrupted)
+    assert any(not tensor.equal(warmed_up[name]) for name, tensor in trained.items())

@@ -57,9 +57,13 @@ def test_rl_through_a_server_samples_from_the_weights_that_it_trains(
         f"inference.server_python={PYTHON}",
         "inference.max_num_seqs=16",
         "training.learning_rate=1e-3",
+        "training.batch_size=16",
     ]
     run = whole("feedback", tmp_path / "run", *served)
     rows = metrics(run, "ppo")
-    assert len(rows) == 4
-    assert [row["logprob_difference_max"] < 1e-2 for row in rows] == [True] * 4
+    learned_from = [row["logprob_difference_max"] for row in rows if "logprob_difference_max" in row]
+    assert (
+        len(rows) == 4 and len(learned_from) >= 2
+    )  # where all groups are flat nothing is learned, and nothing compared
+    assert max(learned_from) < 1e-2
     assert (run / "report.html").is_file()
