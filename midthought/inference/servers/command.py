@@ -9,14 +9,14 @@ import dataclasses
 import os
 import shlex
 import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from midthought.errors import EngineError, ModelPathError, SettingsError, near_names
+from midthought.errors import ModelPathError, SettingsError, near_names
 from midthought.inference.servers.dialect import ServerOptions
 from midthought.inference.servers.launch import plan_launch
+from midthought.inference.servers.process import start_guarded
 from midthought.inference.servers.training import SERVER_ENGINES
 
 
@@ -51,10 +51,7 @@ def serve(
 
 def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a command until it ends and hand SIGINT, SIGTERM and SIGHUP on to it, once each; its exit code."""
-    try:
-        process = subprocess.Popen(words, env=environment, start_new_session=True)
-    except OSError as error:
-        raise EngineError(f"the server cannot be started with {words[0]!r}: {error}") from None
+    process = start_guarded(words, env=dict(environment))
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)

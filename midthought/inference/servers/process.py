@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +19,10 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from midthought.errors import EngineError, MissingExtraError
+from midthought.inference.servers.guard import guarded
 
 _END_SECONDS = 10.0
 """How long a server may take to end by itself."""
@@ -51,7 +54,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """A running server. It ends with `stop`, when nobody holds this object any more, or with this process.
+    """A running server. It ends with `stop`, when nobody holds this object any more, or with this process, however that ends.
 
     Args:
         command: what to run; it listens on `port` of 127.0.0.1.
@@ -74,18 +77,14 @@ class ServerProcess:
             os.close(handle)
         self.log_path = Path(name if log_path is None else log_path)
         self._is_own_log = log_path is None
-        try:
-            with self.log_path.open("wb") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    env={**(environment or {}), **os.environ},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise EngineError(f"the server cannot be started with {command[0]!r}: {error}") from None
+        with self.log_path.open("wb") as log:
+            self._process = start_guarded(
+                command,
+                env={**(environment or {}), **os.environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
         self._end = weakref.finalize(self, _end_group, self._process)
 
     @property
@@ -128,9 +127,17 @@ class ServerProcess:
         return " | ".join([line.strip()[:200] for line in lines if line.strip()][-6:]) or "nothing"
 
 
+def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a server in a session of its own; it ends with this process, see `guard`. Signals sent to what is given reach
+    the server itself. EngineError where there is no such program."""
+    if shutil.which(command[0], path=(options.get("env") or os.environ).get("PATH", os.defpath)) is None:
+        raise EngineError(f"the server cannot be started with {command[0]!r}: there is no such program; check its path")
+    return subprocess.Popen(guarded(command), start_new_session=True, **options)
+
+
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGTERM)
+    """The server ends its own processes; what is left of its group is killed."""
+    process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_SECONDS)
     with contextlib.suppress(ProcessLookupError, PermissionError):
