@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from midthought.errors import ModelPathError
+from midthought.errors import ModelPathError, SettingsError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """One of these is there where a tokenizer is: the library makes an empty one of some architectures where there is none."""
@@ -49,6 +49,21 @@ def load_model(path: str | Path, dtype: Any = "float32") -> Any:
             f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
         )
     return policy.eval()
+
+
+def placed(model: Any, device: str) -> Any:
+    """The model on a device, where its learner and its engine then compute: `cpu`, `cuda`, `cuda:1` …; `auto`: on the first
+    GPU where torch sees one, else where it is. SettingsError where there is no such device."""
+    import torch
+
+    if device == "auto":
+        return model.to("cuda") if torch.cuda.is_available() else model
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        known = ["auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+        reason = str(error).splitlines()[0][:200]
+        raise SettingsError(f"no device {device!r} for the model here ({reason}); there are: {', '.join(known)}") from None
 
 
 def load_tokenizer(path: str | Path) -> Any:

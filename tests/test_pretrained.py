@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from midthought.errors import ModelPathError
-from midthought.pretrained import load_model, load_tokenizer, save_model
+from midthought.errors import ModelPathError, SettingsError
+from midthought.pretrained import load_model, load_tokenizer, placed, save_model
 
 
 def small_model() -> Qwen3ForCausalLM:
@@ -112,3 +112,17 @@ def test_a_folder_with_a_model_but_no_tokenizer_is_named(tmp_path):
     small_model().save_pretrained(tmp_path)
     with pytest.raises(ModelPathError, match="holds a model but no tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_model_is_put_where_it_is_wanted():
+    policy = small_model()
+    assert placed(policy, "meta").device.type == "meta"
+    policy = small_model()
+    assert placed(policy, "auto") is policy
+    assert policy.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+def test_a_device_that_is_not_there_is_named_with_those_that_are(device):
+    with pytest.raises(SettingsError, match=rf"no device '{device}'.*auto, cpu"):
+        placed(small_model(), device)

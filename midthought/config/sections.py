@@ -17,6 +17,9 @@ class ModelConfig(Section):
     """Folder or hub name of any Hugging Face causal LM. Empty: the run makes a small Qwen3 with its own tokenizer."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the weights. Log-probabilities are exact to 1e-4 in float32 only."""
+    device: str = "auto"
+    """Where the model is trained, and sampled from by the `local` engine: `cpu`, `cuda`, `cuda:1` …; `auto`: a loaded model on
+    the first GPU where there is one, a made one on the CPU, where small ones are quicker."""
     critic: Literal["separate", "shared"] = "separate"
     """`separate`: a copy of the same base with a value head; `shared`: a value head on the policy's own trunk."""
     lora_rank: int = Field(0, ge=0)
@@ -31,6 +34,11 @@ class ModelConfig(Section):
     """Its number of attention heads, of 64 dimensions each; the key/value heads are as many."""
     vocab_size: int = Field(1024, ge=300)
     """Its vocabulary: byte-level BPE, trained on the recipe's training episodes."""
+
+    @property
+    def device_of_made(self) -> str:
+        """Where a made model computes."""
+        return "cpu" if self.device == "auto" else self.device
 
 
 class InferenceConfig(Section):

@@ -14,7 +14,7 @@ from midthought.inference.scripted import Script, ScriptedEngine
 from midthought.inference.servers.sglang import SGLangInferenceEngine
 from midthought.inference.servers.vllm import VLLMInferenceEngine
 from midthought.inference.vllm_here import VLLMHereInferenceEngine
-from midthought.pretrained import load_model, load_tokenizer
+from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.text import Renderer
 
 
@@ -25,6 +25,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         model: a folder or Hugging Face name, or a loaded model (then give its `tokenizer`).
         tokenizer: the fast tokenizer of a loaded model.
         dtype: type of the weights of a model that is loaded here.
+        device: where such a model computes, see `placed`; one that is given stays where it is.
         max_num_seqs: sequences in the cache at once.
         max_seq_len: most tokens of a sequence, prompt included.
         deterministic: batches follow from the prompts alone.
@@ -36,6 +37,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         tokenizer: Any = None,
         *,
         dtype: str = "float32",
+        device: str = "auto",
         max_num_seqs: int = 128,
         max_seq_len: int = 4096,
         deterministic: bool = False,
@@ -44,7 +46,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         from midthought.inference.local import LocalEngine
 
         if isinstance(model, str) or hasattr(model, "__fspath__"):
-            path, model = model, load_model(model, dtype)
+            path, model = model, placed(load_model(model, dtype), device)
             tokenizer = load_tokenizer(path) if tokenizer is None else tokenizer
         if tokenizer is None:
             raise SettingsError("a loaded model needs its tokenizer: LocalInferenceEngine(model, tokenizer)")

@@ -11,7 +11,7 @@ from typing import Any
 from midthought.config import ConfigStore
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.pretrained import load_model, load_tokenizer
+from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.trainer.rollouts import MAX_LENGTH
 
 
@@ -36,7 +36,8 @@ def find_policy(
             )
         return model, tokenizer
     if settings.local_path:
-        return load_model(settings.local_path, settings.dtype), tokenizer or load_tokenizer(settings.local_path)
+        policy = placed(load_model(settings.local_path, settings.dtype), settings.device)
+        return policy, tokenizer or load_tokenizer(settings.local_path)
     if tokenizer is None and checkpoint is not None:
         tokenizer = load_tokenizer(checkpoint / "policy")
     tokenizer = tokenizer or make_tokenizer(texts(), settings.vocab_size)
@@ -48,7 +49,7 @@ def find_policy(
         max_length=MAX_LENGTH,
         seed=config.training.seed,
     )
-    return made, tokenizer
+    return placed(made, settings.device_of_made), tokenizer
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

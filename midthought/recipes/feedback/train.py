@@ -17,6 +17,7 @@ from midthought.learning.learner import Learner, LearnerSettings
 from midthought.learning.ppo import run_ppo
 from midthought.learning.sft import bfloat16_is_fast, run_sft
 from midthought.learning.translate import make_learner, ppo_plan
+from midthought.pretrained import placed
 from midthought.recipes.beginnings import run_of
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.evaluation import feedback_figures, figures_by_label, gains
@@ -126,6 +127,9 @@ class FeedbackRun:
                 break
         seed = self.config.training.seed
         policy, tokenizer = self._loaded or make_small_policy(self.config.model, seed)
+        model = self.config.model
+        is_made = not (model.local_path or self.from_path)
+        policy = placed(policy, model.device_of_made if is_made else model.device)
         self.workshop = Workshop(self.config, self.problems, policy, Renderer(tokenizer))
 
     def _warm_up(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
 from midthought.learning.translate import make_learner, ppo_plan
+from midthought.pretrained import placed
 from midthought.recipes.podcast.demonstrations import CLEAN, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
 from midthought.recipes.podcast.policy import make_small_policy
@@ -122,6 +123,9 @@ class PodcastRun:
                 self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.dtype)
                 break
         policy, tokenizer = self._loaded or self._begin()
+        model = self.config.model
+        is_made = not (model.local_path or self.from_path)
+        policy = placed(policy, model.device_of_made if is_made else model.device)
         self.workshop = Workshop(self.config, self.world, policy, Renderer(tokenizer))
 
     def _begin(self) -> tuple[Any, Any]:
