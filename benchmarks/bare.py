@@ -1,6 +1,6 @@
 """A Qwen3 as a bare loop: keys and values in one preallocated block, equal rows, no tools. The limit to measure against.
 
-It knows neither requests nor text: all rows have the same length, take the same step and never end early. On a GPU it is
+It knows neither requests nor text, and shares nothing with the engine but the norm: all rows have the same length, take the same step and never end early. On a GPU it is
 no limit, because launching its operations takes longer than they do; `floor.py` says what is one there.
 """
 
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from midthought.inference.weight_copies import rms_normed
 
 MAX_PREFILL_TOKENS = 1024
 """Rows are prefilled in groups of so many tokens: what larger ones compute falls out of the processor's cache."""
@@ -110,7 +112,7 @@ class BareLoop:
         for layer, all_keys, all_values in zip(self.layers, self.keys, self.values, strict=True):
             keys, values = all_keys[rows, :, :end], all_values[rows, :, :end]
             qkv = (self._norm(x, layer.input_norm) @ layer.qkv).view(num_rows, num_new, -1, self.head_dim)
-            turned = F.rms_norm(qkv[:, :, :num_turned], (self.head_dim,), None, self.epsilon) * layer.qk_norm
+            turned = rms_normed(qkv[:, :, :num_turned], layer.qk_norm, self.epsilon)
             turned = _turn(turned, turns).transpose(1, 2)
             keys[:, :, start:] = turned[:, self.num_heads :]
             values[:, :, start:] = qkv[:, :, num_turned:].transpose(1, 2)
@@ -139,7 +141,7 @@ class BareLoop:
         return attended.reshape(num_rows * num_new, -1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, self.epsilon)
+        return rms_normed(x, weight, self.epsilon)
 
 
 def _turn(x: Tensor, turns: Tensor) -> Tensor:

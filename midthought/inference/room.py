@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from transformers import PreTrainedModel
 
 from midthought.inference.request import EngineStats, Request
-from midthought.inference.runner import Row, Runner, make_runner, memory_bytes, shares_tensors
+from midthought.inference.runner import Row, Runner, memory_bytes, shares_tensors
 from midthought.inference.slots import Slots, num_common
+from midthought.inference.trial import make_runner
 
 MIN_SHARED_TOKENS = 16
 """It pays to copy what another sequence has computed, or to wait for it, from so many tokens on."""

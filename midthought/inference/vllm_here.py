@@ -1,6 +1,6 @@
 """vLLM without a server: its own asynchronous engine, held by this process and given token ids.
 
-The only file that imports vllm, and only when an engine is made. Knows nothing of text, tools or rewards.
+vllm is imported only when an engine is made. Knows nothing of text, tools or rewards.
 """
 
 from __future__ import annotations
@@ -8,16 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import difflib
-import importlib.util
 import itertools
-import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.errors import EngineError, SettingsError
 from midthought.inference.engine import Sampling, Stopper
 from midthought.inference.generation import BaseInferenceEngine
 from midthought.inference.private_loop import PrivateLoop
@@ -26,6 +23,7 @@ from midthought.inference.servers.dialect import ServerOptions
 from midthought.inference.servers.engine import request_seed
 from midthought.inference.servers.streams import Chunk, Draft
 from midthought.inference.servers.vllm import VLLMDialect
+from midthought.inference.vllm_setup import checked_arguments, environment, import_vllm
 from midthought.pretrained import load_tokenizer
 from midthought.text import Renderer
 from midthought.types import Completion, Finish
@@ -43,29 +41,6 @@ _SAID_OF_SAMPLING = (
     *("frequency_penalty", "seed", "ignore_eos", "stop_token_ids", "skip_special_tokens", "logprobs"),
 )
 """What `VLLMDialect.body` and vLLM's `SamplingParams` call by the same names."""
-
-
-_SETTLED = {
-    **dict.fromkeys(("model", "tokenizer", "dtype", "max_num_seqs"), "it is an argument of the engine itself"),
-    "max_model_len": "max_seq_len of the engine is it",
-    "logprobs_mode": "what is recorded is the distribution that was sampled from",
-    "load_format": "models are loaded from safetensors only",
-    "trust_remote_code": "code that comes with a model is never run",
-    "skip_tokenizer_init": "the engine is given token ids",
-    "generation_config": "every request says how it is sampled",
-}
-"""Arguments of vLLM that the engine gives itself, and why."""
-
-
-class NotInstalledHereError(MissingExtraError):
-    """The package that would run in this process is not installed in its environment."""
-
-    def __init__(self) -> None:
-        super(MissingExtraError, self).__init__(
-            "vllm is not installed in this environment, so it cannot run in_process. Install it here (pip install vllm), "
-            "or leave in_process out: then server_python may name the interpreter of an environment that has it, or base_url "
-            "a server that runs"
-        )
 
 
 class VLLMHereEngine:
@@ -108,7 +83,7 @@ class VLLMHereEngine:
         self.patience = patience or Patience()
         self.max_seq_len = 0
         words, self._environment = VLLMDialect().command(str(model_path), ServerOptions())
-        self._arguments = _checked(engine_args or {}) | {
+        self._arguments = checked_arguments(engine_args or {}) | {
             "model": str(model_path),
             "dtype": dtype,
             "max_model_len": max_seq_len,
@@ -135,11 +110,11 @@ class VLLMHereEngine:
         """Load the model; this takes a while. EngineError where vLLM does not get ready."""
 
         async def make() -> AsyncLLM:
-            make_arguments, make_engine = _vllm()
+            make_arguments, make_engine = import_vllm()
             return make_engine.from_engine_args(make_arguments(**self._arguments))
 
         try:
-            with _environment(self._environment):
+            with environment(self._environment):
                 self._llm = self._loop.run(make())
         except BaseException as error:
             self._loop.close()
@@ -308,7 +283,7 @@ class VLLMHereInferenceEngine(BaseInferenceEngine):
             next_token_timeout_seconds=next_token_timeout_seconds,
             total_timeout_seconds=total_timeout_seconds,
         )
-        _vllm()
+        import_vllm()
         renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
         core = VLLMHereEngine(
             model_path,
@@ -338,43 +313,6 @@ def _end(loop: PrivateLoop, llm: AsyncLLM) -> None:
     with contextlib.suppress(EngineError):
         loop.run(end())
     loop.close()
-
-
-def _vllm() -> tuple[Any, Any]:
-    """vLLM's `AsyncEngineArgs` and `AsyncLLM`."""
-    if importlib.util.find_spec("vllm") is None:
-        raise NotInstalledHereError
-    try:
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-    except ImportError as error:
-        raise EngineError(f"the vllm that is installed here cannot be used: {error}; 0.32 is known to work") from error
-    return AsyncEngineArgs, AsyncLLM
-
-
-def _checked(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, where vLLM knows them and none of them is settled here."""
-    known = {field.name for field in dataclasses.fields(_vllm()[0])} - _SETTLED.keys()
-    for name in engine_args:
-        if name in _SETTLED:
-            raise SettingsError(f"engine_args: {name!r} is not for you to set: {_SETTLED[name]}")
-        if name not in known:
-            nearest = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0))
-            raise SettingsError(f"engine_args: vLLM's AsyncEngineArgs have no {name!r}; nearest: {nearest}")
-    return dict(engine_args)
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables where they are not set already. Afterwards all is as it was: vLLM sets some itself, for its processes."""
-    before = dict(os.environ)
-    os.environ.update({name: value for name, value in variables.items() if name not in before})
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
 def _chunk(output: RequestOutput) -> Chunk:

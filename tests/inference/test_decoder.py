@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 
 from midthought.inference import weight_copies
 from midthought.inference.decoder import Decoder
-from midthought.inference.runner import CachedRunner, Row, make_runner, share_tensors
+from midthought.inference.runner import CachedRunner, Row, share_tensors
+from midthought.inference.trial import make_runner
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
@@ -163,3 +164,12 @@ def test_a_decoder_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Decoder, "_turned", lambda self, heads, cos, sin: heads)
     runner = make_runner(make(CONFIGS["llama"]()))
     assert runner.keeps_cache and runner._decoder is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shape", [(5, 48), (3, 6, 16)])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_rms_norms_are_torchs_own(shape: tuple[int, ...], scale: float) -> None:
+    torch.manual_seed(0)
+    hidden, weight = scale * torch.randn(shape), torch.randn(shape[1:])
+    expected = torch.nn.functional.rms_norm(hidden, shape[-1:], None, 1e-6) * weight
+    assert torch.allclose(weight_copies.rms_normed(hidden, weight, 1e-6), expected, rtol=1e-5, atol=1e-6)

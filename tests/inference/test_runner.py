@@ -17,7 +17,8 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
-from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, make_runner, share_tensors, shares_tensors
+from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, share_tensors, shares_tensors
+from midthought.inference.trial import make_runner
 
 TOKENS: dict[str, Any] = {"vocab_size": 61, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 SMALL: dict[str, Any] = {
@@ -128,3 +129,24 @@ def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced() -> 
     assert shares_tensors(model, twin)
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     assert not shares_tensors(model, twin)
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("lengths", [(9, 9, 9), (9, 2, 14)], ids=["level", "ragged"])
+@pytest.mark.parametrize("slots", [(0, 1, 2), (0, 4, 2), (3, 40, 17)], ids=["ordered", "with holes", "scattered"])
+def test_steps_carry_rows_on_as_forward_passes_would(
+    slots: tuple[int, ...], lengths: tuple[int, ...], window: int | None
+) -> None:
+    """For more tokens than a mask is made ahead for."""
+    model = make(MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=window))
+    generator = torch.Generator().manual_seed(1)
+    sequences = [torch.randint(61, (length + 90,), generator=generator).tolist() for length in lengths]
+    cached = make_runner(model)
+    plain = RecomputingRunner(share_tensors(model))
+    assert isinstance(cached, CachedRunner)
+    cached.forward([Row(ids[:length], 0, slot) for ids, length, slot in zip(sequences, lengths, slots, strict=True)])
+    rows = [Row(ids[: length + 1], length, slot) for ids, length, slot in zip(sequences, lengths, slots, strict=True)]
+    ours, theirs = cached.steps(rows), plain.steps(rows)
+    for number in range(90):
+        token_ids = [ids[length + number] for ids, length in zip(sequences, lengths, strict=True)]
+        assert torch.allclose(ours(token_ids), theirs(token_ids), atol=1e-4)
