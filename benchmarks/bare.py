@@ -1,7 +1,8 @@
 """A Qwen3 as a bare loop: keys and values in one preallocated block, equal rows, no tools. The limit to measure against.
 
-It knows neither requests nor text, and shares nothing with the engine but the norm: all rows have the same length, take the same step and never end early. On a GPU it is
-no limit, because launching its operations takes longer than they do; `floor.py` says what is one there.
+It knows neither requests nor text, and shares nothing with the engine but the norm: all rows have the same length, take
+the same step and never end early. On a GPU it is no limit, because launching its operations takes longer than they do;
+`floor.py` says what is one there.
 """
 
 from __future__ import annotations
