@@ -6,11 +6,14 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from midthought.errors import SettingsError, UserError, near_names
+
+if TYPE_CHECKING:
+    from midthought.config import RecipeConfig
 
 app = typer.Typer(
     help="Train language models to use tools while they reason.",
@@ -150,6 +153,57 @@ def settings(
 
     store = ConfigStore if recipe == "library" else find_recipe(recipe).config_class()
     typer.echo(settings_page(store, recipe))
+
+
+@app.command()
+def plan(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="e.g. model=Qwen/Qwen3-8B gpus=8: docs/scaling.md"),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Plan what this recipe's settings say: podcast or feedback.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="With --recipe: YAML file of settings, or the name of one that ships.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="With --recipe: who trains, midthought or verl.")] = "midthought",
+    sizes: Annotated[bool, typer.Option("--sizes", help="A table from 1 B to 70 B parameters instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Bytes and seconds for programs.")] = False,
+) -> None:
+    """Memory per GPU and time per step of a run, before it is paid for; no weights are loaded."""
+    import json
+
+    from midthought.plan.command import make_plan, size_rows, split_words
+    from midthought.plan.table import to_dict, to_lines
+
+    own, of_recipe = split_words(words or [])
+    if recipe is None and (config is not None or of_recipe):
+        raise SettingsError(f"{config or of_recipe[0]}: settings are a recipe's; say which with --recipe")
+    if sizes and (recipe or as_json):
+        raise SettingsError("--sizes plans several models with the words given; leave --recipe and --json out")
+    if sizes:
+        typer.echo("\n".join(size_rows(own)))
+        return
+    memory = make_plan(own, _recipe_settings(recipe, of_recipe, config, engine) if recipe else None)
+    typer.echo(json.dumps(to_dict(memory), indent=1) if as_json else "\n".join(to_lines(memory)))
+
+
+def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:
+    from importlib import import_module
+
+    from midthought.recipes import find_recipe
+    from midthought.recipes.beginnings import begin
+
+    found: Any = find_recipe(recipe)
+    if engine != "midthought":
+        _require_verl_options(engine, "all", resume=False)
+        chosen: RecipeConfig = import_module(f"midthought.recipes.{recipe}.verl").settings(words, config)
+        return chosen
+    folder, kind = Path(found.__file__).parent, found.config_class()
+    options = {"words": words, "config": config, "stage": "all", "from_path": None, "resume": False}
+    chosen, _ = begin(kind, folder, found.SHIPPED, Path(), **options)
+    return chosen
 
 
 @app.command()

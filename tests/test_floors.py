@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 FLOORS = [
     ("types", "errors"),
     ("text", "config", "pretrained"),
-    ("tools", "algo", "data"),
+    ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "health"),
     ("inference", "feedback"),
     ("learning", "evaluate"),

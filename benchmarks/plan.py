@@ -1,0 +1,208 @@
+"""Part `plan`: memory that `midthought plan` foresees against what a learner takes, three sizes, each in several ways.
+
+Every learner is run in a process of its own: a whole iteration (scoring, credit, two optimizer steps of several
+micro-batches, so that moments and gradients are there when the next ones compute). What it takes is every allocation and
+release of PyTorch's allocator, as its profiler records them: models, batch and temporary tensors inside of operations
+included, like `torch.cuda.max_memory_allocated` on a GPU. The rise of resident memory is given beside it: it holds the
+pages that the C library keeps for later as well. CPU and Linux only.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.memory import STATUS
+from benchmarks.options import Options
+from benchmarks.table import Row
+from benchmarks.timing import Spread
+from midthought.config import parse_assignments
+from midthought.plan.memory import Memory
+from midthought.plan.settings import PlanSettings
+from midthought.plan.shape import Shape, find_shape
+
+PART = "plan"
+TOLERANCE = 0.15
+WORK = "prompt_tokens=128 response_tokens=384 micro_batch_tokens=1024 batch_size=8 mini_batch_size=4 engine=local"
+SIZES = {
+    "38 M": "hidden_size=384 num_layers=8 num_heads=6 num_kv_heads=2 head_dim=64 intermediate_size=1152 vocab_size=32000",
+    "58 M": "hidden_size=512 num_layers=10 num_heads=8 num_kv_heads=4 head_dim=64 intermediate_size=1536 vocab_size=50000 "
+    "tie_embeddings=true",
+    "165 M": "hidden_size=768 num_layers=12 num_heads=12 num_kv_heads=4 head_dim=64 intermediate_size=2304 vocab_size=50000",
+}
+WAYS = {
+    "plain": "dtype=float32",
+    "with gradient checkpointing": "dtype=float32 gradient_checkpointing=true",
+    "with LoRA": "dtype=float32 lora_rank=16",
+    "with LoRA and gradient checkpointing": "dtype=float32 lora_rank=16 gradient_checkpointing=true",
+    "with a critic and a reference": "dtype=float32 critic=separate reference=true",
+    "in bfloat16 with float32 masters": "dtype=bfloat16",
+}
+SMALLEST = "hidden_size=32 num_layers=1 num_heads=2 vocab_size=100 dtype=float32"
+QUICK_SIZE = {
+    "1 M": "hidden_size=64 num_layers=4 num_heads=2 num_kv_heads=1 head_dim=32 intermediate_size=192 vocab_size=4000"
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a learner took at most, in bytes."""
+
+    allocated: int
+    resident: int
+
+
+def measure(options: Options) -> Iterator[Row]:
+    if options.device != "cpu" or not STATUS.exists():
+        print("plan: left out, it is measured on the CPU under Linux", file=sys.stderr)
+        return
+    sizes, ways = (QUICK_SIZE, ("plain", "with LoRA")) if options.quick else (SIZES, tuple(WAYS))
+    for size, words in sizes.items():
+        for way in ways:
+            settings = settings_of(words, WAYS[way])
+            planned = planned_bytes(settings)
+            taken = take_apart(settings)
+            setting = f"{size} parameters {way}, passes of {settings.tokens_of_pass} tokens: planned {_mib(planned)}"
+            error = abs(planned / taken.allocated - 1.0)
+            yield Row(
+                part=PART,
+                setting=f"{setting}, taken {_mib(taken.allocated)}, resident {_mib(taken.resident)}",
+                figure="planned memory off what was taken, a share of it",
+                value=Spread.of([error]),
+                at_most=TOLERANCE,
+            )
+
+
+def settings_of(*words: str) -> PlanSettings:
+    return PlanSettings(**parse_assignments(" ".join((WORK, *words)).split()))
+
+
+def planned_bytes(settings: PlanSettings) -> int:
+    """Of the learner alone."""
+    return sum(Memory(find_shape(settings), settings).learner.values())
+
+
+def take_apart(settings: PlanSettings) -> Taken:
+    """`take` in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(take, settings.model_dump()).result()
+
+
+def take(values: dict[str, Any]) -> Taken:
+    """Run an iteration of the learner that the settings describe."""
+    settings = PlanSettings(**values)
+    torch.manual_seed(0)
+    shape = find_shape(settings)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        iterate(settings_of(SMALLEST))  # what libraries load and keep is not the learner's
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        iterate(settings, shape)
+        resident = _status("VmHWM") - before
+    return Taken(allocated=_peak(profiler), resident=resident)
+
+
+def iterate(settings: PlanSettings, shape: Shape | None = None) -> None:
+    from midthought.learning.adapters import add_adapters
+    from midthought.learning.batch import PPOBatch
+    from midthought.learning.learner import Learner
+    from midthought.learning.model import Critic, frozen_copy
+    from midthought.learning.settings import LearnerSettings
+
+    shape = shape or find_shape(settings)
+    policy = make_policy(shape, getattr(torch, settings.dtype))
+    critic = {"none": None, "separate": Critic.separate, "shared": Critic.shared}[settings.critic]
+    made = critic(policy) if critic else None
+    reference = frozen_copy(policy) if settings.reference and not settings.lora_rank else None
+    if settings.lora_rank:
+        policy = add_adapters(policy, settings.lora_rank, 16)
+        reference = policy if settings.reference else None
+    learner = Learner(
+        policy,
+        made,
+        reference,
+        LearnerSettings(
+            adv_estimator="gae" if made is not None else "grpo",
+            mini_batch_size=settings.mini_batch_size,
+            micro_batch_tokens=settings.micro_batch_tokens,
+            packing=settings.packing,
+            logits_mib=settings.logits_mib,
+            gradient_checkpointing=settings.gradient_checkpointing,
+            master_weights=settings.master_weights,
+            offload_reference=settings.offload_reference,
+            kl_coef=0.01 if reference is not None else 0.0,
+            entropy_coef=0.01,
+        ),
+    )
+    batch = PPOBatch.from_trajectories(make_trajectories(settings, shape.vocab_size))
+    batch, _ = learner.score(batch)
+    batch, _ = learner.credit(batch)
+    learner.update(batch)
+
+
+def make_policy(shape: Shape, dtype: torch.dtype) -> Any:
+    """A model of this shape, its weights drawn at random: a Qwen3, or a Llama where queries are not normalised."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+    config = (Qwen3Config if shape.qk_norm else LlamaConfig)(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        tie_word_embeddings=shape.is_tied,
+    )
+    return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def make_trajectories(settings: PlanSettings, vocab_size: int) -> Sequence[Any]:
+    """Episodes of the planned lengths, tokens drawn at random; every group's rewards differ."""
+    from midthought.types import Completion, Finish, Reward, Task, Trajectory
+
+    draw = random.Random(0)
+
+    def ids(number: int) -> list[int]:
+        return [draw.randrange(3, vocab_size) for _ in range(number)]
+
+    found = []
+    for number in range(settings.batch_size):
+        trajectory = Trajectory(
+            Task(task_id=f"t{number}", prompt="?", answer="!"), ids(settings.prompt_tokens), group=number // 2
+        )
+        sampled = tuple(-10.0 for _ in range(settings.response_tokens))
+        said = Completion(token_ids=tuple(ids(len(sampled))), sampled_logprobs=sampled, finish=Finish.END)
+        trajectory.add_sampled(said)
+        trajectory.reward = Reward(parts={"right": float(number % 2)})
+        found.append(trajectory)
+    return found
+
+
+def _peak(profiler: torch.profiler.profile) -> int:
+    """Most bytes that were allocated at once."""
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    now = peak = 0
+    for _, change in changes:
+        now += change
+        peak = max(peak, now)
+    return peak
+
+
+def _status(name: str) -> int:
+    line = next(line for line in STATUS.read_text("utf-8").splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"

@@ -1,0 +1,151 @@
+"""What to change where a plan does not fit: one setting after the other, least harm first, until it does. Knows no sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from midthought.errors import SettingsError
+from midthought.plan.memory import Memory
+from midthought.plan.settings import PlanSettings
+
+Changes = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Something that saves memory."""
+
+    settings: str
+    """How it is said in a run's settings."""
+    costs: str
+    """What it costs."""
+    changes: Callable[[PlanSettings], Changes | None]
+    """The plan's words with it; None where it is done already, or does not apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A measure taken, and the most that a GPU holds with it and all before it."""
+
+    settings: str
+    costs: str
+    changes: Changes
+    num_bytes: int
+    fits: bool
+
+
+def _gradient_checkpointing(plan: PlanSettings) -> Changes | None:
+    return None if plan.gradient_checkpointing else {"gradient_checkpointing": True}
+
+
+def _blocks(plan: PlanSettings) -> Changes | None:
+    return {"logits_mib": 64} if not plan.logits_mib or plan.logits_mib > 64 else None
+
+
+def _one_episode(plan: PlanSettings) -> Changes | None:
+    smaller = max(plan.tokens_of_episode, 1024)
+    return {"micro_batch_tokens": smaller} if plan.micro_batch_tokens > smaller else None
+
+
+def _sleep(plan: PlanSettings) -> Changes | None:
+    if plan.is_split or plan.engine == "local" or plan.engine_sleeps:
+        return None
+    return {"engine_sleeps": True, "offload": True}
+
+
+def _less_cache(plan: PlanSettings) -> Changes | None:
+    is_large = not plan.is_split and not plan.engine_sleeps and plan.gpu_memory_utilization > 0.3
+    return {"gpu_memory_utilization": 0.3} if is_large else None
+
+
+def _whole_cache(plan: PlanSettings) -> Changes | None:
+    has_room = plan.is_split or plan.engine_sleeps
+    return {"gpu_memory_utilization": 0.85} if has_room and plan.gpu_memory_utilization != 0.85 else None
+
+
+def _tensor_parallel(plan: PlanSettings) -> Changes | None:
+    more = 2 * plan.tensor_parallel
+    possible = plan.engine != "local" and more <= min(plan.gpus_per_node, plan.sampling_gpus)
+    return {"tensor_parallel": more} if possible and plan.sampling_gpus % more == 0 else None
+
+
+def _offload_reference(plan: PlanSettings) -> Changes | None:
+    apart = plan.reference and not plan.lora_rank and not plan.offload_reference
+    return {"offload_reference": True} if apart else None
+
+
+def _no_critic(plan: PlanSettings) -> Changes | None:
+    return {"critic": "none"} if plan.critic == "separate" else None
+
+
+def _adapters(plan: PlanSettings) -> Changes | None:
+    return None if plan.lora_rank else {"lora_rank": 32}
+
+
+def _shorter(plan: PlanSettings) -> Changes | None:
+    half = plan.response_tokens // 2
+    return {"response_tokens": half, "micro_batch_tokens": plan.prompt_tokens + half} if half >= 512 else None
+
+
+def _more_gpus(plan: PlanSettings) -> Changes | None:
+    if plan.gpus >= 1024:
+        return None
+    return {
+        "gpus": 2 * plan.gpus,
+        "shard": 2 * plan.num_shards,
+        "engine_gpus": plan.engine_gpus and 2 * plan.engine_gpus,
+    }
+
+
+MEASURES = (
+    Measure("training.gradient_checkpointing=true", "a third more computing in the update", _gradient_checkpointing),
+    Measure("training.logits_mib=64", "nothing that is felt", _blocks),
+    Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller passes", _one_episode),
+    Measure("training.offload_reference=true", "copying the reference once an iteration", _offload_reference),
+    Measure(
+        "--engine verl verl.offload=true (its engine sleeps while it learns)",
+        "seconds of copying an iteration",
+        _sleep,
+    ),
+    Measure("verl.gpu_memory_utilization={gpu_memory_utilization}", "fewer sequences at once", _less_cache),
+    Measure("verl.gpu_memory_utilization={gpu_memory_utilization}", "nothing: the room is free", _whole_cache),
+    Measure("verl.tensor_parallel={tensor_parallel}", "fewer engines, exchange in every layer", _tensor_parallel),
+    Measure("model.lora_rank={lora_rank}", "adapters learn, not the weights", _adapters),
+    Measure("training.adv_estimator=grpo", "no critic: groups are compared instead", _no_critic),
+    Measure("inference.max_tokens={response_tokens}", "long answers are cut", _shorter),
+    Measure("verl.num_nodes or verl.gpus_per_node: {gpus} GPUs", "money", _more_gpus),
+)
+"""Least harm first."""
+
+
+def advise(memory: Memory) -> tuple[list[Step], Memory]:
+    """Measures until the plan fits, or there is none left, and the plan with them; those that save nothing are left out."""
+    steps: list[Step] = []
+    for measure in MEASURES:
+        while not memory.fits and (changes := measure.changes(memory.settings)) is not None:
+            tried = _tried(memory, {**memory.settings.model_dump(), **changes})
+            if tried is None or not _helps(tried, memory):
+                break
+            memory = tried
+            words = measure.settings.format(**memory.settings.model_dump())
+            steps.append(Step(words, measure.costs, changes, max(memory.totals.values()), memory.fits))
+    return steps, memory
+
+
+def _tried(memory: Memory, values: Changes) -> Memory | None:
+    try:
+        return Memory(memory.shape, PlanSettings(**values))
+    except SettingsError:
+        return None
+
+
+def _helps(tried: Memory, memory: Memory) -> bool:
+    """Less where there is too much, or more room for sequences where there are too few."""
+    more_room = tried.kv_room * tried.settings.tensor_parallel > memory.kv_room * memory.settings.tensor_parallel
+    return _excess(tried) < _excess(memory) or (more_room and not memory.has_enough_sequences)
+
+
+def _excess(memory: Memory) -> int:
+    return sum(max(0, total - memory.limit) for total in memory.totals.values())

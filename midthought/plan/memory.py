@@ -1,0 +1,279 @@
+"""Memory of a GPU by part: what the learner holds and takes at its worst moment, what the engine holds. In bytes.
+
+Sharding as in ZeRO stage 3 and FSDP: weights, gradients and optimizer states are divided by the number of shards
+(Rajbhandari et al. 2020, arXiv 1910.02054, section 5.3), and what computes is gathered, a layer at a time and the next one
+ahead of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from midthought.plan.activations import FLOAT, Activations, Head
+from midthought.plan.settings import PlanSettings
+from midthought.plan.shape import Shape
+
+WIDTHS = {"float32": 4, "bfloat16": 2}
+MIB = 2**20
+GATHERED_LAYERS = 2
+ENOUGH_SEQUENCES = 16
+"""An engine that holds fewer at once, while more are there, reads its weights for next to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """One model that learns, or a frozen one, in bytes on one GPU."""
+
+    weights: int = 0
+    masters: int = 0
+    gradients: int = 0
+    moments: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.masters + self.gradients + self.moments
+
+    def __add__(self, other: Learning) -> Learning:
+        return Learning(
+            self.weights + other.weights,
+            self.masters + other.masters,
+            self.gradients + other.gradients,
+            self.moments + other.moments,
+        )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a GPU's memory goes under `settings` with a model of `shape`."""
+
+    shape: Shape
+    settings: PlanSettings
+
+    @property
+    def width(self) -> int:
+        return WIDTHS[self.settings.dtype]
+
+    # -- what stays ----------------------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Learning:
+        if not self.settings.lora_rank:
+            return self._learning(self.shape.parameters)
+        adapters = self.shape.adapter_parameters(self.settings.lora_rank)
+        frozen = self._shared(self.width * self.shape.parameters)
+        grown = self._shared(FLOAT * adapters)
+        return Learning(weights=frozen + grown, gradients=grown, moments=2 * grown)
+
+    @property
+    def critic(self) -> Learning:
+        """A trunk of its own, which learns whole, with LoRA as well; a head alone counts for nothing."""
+        return self._learning(self.shape.trunk_parameters) if self.settings.critic == "separate" else Learning()
+
+    @property
+    def reference(self) -> int:
+        """A frozen copy; with LoRA the policy itself is one."""
+        has_one = self.settings.reference and not self.settings.lora_rank
+        return self._shared(self.width * self.shape.parameters) if has_one else 0
+
+    @property
+    def held(self) -> Learning:
+        return self.policy + self.critic
+
+    @property
+    def gathered(self) -> int:
+        """Whole layers and the output layer while they compute, where weights are sharded."""
+        if self.settings.num_shards == 1:
+            return 0
+        return self.width * (GATHERED_LAYERS * self.shape.layer_parameters + self.shape.embedding_parameters)
+
+    # -- what comes and goes ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def activations(self) -> int:
+        """Kept between forward and backward pass of a micro-batch, the critic's with the policy's."""
+        settings, recomputed = self.settings, self.settings.gradient_checkpointing
+        per_token = self._activations(settings.lora_rank).kept(recomputed=recomputed)
+        if settings.critic == "separate":
+            trunk = self._activations(0)
+            of_trunk = trunk.kept(recomputed=recomputed)
+            per_token += of_trunk - trunk.layer if recomputed else of_trunk
+        return settings.tokens_of_pass * per_token + self.head.hidden
+
+    @cached_property
+    def head(self) -> Head:
+        settings = self.settings
+        num_tokens = max(1, settings.tokens_of_pass * settings.response_tokens // settings.tokens_of_episode)
+        return Head(
+            shape=self.shape,
+            width=self.width,
+            num_tokens=num_tokens,
+            logits_mib=settings.logits_mib,
+            learns=not settings.lora_rank,
+        )
+
+    @cached_property
+    def moments(self) -> dict[str, dict[str, int]]:
+        """The learner's parts at the moments that may be its worst, by what happens in them."""
+        held, settings = self.held, self.settings
+        stays = {"weights": held.weights, "float32 masters": held.masters, "Adam moments": held.moments}
+        stays |= {"gathered for computing": self.gathered}
+        gradients = held.gradients if self.accumulates else 0
+        fresh = self._fresh_gradients
+        resident = 0 if settings.offload_reference else self.reference
+        tokens = settings.tokens_of_pass
+        layer = tokens * (self._activations(settings.lora_rank).backward)
+        tied = self.head.weight if self.shape.is_tied else 0
+        embedding = 0 if settings.lora_rank else self.width * self.shape.embedding_parameters
+        during = {**stays, "reference": resident, "gradients": gradients, "activations": self.activations}
+        after = {**stays, "reference": resident, "gradients": held.gradients}
+        return {
+            "output layer's backward pass": {
+                **during,
+                "logits": self.head.backward,
+                "gradient on its way": self.head.weight,
+            },
+            "layers' backward pass": {**during, "activations": self.activations + layer, "gradient on its way": tied},
+            "end of the backward pass": {**after, "gradient on its way": fresh + embedding},
+            "scoring": {
+                **after,
+                "reference": self.reference,
+                "activations": tokens * (self._activations(1).layer + self.width * self.shape.hidden_size),
+                "logits": self.head.forward,
+            },
+        }
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether an optimizer step takes more than one micro-batch, so that gradients wait while the next one computes."""
+        return self.settings.mini_batch_size * self.settings.tokens_of_episode > (
+            self.settings.micro_batch_tokens * self.settings.learning_gpus
+        )
+
+    @property
+    def _fresh_gradients(self) -> int:
+        """Gradients in half precision on their way to float32 ones; the output layer's where gradients add up."""
+        if self.settings.lora_rank:
+            of_critic = self._shared(self.width * self.shape.trunk_parameters)
+            return of_critic if self._has_masters and self.settings.critic == "separate" else 0
+        if self._has_masters:
+            return self.held.weights
+        tied = self.width * self.shape.embedding_parameters if self.shape.is_tied and self.accumulates else 0
+        return tied if self.settings.num_shards == 1 else 0
+
+    @property
+    def worst_moment(self) -> str:
+        return max(self.moments, key=lambda name: sum(self.moments[name].values()))
+
+    @property
+    def learner(self) -> dict[str, int]:
+        """By part, at the worst moment."""
+        return self.moments[self.worst_moment]
+
+    # -- the engine --------------------------------------------------------------------------------------------------
+
+    @property
+    def engine_weights(self) -> int:
+        """Of a GPU of the engine; `local` samples with the learner's."""
+        if self.settings.engine == "local":
+            return 0
+        return self.width * self.shape.parameters // self.settings.tensor_parallel
+
+    @property
+    def bucket(self) -> int:
+        """New weights on their way: one bucket here and one on the other side."""
+        return 0 if self.settings.engine == "local" else round(2 * self.settings.bucket_mib * MIB)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of keys and values on a GPU of the engine."""
+        return -(-self.shape.kv_bytes(self.width) // self.settings.tensor_parallel)
+
+    @property
+    def kv_room(self) -> int:
+        """For keys and values on a GPU of the engine; negative where its weights alone do not fit."""
+        settings = self.settings
+        share = settings.gpu_memory_utilization
+        if settings.engine == "local":
+            share = min(share, 0.5)
+        return round(share * settings.machine.memory_bytes) - self.engine_weights
+
+    @property
+    def num_sequences(self) -> int:
+        """That one engine samples at once: as many as are allowed, there, and have room at full length."""
+        settings = self.settings
+        there = -(-settings.batch_size // settings.num_engines)
+        room = self.kv_room // (self.kv_bytes_per_token * settings.tokens_of_episode)
+        return max(0, min(settings.max_num_seqs, there, room))
+
+    @property
+    def kv_cache(self) -> int:
+        """vLLM and SGLang fill their share with it; `local` takes what its sequences need."""
+        if self.settings.engine == "local":
+            return self.num_sequences * self.settings.tokens_of_episode * self.kv_bytes_per_token
+        return max(0, self.kv_room)
+
+    @property
+    def engine(self) -> dict[str, int]:
+        """By part, on a GPU of the engine."""
+        return {
+            "engine's weights": self.engine_weights,
+            "engine's KV cache": self.kv_cache,
+            "weight-sync buckets": self.bucket,
+        }
+
+    # -- together ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def phases(self) -> dict[str, dict[str, int]]:
+        """Parts on a GPU in every phase that has GPUs, or time, of its own."""
+        settings, learner, engine = self.settings, self.learner, self.engine
+        if settings.is_split:
+            return {"learning": learner, "sampling": engine}
+        if not settings.engine_sleeps:
+            return {"learning": {**learner, **engine}}
+        stays = {"weights": self.held.weights, "float32 masters": self.held.masters, "Adam moments": self.held.moments}
+        stays |= {"reference": 0 if settings.offload_reference else self.reference}
+        return {"learning": learner, "sampling": {**({} if settings.offload else stays), **engine}}
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Of every phase."""
+        return {name: sum(parts.values()) for name, parts in self.phases.items()}
+
+    @property
+    def limit(self) -> int:
+        """What a plan may fill of a GPU."""
+        return round((1.0 - self.settings.headroom) * self.settings.machine.memory_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Everything has room, and an engine holds a few sequences."""
+        return max(self.totals.values()) <= self.limit and self.has_enough_sequences
+
+    @property
+    def has_enough_sequences(self) -> bool:
+        settings = self.settings
+        wanted = min(ENOUGH_SEQUENCES, settings.max_num_seqs, -(-settings.batch_size // settings.num_engines))
+        return self.num_sequences >= wanted
+
+    # -- pieces ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_masters(self) -> bool:
+        return self.width < FLOAT and self.settings.master_weights
+
+    def _learning(self, parameters: int) -> Learning:
+        number = FLOAT if self._has_masters else self.width
+        return Learning(
+            weights=self._shared(self.width * parameters),
+            masters=self._shared(FLOAT * parameters) if self._has_masters else 0,
+            gradients=self._shared(number * parameters),
+            moments=self._shared(2 * number * parameters),
+        )
+
+    def _shared(self, num_bytes: int) -> int:
+        return -(-num_bytes // self.settings.num_shards)
+
+    def _activations(self, lora_rank: int) -> Activations:
+        return Activations(shape=self.shape, width=self.width, is_packed=self.settings.packing, lora_rank=lora_rank)

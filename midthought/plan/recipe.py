@@ -1,0 +1,75 @@
+"""What a recipe's settings say of a plan. Knows sections by name, and no recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midthought.config import RecipeConfig
+
+HEAD_SIZE = 64
+MLP = 3
+"""Of the small model that a run makes: width of a head, and the MLP's width over its own (`learning.small_model`)."""
+FROM_TRAINING = (
+    "batch_size",
+    "mini_batch_size",
+    "micro_batch_tokens",
+    "ppo_epochs",
+    "packing",
+    "logits_mib",
+    "gradient_checkpointing",
+    "master_weights",
+    "offload_reference",
+)
+"""Keys of `training` that a plan has under the same name."""
+
+
+def words_of(config: RecipeConfig) -> dict[str, Any]:
+    """The plan's words that follow from a run's settings; machines are in none of them."""
+    model, training, inference = config.model, config.training, config.inference
+    needs = training.estimator_needs[training.adv_estimator]
+    found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
+    found |= _size(config)
+    found |= {
+        "dtype": model.dtype,
+        "critic": model.critic if "values" in needs else "none",
+        "lora_rank": model.lora_rank,
+        "reference": bool(training.kl_coef or training.kl_loss_coef),
+        "group_size": training.episodes_per_task,
+        "response_tokens": inference.max_tokens,
+        "max_num_seqs": inference.max_num_seqs,
+    }
+    if inference.backend in ("local", "vllm", "sglang"):
+        found["engine"] = inference.backend
+    return found | (_of_verl(config.verl, inference.max_tokens) if hasattr(config, "verl") else {})
+
+
+def _of_verl(verl: Any, response_tokens: int) -> dict[str, Any]:
+    """What a section `verl` says of machines. verl's engine always sleeps while it learns, and layers are computed again."""
+    return {
+        "gpus": verl.num_nodes * verl.gpus_per_node,
+        "gpus_per_node": verl.gpus_per_node,
+        "engine": verl.rollout,
+        "engine_sleeps": True,
+        "offload": verl.offload,
+        "tensor_parallel": verl.tensor_parallel,
+        "gpu_memory_utilization": verl.gpu_memory_utilization,
+        "gradient_checkpointing": True,
+        "packing": verl.rows_per_gpu is None,
+        "prompt_tokens": verl.max_prompt_length,
+        "micro_batch_tokens": verl.max_tokens_per_gpu or 2 * (verl.max_prompt_length + response_tokens),
+    }
+
+
+def _size(config: RecipeConfig) -> dict[str, Any]:
+    model = config.model
+    if model.local_path:
+        return {"model": model.local_path}
+    return {
+        "hidden_size": model.hidden_size,
+        "num_layers": model.num_layers,
+        "num_heads": model.num_heads,
+        "head_dim": HEAD_SIZE,
+        "intermediate_size": MLP * model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "tie_embeddings": True,
+    }

@@ -1,0 +1,187 @@
+"""A decoder's size from its config.json: parameters by part, exactly, and bytes of keys and values. Knows no weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import ModelPathError, SettingsError, near_names
+from midthought.plan.known import KNOWN
+from midthought.plan.settings import PlanSettings
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+"""Values of `model_type` whose layers are counted here."""
+DEFAULT_VOCABULARY = 151_936
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """The numbers that a model's size follows from."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    is_tied: bool
+    """The output layer is the embedding."""
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    """Of the attention's output."""
+    mlp_bias: bool = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Shape:
+        """Of a `config.json`, read. Raises SettingsError for an architecture that is not counted here."""
+        kind = config.get("model_type", "")
+        if kind not in KINDS:
+            raise SettingsError(
+                f"model_type={kind!r} is not counted here. {near_names(str(kind), KINDS)} Give its size in words: "
+                "hidden_size=… num_layers=… num_heads=… num_kv_heads=… intermediate_size=… vocab_size=…"
+            )
+        heads = config["num_attention_heads"]
+        bias = bool(config.get("attention_bias", False))
+        default_head = 128 if kind == "qwen3" else config["hidden_size"] // heads
+        return cls(
+            hidden_size=config["hidden_size"],
+            num_layers=config["num_hidden_layers"],
+            num_heads=heads,
+            num_kv_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or default_head,
+            intermediate_size=config["intermediate_size"],
+            vocab_size=config["vocab_size"],
+            is_tied=bool(config.get("tie_word_embeddings", False)),
+            qk_norm=kind == "qwen3",
+            qkv_bias=kind == "qwen2" or (bias and kind != "mistral"),
+            out_bias=bias and kind in ("llama", "qwen3"),
+            mlp_bias=bool(config.get("mlp_bias", False)) and kind == "llama",
+        )
+
+    @property
+    def query_size(self) -> int:
+        """Width of all queries of a token."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def key_size(self) -> int:
+        """Width of all keys of a token; of all values, too."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """The maps of a layer: name to (in, out)."""
+        hidden, query, key, inner = self.hidden_size, self.query_size, self.key_size, self.intermediate_size
+        return {
+            "q": (hidden, query),
+            "k": (hidden, key),
+            "v": (hidden, key),
+            "o": (query, hidden),
+            "gate": (hidden, inner),
+            "up": (hidden, inner),
+            "down": (inner, hidden),
+        }
+
+    @property
+    def layer_parameters(self) -> int:
+        matrices = sum(inputs * outputs for inputs, outputs in self.linears.values())
+        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
+        biases = (self.query_size + 2 * self.key_size) * self.qkv_bias + self.hidden_size * self.out_bias
+        return matrices + norms + biases + (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Of the embedding; of the output layer, too, where it is one of its own."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def trunk_parameters(self) -> int:
+        """All but an output layer of its own."""
+        return self.num_layers * self.layer_parameters + self.embedding_parameters + self.hidden_size
+
+    @property
+    def parameters(self) -> int:
+        return self.trunk_parameters + (0 if self.is_tied else self.embedding_parameters)
+
+    @property
+    def computing_parameters(self) -> int:
+        """Those that every token is multiplied by: layers and output layer."""
+        return self.num_layers * self.layer_parameters + self.embedding_parameters
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Of LoRA on every map of the layers, the output layer left out: rank × (in + out) each."""
+        return self.num_layers * sum(rank * (inputs + outputs) for inputs, outputs in self.linears.values())
+
+    def kv_bytes(self, bytes_per_number: int) -> int:
+        """Keys and values of a token in all layers."""
+        return 2 * self.num_layers * self.key_size * bytes_per_number
+
+
+def find_shape(settings: PlanSettings) -> Shape:
+    """The shape that the settings name: a folder's, a well-known model's, one of the hub's, or sizes in words.
+
+    Raises SettingsError, ModelPathError with the remedy.
+    """
+    if not settings.model:
+        return _in_words(settings)
+    given = [name for name in ("hidden_size", "num_layers", "num_heads") if getattr(settings, name) is not None]
+    if given:
+        raise SettingsError(f"model={settings.model!r} and {given[0]} say the size twice; leave one of them out")
+    folder = Path(settings.model).expanduser()
+    if folder.is_dir():
+        return Shape.from_config(read_config(folder / "config.json"))
+    if settings.model in KNOWN:
+        return Shape.from_config(KNOWN[settings.model])
+    return Shape.from_config(_from_hub(settings.model))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.json. Raises ModelPathError where it is not there or no JSON."""
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ModelPathError(f"model={str(path.parent)!r} holds no config.json; give a model's folder") from None
+    except (OSError, ValueError) as error:
+        raise ModelPathError(f"{path} cannot be read: {error}; save the model anew") from None
+    text: dict[str, Any] = config.get("text_config") or config
+    return text
+
+
+def _from_hub(name: str) -> dict[str, Any]:
+    remedy = f"give a folder, a name that can be reached, sizes in words, or one of {', '.join(sorted(KNOWN))}"
+    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
+        raise ModelPathError(f"model={name!r} is neither a folder nor a Hugging Face name; {remedy}")
+    try:
+        from huggingface_hub import hf_hub_download
+
+        return read_config(Path(hf_hub_download(name, "config.json")))
+    except ModelPathError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()).partition(". ")[0][:200]
+        raise ModelPathError(f"model={name!r}: its config.json cannot be fetched: {reason}; {remedy}") from None
+
+
+def _in_words(settings: PlanSettings) -> Shape:
+    hidden, layers, heads = settings.hidden_size, settings.num_layers, settings.num_heads
+    if hidden is None or layers is None or heads is None:
+        raise SettingsError(
+            "no model: give model=FOLDER or a Hugging Face name, or its size: hidden_size=4096 num_layers=36 num_heads=32 "
+            "num_kv_heads=8 head_dim=128 intermediate_size=12288 vocab_size=151936"
+        )
+    return Shape(
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=settings.num_kv_heads or heads,
+        head_dim=settings.head_dim or hidden // heads,
+        intermediate_size=settings.intermediate_size or 3 * hidden,
+        vocab_size=settings.vocab_size or DEFAULT_VOCABULARY,
+        is_tied=settings.tie_embeddings,
+        qk_norm=settings.qk_norm,
+    )

@@ -1,0 +1,113 @@
+"""A plan as a table for people and as plain values for programs. Knows no formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from midthought.plan.advice import Step, advise
+from midthought.plan.gpus import GIB
+from midthought.plan.memory import MIB, Memory
+from midthought.plan.timing import Timing
+
+NAME_WIDTH = 46
+
+
+def to_lines(memory: Memory) -> Iterator[str]:
+    """What `midthought plan` prints."""
+    yield from _head(memory)
+    unit, size_of_unit = ("GiB", GIB) if max(memory.totals.values()) >= GIB else ("MiB", MIB)
+    for phase, parts in memory.phases.items():
+        moment = f", at the worst moment: {memory.worst_moment}" if phase == "learning" else ""
+        yield f"\n{unit} on a GPU while {phase}{moment}"
+        yield from (_row(name, size / size_of_unit) for name, size in parts.items() if size)
+        yield _row("together", memory.totals[phase] / size_of_unit)
+    steps, better = advise(memory)
+    yield f"\n{_verdict(memory)}"
+    if not memory.fits:
+        yield from _advice(steps)
+    title = "seconds of an iteration" + (", with these changes" if steps else "")
+    yield f"\n{title:<{NAME_WIDTH}}{'floor':>9}{'expected':>10}   bound by"
+    timing = Timing(better)
+    for part in timing.parts:
+        yield f"{_row(part.name, part.floor)}{part.expected:>10.1f}   {part.bound}"
+    yield f"{_row('together', timing.floor)}{timing.expected:>10.1f}"
+
+
+def to_dict(memory: Memory) -> dict[str, Any]:
+    """The same as values, bytes and seconds; seconds are of the plan with the advice taken."""
+    steps, better = advise(memory)
+    timing = Timing(better)
+    return {
+        "settings": memory.settings.model_dump(),
+        "parameters": memory.shape.parameters,
+        "learning_parameters": _num_learning(memory),
+        "memory_bytes": memory.phases,
+        "total_bytes": memory.totals,
+        "limit_bytes": memory.limit,
+        "worst_moment": memory.worst_moment,
+        "sequences_per_engine": memory.num_sequences,
+        "fits": memory.fits,
+        "advice": [
+            {"settings": step.settings, "costs": step.costs, "changes": step.changes, "total_bytes": step.num_bytes}
+            for step in steps
+        ],
+        "seconds": {
+            part.name: {"floor": part.floor, "expected": part.expected, "bound": part.bound} for part in timing.parts
+        },
+        "seconds_together": {"floor": timing.floor, "expected": timing.expected},
+    }
+
+
+def _head(memory: Memory) -> Iterator[str]:
+    settings, shape = memory.settings, memory.shape
+    name = settings.model or "a model of these sizes"
+    yield f"{name}: {_count(shape.parameters)} parameters, of which {_count(_num_learning(memory))} learn"
+    where = (
+        f"{settings.learning_gpus} learn, {settings.sampling_gpus} sample"
+        if settings.is_split
+        else "learning and sampling on all"
+    )
+    yield (
+        f"{settings.gpus} × {settings.gpu} ({settings.machine.memory_gib:g} GiB), {where}; weights in {settings.num_shards} "
+        f"shard{'s' * (settings.num_shards > 1)}; {settings.num_engines} engine{'s' * (settings.num_engines > 1)} "
+        f"({settings.engine}) of {settings.tensor_parallel}"
+    )
+    yield (
+        f"{settings.batch_size} episodes of {settings.prompt_tokens} + {settings.response_tokens} tokens; "
+        f"{settings.dtype}; passes of {settings.tokens_of_pass} tokens"
+    )
+
+
+def _verdict(memory: Memory) -> str:
+    most, limit = max(memory.totals.values()) / GIB, memory.limit / GIB
+    share = f"{memory.settings.headroom:.0%} of the memory left alone"
+    words = f"{most:.1f} GiB of {limit:.1f} ({share}); an engine samples {memory.num_sequences} sequences at once"
+    if not memory.has_enough_sequences:
+        words += ", too few"
+    return f"Fits: {words}." if memory.fits else f"Does not fit: {words}."
+
+
+def _advice(steps: Sequence[Step]) -> Iterator[str]:
+    if not steps:
+        yield "Nothing that is known here helps."
+        return
+    yield "What to change, least harm first, each with those before it:"
+    for step in steps:
+        yield f"  {step.settings}: {step.num_bytes / GIB:.1f} GiB{', fits' if step.fits else ''}. It costs {step.costs}."
+    if not steps[-1].fits:
+        yield "That is not enough: take a smaller model, or GPUs with more memory."
+
+
+def _row(name: str, figure: float) -> str:
+    return f"  {name:<{NAME_WIDTH - 2}}{figure:>9.1f}"
+
+
+def _num_learning(memory: Memory) -> int:
+    settings, shape = memory.settings, memory.shape
+    policy = shape.adapter_parameters(settings.lora_rank) if settings.lora_rank else shape.parameters
+    return policy + (shape.trunk_parameters if settings.critic == "separate" else 0)
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.1f} M"

@@ -1,0 +1,166 @@
+"""Time of an iteration by part, from what has to be computed, read and sent. In seconds; a floor and what to expect.
+
+Floors take the GPU's data sheet at its word; expected figures take `mfu` and `bandwidth_share` of it. Left out: tools and
+environments, the exchange between GPUs of one engine, waiting for the longest response, starting up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from midthought.plan.activations import FLOAT
+from midthought.plan.memory import Memory
+
+GIGA = 1e9
+TERA = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of an iteration."""
+
+    name: str
+    floor: float
+    """At the machine's full speed."""
+    expected: float
+    bound: str
+    """What it waits for: `compute`, `bandwidth` of the memory, or the `link` between GPUs."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of an iteration of `batch_size` episodes.
+
+    A token costs `2 P + 2 L Q s` operations in a forward pass: P the parameters that it is multiplied by, and attention over
+    half of its sequence of s tokens on average, Q the width of the queries, L the layers. A backward pass costs twice as much,
+    once as much where the weights are frozen. Sources: Kaplan et al. 2020 (arXiv 2001.08361), section 2.1; Chowdhery et
+    al. 2022 (arXiv 2204.02311), appendix B. float32 counts at half the speed of bfloat16: TF32, where it is switched on.
+    """
+
+    memory: Memory
+
+    @property
+    def parts(self) -> list[Part]:
+        found = [self.prompts, self.decoding, self.scoring, self.updating, self.stepping, self.syncing]
+        return [part for part in found if part is not None]
+
+    @property
+    def floor(self) -> float:
+        return sum(part.floor for part in self.parts)
+
+    @property
+    def expected(self) -> float:
+        return sum(part.expected for part in self.parts)
+
+    # -- sampling ------------------------------------------------------------------------------------------------------
+
+    @property
+    def prompts(self) -> Part:
+        """Every group's prompt is read once."""
+        settings = self.memory.settings
+        num_tokens = settings.batch_size / settings.group_size * settings.prompt_tokens
+        operations = num_tokens * self._forward(settings.prompt_tokens) / settings.sampling_gpus
+        return self._computed("reading prompts", operations)
+
+    @property
+    def decoding(self) -> Part:
+        """A step of an engine gives each of its sequences a token. It reads all weights once and every sequence's keys and
+        values, and multiplies: the slower of the two counts.
+
+            bytes = b P + n c kv      operations = n (2 P + 4 L Q c)
+
+        n sequences with c tokens each on average, kv bytes of keys and values a token. Source: Pope et al. 2022 (arXiv
+        2211.05102), section 2.
+        """
+        memory, settings, shape = self.memory, self.memory.settings, self.memory.shape
+        at_once = max(1, memory.num_sequences)
+        response = settings.mean_tokens - settings.prompt_tokens
+        context = settings.prompt_tokens + response / 2
+        of_engine = settings.batch_size / settings.num_engines
+        num_steps = response * max(1.0, of_engine / at_once)
+        at_once = min(at_once, of_engine)
+        weights = memory.width * shape.computing_parameters / settings.tensor_parallel
+        read = num_steps * (weights + at_once * context * memory.kv_bytes_per_token)
+        operations = 2 * shape.computing_parameters + 4 * shape.num_layers * shape.query_size * context
+        computed = self._computed("sampling", num_steps * at_once * operations / settings.tensor_parallel)
+        floor = read / (settings.machine.bandwidth_gbs * GIGA)
+        is_compute_bound = computed.expected > floor / settings.bandwidth_share
+        return computed if is_compute_bound else Part("sampling", floor, floor / settings.bandwidth_share, "bandwidth")
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    @property
+    def scoring(self) -> Part:
+        """A forward pass of the policy, of a critic and of a reference."""
+        settings = self.memory.settings
+        num_models = 1 + (settings.critic == "separate") + settings.reference
+        return self._passes("log-probabilities and values", num_models, num_models, 1)
+
+    @property
+    def updating(self) -> Part:
+        """Forward and backward passes of policy and critic; with gradient checkpointing the layers run forward twice."""
+        settings = self.memory.settings
+        again = 1 if settings.gradient_checkpointing else 0
+        policy = (2 if settings.lora_rank else 3) + again
+        critic = (3 + again) if settings.critic == "separate" else 0
+        gathers = (2 + (settings.lora_rank == 0)) + (3 if critic else 0)
+        return self._passes("forward and backward passes", policy + critic, gathers, settings.ppo_epochs)
+
+    @property
+    def stepping(self) -> Part:
+        """AdamW reads weights, gradients and both moments, and writes all but the gradients."""
+        memory, settings = self.memory, self.memory.settings
+        held = memory.held
+        learning = held.gradients + held.moments + (held.masters or held.gradients)
+        moved = 2 * learning - held.gradients + (held.weights if held.masters else 0)
+        num_steps = settings.ppo_epochs * max(1, settings.batch_size // settings.mini_batch_size)
+        floor = num_steps * moved / (settings.machine.bandwidth_gbs * GIGA)
+        return Part("optimizer steps", floor, floor / settings.bandwidth_share, "bandwidth")
+
+    @property
+    def syncing(self) -> Part | None:
+        """What learned goes to every engine once: the weights, or the adapters."""
+        memory, settings = self.memory, self.memory.settings
+        if settings.engine == "local":
+            return None
+        sent = (
+            FLOAT * memory.shape.adapter_parameters(settings.lora_rank)
+            if settings.lora_rank
+            else memory.width * memory.shape.parameters
+        )
+        seconds = sent / (self._link(settings.gpus) * GIGA)
+        return Part("weights to the engine", seconds, seconds / settings.bandwidth_share, "link")
+
+    # -- pieces --------------------------------------------------------------------------------------------------------
+
+    def _forward(self, length: float) -> float:
+        """Operations of a token of a sequence of this length."""
+        shape = self.memory.shape
+        return 2 * shape.computing_parameters + 2 * shape.num_layers * shape.query_size * length
+
+    def _passes(self, name: str, num_forwards: float, num_gathers: int, num_epochs: int) -> Part:
+        """`num_forwards`: a pass's operations in those of a forward pass; `num_gathers`: how often all weights (or gradients)
+        cross the link in it, (N - 1) / N of them: Rajbhandari et al. 2020, section 7.2. Sending goes on beside computing."""
+        memory, settings = self.memory, self.memory.settings
+        num_tokens = settings.batch_size * settings.mean_tokens / settings.learning_gpus
+        computed = self._computed(name, num_epochs * num_tokens * num_forwards * self._forward(settings.mean_tokens))
+        shards = settings.num_shards
+        if shards == 1:
+            return computed
+        num_passes = max(1.0, num_tokens / settings.tokens_of_pass)
+        sent = num_epochs * num_passes * num_gathers * memory.width * memory.shape.parameters * (shards - 1) / shards
+        floor = sent / (self._link(shards) * GIGA)
+        if floor / settings.bandwidth_share <= computed.expected:
+            return computed
+        return Part(name, max(floor, computed.floor), floor / settings.bandwidth_share, "link")
+
+    def _computed(self, name: str, operations: float) -> Part:
+        settings = self.memory.settings
+        speed = settings.machine.tflops * TERA / (2 if settings.dtype == "float32" else 1)
+        floor = operations / speed
+        return Part(name, floor, floor / settings.mfu, "compute")
+
+    def _link(self, num_gpus: int) -> float:
+        """GB/s between so many GPUs."""
+        settings = self.memory.settings
+        return settings.machine.link_gbs if num_gpus <= settings.gpus_per_node else settings.node_link_gbs

@@ -1,0 +1,120 @@
+"""Memory by part: worked by hand where it is simple, against a real learner's where it is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from midthought.errors import SettingsError
+from midthought.plan.advice import advise
+from midthought.plan.gpus import GIB
+from midthought.plan.memory import Memory
+from midthought.plan.settings import PlanSettings
+from midthought.plan.shape import find_shape
+
+QWEN = 8_190_735_360
+
+
+def plan(**words) -> Memory:
+    settings = PlanSettings(**{"model": "Qwen/Qwen3-8B", **words})
+    return Memory(find_shape(settings), settings)
+
+
+def test_bfloat16_with_masters_holds_18_bytes_a_parameter():
+    """Weights 2, masters 4, gradients 4, two moments of 4."""
+    held = plan().held
+    assert (held.weights, held.masters, held.gradients, held.moments) == (2 * QWEN, 4 * QWEN, 4 * QWEN, 8 * QWEN)
+
+
+def test_float32_holds_16_bytes_and_bfloat16_alone_8():
+    assert plan(dtype="float32").held.total == 16 * QWEN
+    assert plan(master_weights=False).held.total == 8 * QWEN
+
+
+def test_shards_divide_what_is_held_and_gather_two_layers_and_the_output_layer():
+    memory = plan(gpus=8)
+    assert memory.held.total == pytest.approx(18 * QWEN / 8, rel=1e-9)
+    assert memory.gathered == 2 * (2 * memory.shape.layer_parameters + 151_936 * 4096)
+
+
+def test_a_separate_critic_doubles_what_is_held_but_for_the_output_layer():
+    head = 151_936 * 4096
+    assert plan(critic="separate").held.total == 18 * (2 * QWEN - head)
+    assert plan(critic="shared").held.total == 18 * QWEN
+
+
+def test_adapters_learn_and_the_weights_are_only_held():
+    memory = plan(lora_rank=32, reference=True)
+    adapters = memory.shape.adapter_parameters(32)
+    assert memory.held.total == 2 * QWEN + 16 * adapters
+    assert memory.reference == 0
+
+
+def test_gradient_checkpointing_leaves_the_layers_inputs_and_one_layer():
+    plain, recomputed = plan().activations, plan(gradient_checkpointing=True).activations
+    inputs = 36 * 16_384 * 4096 * 2
+    assert inputs < recomputed < inputs + 2 * plain / 36
+
+
+def test_logits_are_as_many_as_are_let():
+    """16,384 tokens, two thirds of them policy tokens, × 151,936 × 4 bytes; or blocks of 64 MiB."""
+    assert plan(logits_mib=0).head.block == 10_922 * 151_936 * 4
+    assert 60 * 2**20 < plan().head.block <= 64 * 2**20
+
+
+def test_what_an_engine_leaves_beside_its_weights_is_its_cache():
+    memory = plan(gpus=8, gpu_memory_utilization=0.5)
+    assert memory.kv_cache == round(0.5 * 79.2 * GIB) - 2 * QWEN
+    assert memory.num_sequences == 32  # 256 episodes over 8 engines
+    assert plan(gpus=8, tensor_parallel=2).engine_weights == QWEN
+
+
+def test_engines_apart_leave_the_learners_gpus_alone():
+    memory = plan(gpus=8, engine_gpus=4)
+    assert memory.phases.keys() == {"learning", "sampling"}
+    assert not memory.phases["learning"].keys() & {"engine's weights", "engine's KV cache"}
+    assert memory.settings.num_shards == 4
+
+
+def test_an_engine_that_sleeps_is_not_added_to_what_learning_takes():
+    awake, asleep = plan(gpus=8), plan(gpus=8, engine_sleeps=True)
+    engine = sum(awake.engine.values())
+    assert asleep.totals["learning"] == awake.totals["learning"] - engine
+    assert plan(gpus=8, engine_sleeps=True, offload=True).totals["sampling"] == engine
+
+
+def test_what_does_not_fit_is_told_what_to_change_until_it_does():
+    memory = plan(gpus=8)
+    steps, better = advise(memory)
+    assert not memory.fits
+    assert better.fits
+    assert [step.settings for step in steps] == ["training.gradient_checkpointing=true"]
+
+
+def test_the_weights_are_given_up_only_where_nothing_milder_helps():
+    steps, better = advise(plan(gpus=1, engine="local"))
+    settings = [step.settings for step in steps]
+    assert better.fits
+    assert "model.lora_rank=32" in settings
+    assert settings.index("training.gradient_checkpointing=true") < settings.index("model.lora_rank=32")
+    sizes = [step.num_bytes for step in steps]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_plan_that_fits_is_left_alone():
+    memory = plan(gpus=8, gradient_checkpointing=True)
+    assert advise(memory) == ([], memory)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"gpu": "h10"}, "Did you mean 'h100'"),
+        ({"gpus": 8, "tensor_parallel": 3}, "does not divide"),
+        ({"gpus": 8, "shard": 3}, "set a divisor"),
+        ({"gpus": 8, "engine_gpus": 8}, "leaves none to learn"),
+        ({"gpus": 8, "engine_gpus": 4, "engine": "local"}, "samples where it learns"),
+    ],
+)
+def test_words_that_contradict_each_other_are_refused(words, message):
+    with pytest.raises(SettingsError, match=message):
+        PlanSettings(**words)

@@ -1,0 +1,83 @@
+"""`midthought plan`: words, recipes, JSON, mistakes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.config import ConfigStore
+from midthought.errors import SettingsError
+from midthought.plan.recipe import words_of
+
+
+def invoke(*words: str):
+    return CliRunner().invoke(app, ["plan", *words])
+
+
+def test_json_has_every_part_in_bytes_and_seconds():
+    found = json.loads(invoke("model=Qwen/Qwen3-0.6B", "--json").output)
+    assert found["parameters"] == found["learning_parameters"] == 596_049_920
+    parts = found["memory_bytes"]["learning"]
+    assert sum(parts.values()) == found["total_bytes"]["learning"]
+    assert parts["weights"] == 2 * 596_049_920
+    assert sum(part["expected"] for part in found["seconds"].values()) == pytest.approx(
+        found["seconds_together"]["expected"]
+    )
+
+
+def test_what_does_not_fit_comes_with_settings_of_ours():
+    found = json.loads(invoke("model=Qwen/Qwen3-8B", "gpus=8", "--json").output)
+    assert found["fits"] is False
+    assert found["advice"][0]["settings"] == "training.gradient_checkpointing=true"
+    assert found["advice"][-1]["total_bytes"] <= found["limit_bytes"]
+
+
+def test_a_recipes_settings_are_planned_and_words_change_them():
+    words = ["--recipe", "feedback", "--config", "cluster", "training.micro_batch_tokens=8192", "gpus=8", "--json"]
+    settings = json.loads(invoke(*words).output)["settings"]
+    assert (settings["critic"], settings["group_size"], settings["engine"]) == ("none", 8, "vllm")
+    assert (settings["micro_batch_tokens"], settings["gpus"]) == (8192, 8)
+
+
+def test_the_podcast_recipe_has_a_critic_and_a_reference():
+    settings = json.loads(invoke("--recipe", "podcast", "--json").output)["settings"]
+    assert (settings["critic"], settings["reference"], settings["engine"]) == ("separate", True, "local")
+    assert settings["hidden_size"] == 128
+
+
+def test_with_verl_the_machines_are_those_of_its_profile():
+    settings = json.loads(invoke("--recipe", "podcast", "--engine", "verl", "--json").output)["settings"]
+    assert (settings["gpus"], settings["micro_batch_tokens"]) == (8, 16384)
+    assert settings["engine_sleeps"] and settings["offload"]
+
+
+def test_a_made_model_is_counted_as_it_is_made():
+    from midthought.learning.small_model import make_policy, make_tokenizer
+    from midthought.plan.settings import PlanSettings
+    from midthought.plan.shape import find_shape
+
+    config = ConfigStore()
+    tokenizer = make_tokenizer(["a few words to make a vocabulary of"], config.model.vocab_size)
+    policy = make_policy(tokenizer, hidden_size=128, num_layers=4, num_heads=2, max_length=64, seed=0)
+    shape = find_shape(PlanSettings(**{**words_of(config), "vocab_size": len(tokenizer)}))
+    assert shape.parameters == sum(parameter.numel() for parameter in policy.parameters())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gpus=0",), "greater than or equal to 1"),
+        (("gpu=h10",), "Did you mean 'h100'"),
+        (("gpu_s=8",), "'gpu_s'"),
+        (("training.batch_size=8",), "say which with --recipe"),
+        (("--config", "cluster"), "say which with --recipe"),
+        (("--sizes", "--json"), "leave --recipe and --json out"),
+        (("--recipe", "podcast", "--engine", "verk"), "Did you mean 'verl'"),
+    ],
+)
+def test_a_mistake_is_told_with_its_remedy(words, message):
+    with pytest.raises(SettingsError, match=message):
+        raise invoke("model=Qwen/Qwen3-8B", *words).exception

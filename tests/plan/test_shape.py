@@ -1,0 +1,173 @@
+"""Parameters are counted as transformers makes them, tensor by tensor, for the configurations of public models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from midthought.errors import ModelPathError, SettingsError
+from midthought.plan.known import KNOWN
+from midthought.plan.settings import PlanSettings
+from midthought.plan.shape import Shape, find_shape
+
+CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
+    "Qwen3-0.6B": (
+        {
+            "model_type": "qwen3",
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "tie_word_embeddings": True,
+            "attention_bias": False,
+        },
+        596_049_920,
+    ),
+    "Qwen3-8B": (
+        {
+            "model_type": "qwen3",
+            "hidden_size": 4096,
+            "intermediate_size": 12288,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+        },
+        8_190_735_360,
+    ),
+    "Llama-3.1-70B": (
+        {
+            "model_type": "llama",
+            "hidden_size": 8192,
+            "intermediate_size": 28672,
+            "num_hidden_layers": 80,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "mlp_bias": False,
+        },
+        70_553_706_496,
+    ),
+    "Qwen2.5-32B": (
+        {
+            "model_type": "qwen2",
+            "hidden_size": 5120,
+            "intermediate_size": 27648,
+            "num_hidden_layers": 64,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "vocab_size": 152064,
+            "tie_word_embeddings": False,
+        },
+        32_763_876_352,
+    ),
+}
+"""What their config.json say, and how many parameters their model cards and checkpoints have."""
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+}
+
+
+def on_the_meta_device(config: dict[str, Any]) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    values = {key: value for key, value in config.items() if key != "model_type"}
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **values))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_public_model_has_as_many_parameters_as_transformers_makes(name):
+    config, published = CONFIGS[name]
+    shape = Shape.from_config(config)
+    assert shape.parameters == sum(parameter.numel() for parameter in on_the_meta_device(config).parameters())
+    assert shape.parameters == published
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", **SMALL, "attention_bias": True, "mlp_bias": True},
+        {"model_type": "llama", **SMALL, "num_key_value_heads": 2, "head_dim": 24},
+        {"model_type": "mistral", **SMALL, "num_key_value_heads": 2},
+        {"model_type": "qwen2", **SMALL, "num_key_value_heads": 2, "tie_word_embeddings": True},
+        {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "attention_bias": True},
+    ],
+    ids=lambda config: "-".join([config["model_type"], *sorted(config.keys() - SMALL.keys() - {"model_type"})]),
+)
+def test_biases_ties_and_head_sizes_are_counted(config):
+    model = on_the_meta_device(config)
+    shape = Shape.from_config(config)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.trunk_parameters == sum(parameter.numel() for parameter in model.base_model.parameters())
+
+
+def test_adapters_are_counted_as_peft_makes_them():
+    pytest.importorskip("peft")
+    from midthought.learning.adapters import add_adapters
+
+    config = {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 16}
+    adapted = add_adapters(on_the_meta_device(config), 8, 16)
+    learning = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
+    assert Shape.from_config(config).adapter_parameters(8) == learning
+
+
+def test_keys_and_values_of_a_token_of_qwen3_8b_are_144_kib():
+    """36 layers × 8 heads × 128 numbers × (keys, values) × 2 bytes."""
+    assert Shape.from_config(CONFIGS["Qwen3-8B"][0]).kv_bytes(2) == 36 * 8 * 128 * 2 * 2 == 144 * 1024
+
+
+def test_a_folder_needs_its_config_alone(tmp_path):
+    config, published = CONFIGS["Qwen3-0.6B"]
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    assert find_shape(PlanSettings(model=str(tmp_path))).parameters == published
+
+
+def test_a_well_known_model_needs_no_network():
+    assert find_shape(PlanSettings(model="Qwen/Qwen3-8B")) == Shape.from_config(CONFIGS["Qwen3-8B"][0])
+    assert all(Shape.from_config(config).parameters > 5e8 for config in KNOWN.values())
+
+
+def test_sizes_in_words_are_those_of_the_model_they_describe():
+    words = PlanSettings(
+        hidden_size=4096, num_layers=36, num_heads=32, num_kv_heads=8, head_dim=128, intermediate_size=12288
+    )
+    assert find_shape(words) == Shape.from_config(CONFIGS["Qwen3-8B"][0])
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        ({}, SettingsError, "give model=FOLDER"),
+        ({"model": "no/such/folder"}, ModelPathError, "neither a folder"),
+        ({"model": "Qwen/Qwen3-8B", "num_layers": 2}, SettingsError, "say the size twice"),
+    ],
+)
+def test_a_size_that_is_not_said_is_asked_for(words, error, message):
+    with pytest.raises(error, match=message):
+        find_shape(PlanSettings(**words))
+
+
+def test_an_architecture_that_is_not_counted_is_refused_with_the_way_out():
+    with pytest.raises(SettingsError, match=r"'mixtral' is not counted here.*hidden_size="):
+        Shape.from_config({"model_type": "mixtral", **SMALL})
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    with pytest.raises(ModelPathError, match=r"no config\.json"):
+        find_shape(PlanSettings(model=str(tmp_path)))
