@@ -32,6 +32,7 @@ def run(part: str, folder: Path) -> list[dict]:
         ("parse", ["≤ 3"] * 10),
         ("scaling", []),
         pytest.param("memory", [], marks=pytest.mark.slow),
+        pytest.param("plan", ["≤ 0.15", "≤ 0.15"], marks=pytest.mark.slow),
         pytest.param(
             "trl",
             ["≥ 2.5", "≥ 5"],
