@@ -150,9 +150,24 @@ class TrainingConfig(Section):
     mini_batch_size: int = Field(32, ge=1)
     """Episodes per optimizer step."""
     micro_batch_tokens: int = Field(4096, ge=64)
-    """Padded tokens per forward and backward pass; changes memory and speed, not the result."""
+    """Tokens per forward and backward pass; changes memory and speed, not the result."""
     accumulation_steps: int | None = Field(None, ge=1)
     """Micro-batches per optimizer step of PPO; changes memory and speed, not the result. None: by `micro_batch_tokens`."""
+    packing: bool = True
+    """Lay the rows of a micro-batch one after the other, without padding, each attended by itself. Where a model's attention
+    cannot (the log says so), and with false, rows of like length are padded to the longest; speed changes, not the result."""
+    logits_mib: int = Field(64, ge=1)
+    """Logits that may exist at once, in MiB. Where policy tokens × vocabulary need more, log-probabilities are worked out block
+    by block, and once more in the backward pass; changes memory and speed, not the result."""
+    gradient_checkpointing: bool = False
+    """Remember only what enters each layer and compute the layer again in the backward pass: less memory, a third more time."""
+    compile: bool = False
+    """Compile the decoder layers (`torch.compile`; needs a C++ compiler): the first steps take a minute longer."""
+    master_weights: bool = True
+    """With `model.dtype=bfloat16`: learn in float32 copies of the weights, as steps are often too small for bfloat16. Takes
+    10 bytes a weight more: a copy of 4, and both moments and the gradient of 4 in place of 2."""
+    offload_reference: bool = False
+    """Keep the reference model in main memory while it does not score. With `model.lora_rank` there is none to keep."""
     ppo_epochs: int = Field(1, ge=1)
     """Passes over an iteration's episodes."""
     group_size: int | None = Field(None, ge=1)
@@ -179,6 +194,8 @@ class TrainingConfig(Section):
     """Optimizer steps over which the learning rate rises from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """What the learning rate does after that, until the last step."""
+    min_learning_rate_ratio: float = Field(0.0, ge=0, le=1)
+    """Where a linear or cosine schedule ends, as a share of the learning rate."""
     critic_warmup_iters: int = Field(0, ge=0)
     """First iterations in which only the critic learns."""
     policy_loss: str = "ppo"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from midthought.errors import RecordError
+from midthought.learning.cutting import fill, fill_padded, share_rows, share_tokens
 from midthought.types import Segment, Trajectory
 
 
@@ -190,34 +191,30 @@ class PPOBatch:
     def _replaced(self, changed: dict[str, Any]) -> PPOBatch:
         return replace(self, **changed)
 
-    def micro_batch_rows(self, max_tokens: int) -> list[Tensor]:
-        """Row numbers of micro-batches of at most `max_tokens` tokens, padding counted; a longer row stands alone.
+    def micro_batch_rows(self, max_tokens: int, *, packed: bool = False) -> list[Tensor]:
+        """Row numbers of micro-batches of at most `max_tokens` tokens; a longer row stands alone.
 
-        Rows are sorted by length, longest first (equal lengths keep their order), so little is padded; the same batch
-        is always cut alike.
+        Rows are sorted by length, longest first (equal lengths keep their order), so little is padded; padding counts.
+        `packed`: there is none, and each row goes to the first micro-batch that has room for it. The same batch is
+        always cut alike.
         """
         if max_tokens <= 0:
             raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
-        order = torch.argsort(self.lengths, descending=True, stable=True)
-        cut: list[Tensor] = []
-        start = 0
-        while start < len(order):
-            num_rows = max(1, max_tokens // int(self.lengths[order[start]]))
-            cut.append(order[start : start + num_rows])
-            start += num_rows
-        return cut
+        return (fill if packed else fill_padded)(self.lengths, max_tokens)
 
-    def micro_batches(self, max_tokens: int, num_parts: int | None = None) -> Iterator[PPOBatch]:
-        """The batch cut as `micro_batch_rows` says, or into `num_parts` of as many rows each, longest first.
+    def micro_batches(
+        self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False
+    ) -> Iterator[PPOBatch]:
+        """The batch cut as `micro_batch_rows` says, or into `num_parts`: of as many rows each, longest first, or
+        (`packed`) of about as many tokens each.
 
         There are fewer parts where there are fewer rows.
         """
         if num_parts is None:
-            return (self.select(rows) for rows in self.micro_batch_rows(max_tokens))
+            return (self.select(rows) for rows in self.micro_batch_rows(max_tokens, packed=packed))
         if num_parts <= 0:
             raise ValueError(f"num_parts must be above 0, got {num_parts}")
-        order = torch.argsort(self.lengths, descending=True, stable=True)
-        return (self.select(rows) for rows in order.tensor_split(min(num_parts, len(order))))
+        return (self.select(rows) for rows in (share_tokens if packed else share_rows)(self.lengths, num_parts))
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[PPOBatch]:
         """Batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: as they stand).

@@ -10,104 +10,27 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from midthought.algo.advantages import AdvantageEstimator, compute_advantage
-from midthought.algo.aggregation import LossAggregation, loss_weights
-from midthought.algo.correction import CorrectionLevel, rollout_weights
-from midthought.algo.kl import KLController, KLKind, apply_kl_penalty, kl_divergence
-from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss, masked_average
-from midthought.errors import CheckpointError
+from midthought.algo.aggregation import loss_weights
+from midthought.algo.kl import KLController
+from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import PPOBatch
-from midthought.learning.model import Critic, TokenFigures, spread, token_figures
+from midthought.learning.credit import correct_batch, credit_batch
+from midthought.learning.layers import RecomputedLayers, compile_layers
+from midthought.learning.model import Critic, token_figures
+from midthought.learning.objective import ppo_losses
+from midthought.learning.optimizer import Optimizer
+from midthought.learning.passes import TokenFigures, spread
+from midthought.learning.schedule import learning_rate_factor
+from midthought.learning.settings import LearnerSettings
 
 Losses = Callable[[PPOBatch, int], dict[str, Tensor]]
 """(micro-batch, policy tokens of the whole step) -> figures that add up over micro-batches; `loss` has a gradient."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearnerSettings:
-    """How a learner learns. Steps are optimizer steps."""
-
-    learning_rate: float = 1e-5
-    critic_learning_rate: float = 1e-5
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    """On matrices only: norms and biases never decay."""
-    max_grad_norm: float = 1.0
-    """For the policy and the critic each on its own."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = 0
-    total_steps: int | None = None
-    """Where a linear or cosine schedule reaches `min_learning_rate_ratio`."""
-    min_learning_rate_ratio: float = 0.0
-
-    adv_estimator: str = AdvantageEstimator.GAE
-    """A name of `midthought.algo.advantages`, or of the user's own."""
-    gamma: float = 1.0
-    lam: float = 1.0
-    whiten_advantages: bool = True
-    norm_adv_by_std: bool = True
-    """GRPO: divide by the group's deviation."""
-
-    policy_loss: str = "ppo"
-    """A name of `midthought.algo.losses`, or of the user's own."""
-    loss_agg: str = LossAggregation.TOKEN_MEAN
-    """How the policy loss, the entropy and the KL term are averaged; the value loss is a mean over tokens."""
-    loss_norm_tokens: int | None = None
-    """The constant of `seq-mean-token-sum-norm`."""
-    rollout_correction: str | None = None
-    """What becomes of recomputed over sampled probability as a weight (`RolloutCorrection`); None: it is left out."""
-    rollout_correction_level: str = CorrectionLevel.TOKEN
-    rollout_correction_max: float = 2.0
-    rollout_correction_min: float = 0.0
-    clip_ratio_low: float = 0.2
-    clip_ratio_high: float = 0.2
-    dual_clip: float | None = None
-    cliprange_value: float | None = 0.2
-    value_loss_coef: float = 0.5
-    entropy_coef: float = 0.01
-    kl_coef: float = 0.0
-    """Of the KL penalty in the rewards; 0 leaves it out."""
-    kl_kind: KLKind = KLKind.K1
-    target_kl: float | None = None
-    """Steers `kl_coef` towards this KL per token; None keeps it fixed."""
-    kl_horizon: int = 10_000
-    kl_loss_coef: float = 0.0
-    """Of the KL term in the loss; 0 leaves it out."""
-    kl_loss_kind: KLKind = KLKind.K3
-
-    ppo_epochs: int = 1
-    mini_batch_size: int = 64
-    """Episodes per optimizer step."""
-    micro_batch_tokens: int = 4096
-    """Tokens per forward and backward pass, padding counted: a matter of memory and speed only."""
-    accumulation_steps: int | None = None
-    """Forward and backward passes per optimizer step, whatever their tokens; None: by `micro_batch_tokens`."""
-    seed: int = 0
-    """The order of mini-batches is drawn from (seed, optimizer step)."""
-
-
-def learning_rate_factor(step: int, settings: LearnerSettings) -> float:
-    """What the peak learning rate is multiplied by at optimizer step `step` (from 0): a pure function of both.
-
-    Linear warm-up `(step + 1) / warmup_steps`, then constant, or down to `min_learning_rate_ratio` at `total_steps`
-    along a line or half a cosine.
-    """
-    if step < settings.warmup_steps:
-        return (step + 1) / settings.warmup_steps
-    if settings.schedule == "constant":
-        return 1.0
-    if settings.total_steps is None:
-        raise ValueError(f"schedule {settings.schedule!r} needs total_steps; set it, or use 'constant'")
-    done = min(1.0, (step - settings.warmup_steps) / max(1, settings.total_steps - settings.warmup_steps))
-    left = 1.0 - done if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-    return settings.min_learning_rate_ratio + (1.0 - settings.min_learning_rate_ratio) * left
 
 
 class Learner:
@@ -132,10 +55,20 @@ class Learner:
         self.num_steps = 0
         """Optimizer steps taken."""
         self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
-        self._modules: dict[str, nn.Module] = {"policy": policy}
+        modules: dict[str, nn.Module] = {"policy": policy}
         if critic is not None:
-            self._modules["critic"] = critic
-        self.optimizer = torch.optim.AdamW(self._parameter_groups(), betas=settings.betas, fused=True)
+            modules["critic"] = critic
+        self.optimizer = Optimizer(modules, settings)
+        trunk = critic.trunk if critic is not None else None
+        self._learning = [model for model in (policy, trunk) if model is not None]
+        self._models = [*self._learning, *([reference] if reference not in (None, policy) else [])]
+        self._recomputed = RecomputedLayers(*self._learning) if settings.gradient_checkpointing else None
+        for model in self._models if settings.compile else ():
+            compile_layers(model)
+        is_own = reference is None or reference is policy
+        self._offloaded = reference if settings.offload_reference and not is_own else None
+        if self._offloaded is not None:
+            self._offloaded.to("cpu")
 
     @property
     def device(self) -> torch.device:
@@ -145,6 +78,41 @@ class Learner:
     def learning_rate(self) -> float:
         """Of the policy, at the next optimizer step."""
         return self.settings.learning_rate * learning_rate_factor(self.num_steps, self.settings)
+
+    @functools.cached_property
+    def is_packed(self) -> bool:
+        """Whether rows stand one after the other without padding: asked for, and every model can do it."""
+        return self.settings.packing and all(can_pack(model) for model in self._models)
+
+    # -- passes ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _passes(self) -> Iterator[None]:
+        """Forward and backward passes stand in it: a layer that is computed again must find the same attention."""
+        with ExitStack() as stack:
+            if self.is_packed:
+                stack.enter_context(attending_by_rows(*self._models))
+            if self._recomputed is not None:
+                stack.enter_context(self._recomputed.active())
+            yield
+
+    def _figures(
+        self, model: Any, micro: PPOBatch, *, values: bool = False, entropy: bool = False, learns_entropy: bool = False
+    ) -> TokenFigures:
+        """One pass of a policy over a micro-batch; `values`: with the critic's, be it a trunk of its own."""
+        critic = self.critic if values else None
+        figures = token_figures(
+            model,
+            micro,
+            critic,
+            entropy=entropy,
+            entropy_gradient=learns_entropy,
+            packed=self.is_packed,
+            logits_mib=self.settings.logits_mib,
+        )
+        if critic is not None and figures.values is None:
+            figures.values = critic.token_values(micro, packed=self.is_packed)
+        return figures
 
     # -- before the update -------------------------------------------------------------------------------------
 
@@ -157,17 +125,18 @@ class Learner:
         those of `rollout_weights` where there is a correction.
         """
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
-        for rows in batch.micro_batch_rows(self.settings.micro_batch_tokens):
-            micro = batch.select(rows).to(self.device)
-            figures = token_figures(self.policy, micro, self.critic)
-            found = {"old_logprobs": figures.logprobs}
-            if self.critic is not None:
-                found["values"] = self._values(figures, micro)
-            if self.reference is not None:
-                found["reference_logprobs"] = self._reference_logprobs(micro)
-            width = micro.token_ids.shape[1]
-            for name, values in found.items():
-                filled[name][rows, :width] = spread(values, micro.loss_mask).cpu()
+        parts = batch.micro_batch_rows(self.settings.micro_batch_tokens, packed=self.is_packed)
+        with self._passes():
+            for rows in parts:
+                micro = batch.select(rows).to(self.device)
+                figures = self._figures(self.policy, micro, values=True)
+                _fill(filled["old_logprobs"], rows, figures.logprobs, micro)
+                if figures.values is not None:
+                    _fill(filled["values"], rows, figures.values, micro)
+            with self._reference_at_hand() as reference:
+                for rows in parts if reference is not None else ():
+                    micro = batch.select(rows).to(self.device)
+                    _fill(filled["reference_logprobs"], rows, self._figures(reference, micro).logprobs, micro)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
         difference = (filled["old_logprobs"] - batch.sampled_logprobs)[fresh].abs()
@@ -177,64 +146,28 @@ class Learner:
         }
         if self.settings.rollout_correction is None:
             return scored, health
-        scored, shares = self._correct(scored)
+        scored, shares = correct_batch(scored, self.settings)
         return scored, {**health, **shares}
 
-    def _reference_logprobs(self, micro: PPOBatch) -> Tensor:
-        assert self.reference is not None
-        as_it_was = self.reference.disable_adapter() if self.reference is self.policy else nullcontext()
-        with as_it_was:
-            return token_figures(self.reference, micro).logprobs
-
-    def _correct(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        assert batch.old_logprobs is not None and self.settings.rollout_correction is not None
-        weights, figures = rollout_weights(
-            batch.by_episode(batch.old_logprobs),
-            batch.by_episode(batch.sampled_logprobs),
-            batch.by_episode(batch.loss_mask),
-            self.settings.rollout_correction,
-            level=self.settings.rollout_correction_level,
-            max_weight=self.settings.rollout_correction_max,
-            min_weight=self.settings.rollout_correction_min,
-        )
-        return batch.with_fields(rollout_weights=batch.by_row(weights)), figures
+    @contextmanager
+    def _reference_at_hand(self) -> Iterator[Any]:
+        """The reference where the policy computes; a LoRA policy that is its own is without its adapters meanwhile."""
+        reference: Any = self.reference
+        if self._offloaded is not None:
+            self._offloaded.to(self.device)
+        try:
+            with reference.disable_adapter() if reference is self.policy else nullcontext():
+                yield reference
+        finally:
+            if self._offloaded is not None:
+                self._offloaded.to("cpu")
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         """Fill in `advantages` and `returns` of a scored batch; the KL penalty goes into the rewards first.
 
-        Segments of one episode are taken as one row, so the reward at its end reaches the earlier ones.
-        Figures: `kl_reference` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
-        where the returns do not vary), `value_mean`, `return_mean`.
+        Figures: those of `credit_batch`.
         """
-        if batch.old_logprobs is None:
-            raise ValueError("the batch has not been scored: call `score` before `credit`")
-        settings, mask, rewards = self.settings, batch.loss_mask, batch.rewards
-        if self.reference is None and (settings.kl_coef or settings.kl_loss_coef):
-            raise ValueError("kl_coef and kl_loss_coef need a reference policy: give the learner one, or set both to 0")
-        figures: dict[str, float] = {}
-        if batch.reference_logprobs is not None:
-            figures["kl_coef"] = coef = self.kl_controller.coef
-            logprobs, reference = batch.old_logprobs, batch.reference_logprobs
-            rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef, settings.kl_kind)
-            figures["kl_reference"] = float(masked_average(kl_divergence(logprobs, reference), mask))
-            self.kl_controller.update(float(kl), batch.num_episodes)
-        advantages, returns = compute_advantage(
-            settings.adv_estimator,
-            batch.by_episode(rewards),
-            batch.by_episode(mask),
-            values=None if batch.values is None else batch.by_episode(batch.values),
-            groups=batch.episode_groups,
-            turns=batch.by_episode(batch.turns, missing=-1),
-            baselines=None if batch.baselines is None else batch.of_episodes(batch.baselines),
-            gamma=settings.gamma,
-            lam=settings.lam,
-            whiten=settings.whiten_advantages,
-            norm_by_std=settings.norm_adv_by_std,
-        )
-        credited = batch.with_fields(advantages=batch.by_row(advantages), returns=batch.by_row(returns))
-        if batch.values is not None and credited.returns is not None:
-            figures |= _critic_figures(batch.values[mask], credited.returns[mask])
-        return credited, figures
+        return credit_batch(batch, self.settings, self.kl_controller)
 
     # -- updates -----------------------------------------------------------------------------------------------
 
@@ -280,10 +213,10 @@ class Learner:
 
     def sft_loss(self, batch: PPOBatch) -> float:
         """The cross-entropy that `sft_step` would report, without learning from it."""
-        with torch.no_grad():
+        with torch.no_grad(), self._passes():
             total = sum(
                 float(self._sft_losses(micro.to(self.device), batch.num_policy_tokens)["loss"])
-                for micro in batch.micro_batches(self.settings.micro_batch_tokens)
+                for micro in batch.micro_batches(self.settings.micro_batch_tokens, packed=self.is_packed)
             )
         return total
 
@@ -292,146 +225,40 @@ class Learner:
     ) -> dict[str, float]:
         """Gradients over all micro-batches, then one optimizer step, or none where a gradient is not finite."""
         sums: dict[str, Tensor] = {}
-        self.optimizer.zero_grad(set_to_none=True)
-        for micro in batch.micro_batches(self.settings.micro_batch_tokens, num_parts):
-            figures = losses(micro.to(self.device), batch.num_policy_tokens)
-            figures["loss"].backward()
-            for name, value in figures.items():
-                sums[name] = sums.get(name, 0.0) + value.detach()
-        factor = learning_rate_factor(self.num_steps, self.settings)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
-        if critic_only:
-            self.policy.zero_grad(set_to_none=True)
-        norms = {name: self._clip(module) for name, module in self._modules.items()}
-        finite = all(math.isfinite(norm) for norm in norms.values())
-        if finite:
-            self.optimizer.step()
+        self.optimizer.zero_grad()
+        with self._passes():
+            for micro in batch.micro_batches(self.settings.micro_batch_tokens, num_parts, packed=self.is_packed):
+                figures = losses(micro.to(self.device), batch.num_policy_tokens)
+                figures["loss"].backward()
+                self.optimizer.gather()
+                for name, value in figures.items():
+                    sums[name] = sums.get(name, 0.0) + value.detach()
+        taken = self.optimizer.step(self.num_steps, without="policy" if critic_only else None)
         self.num_steps += 1
-        metrics = {name: float(value) for name, value in sums.items()}
-        metrics["grad_norm"] = norms["policy"]
-        if "critic" in norms:
-            metrics["critic_grad_norm"] = norms["critic"]
-        return {
-            **metrics,
-            "learning_rate": self.settings.learning_rate * factor,
-            "num_skipped_steps": float(not finite),
-        }
-
-    def _clip(self, module: nn.Module) -> float:
-        return float(nn.utils.clip_grad_norm_(module.parameters(), self.settings.max_grad_norm))
+        return {**{name: float(value) for name, value in sums.items()}, **taken}
 
     def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
-        return {"loss": -token_figures(self.policy, micro).logprobs.sum() / num_tokens}
+        return {"loss": -self._figures(self.policy, micro).logprobs.sum() / num_tokens}
 
     def _ppo_losses(self, micro: PPOBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
-        """The terms of the loss, averaged as the settings say, and metrics, averaged over tokens."""
-        settings, mask = self.settings, micro.loss_mask
-        learns_entropy = settings.entropy_coef != 0
-        figures = token_figures(self.policy, micro, self.critic, entropy=True, entropy_gradient=learns_entropy)
-        assert figures.entropy is not None
-        weights = None if micro.loss_weights is None else micro.loss_weights[mask]
-
-        def averaged(losses: Tensor) -> Tensor:
-            return (losses if weights is None else losses * weights).sum() / denominator
-
-        losses, metrics = self._policy_losses(figures, micro)
-        metrics = {name: figure.sum() / num_tokens for name, figure in metrics.items()}
-        metrics |= {"policy_loss": averaged(losses), "entropy": figures.entropy.sum() / num_tokens}
-        loss = metrics["policy_loss"] - settings.entropy_coef * averaged(figures.entropy)
-        if micro.reference_logprobs is not None and settings.kl_loss_coef:
-            kl = kl_divergence(figures.logprobs, micro.reference_logprobs[mask], settings.kl_loss_kind)
-            metrics["kl_loss"] = averaged(kl)
-            loss = loss + settings.kl_loss_coef * metrics["kl_loss"]
-        if self.critic is not None:
-            everywhere = torch.ones_like(figures.logprobs, dtype=torch.bool)
-            assert micro.values is not None and micro.returns is not None
-            value_loss, value_metrics = compute_value_loss(
-                self._values(figures, micro),
-                micro.values[mask],
-                micro.returns[mask],
-                everywhere,
-                settings.cliprange_value,
-                num_tokens,
-            )
-            loss = loss + settings.value_loss_coef * value_loss
-            metrics |= {"value_loss": value_loss, **value_metrics}
-        return {**metrics, "loss": loss}
-
-    def _policy_losses(self, figures: TokenFigures, micro: PPOBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The policy loss of every policy token, and figures of it, each [N] in row order."""
-        settings, mask = self.settings, micro.loss_mask
-        assert micro.old_logprobs is not None and micro.advantages is not None
-        inputs = PolicyLossInputs(
-            old_logprobs=micro.old_logprobs,
-            logprobs=spread(figures.logprobs, mask),
-            advantages=micro.advantages,
-            mask=mask,
-            clip_low=settings.clip_ratio_low,
-            clip_high=settings.clip_ratio_high,
-            dual_clip=settings.dual_clip,
-        )
-        losses, named = POLICY_LOSSES.find(settings.policy_loss)(inputs)
-        if micro.rollout_weights is not None:
-            losses = losses * micro.rollout_weights
-        return losses[mask], {name: figure.detach()[mask] for name, figure in named.items()}
-
-    def _values(self, figures: TokenFigures, micro: PPOBatch) -> Tensor:
-        if figures.values is not None:
-            return figures.values
-        assert self.critic is not None
-        return self.critic.token_values(micro)
+        learns_entropy = self.settings.entropy_coef != 0
+        figures = self._figures(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
+        return ppo_losses(figures, micro, self.settings, num_tokens=num_tokens, denominator=denominator)
 
     # -- state -------------------------------------------------------------------------------------------------
 
-    def _parameter_groups(self) -> list[dict[str, Any]]:
-        peaks = {"policy": self.settings.learning_rate, "critic": self.settings.critic_learning_rate}
-        groups = []
-        for name, module in self._modules.items():
-            learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            for decays in (True, False):
-                chosen = [parameter for parameter in learning if (parameter.dim() >= 2) is decays]
-                decay = self.settings.weight_decay if decays else 0.0
-                groups.append({"params": chosen, "lr": peaks[name], "peak": peaks[name], "weight_decay": decay})
-        return [group for group in groups if group["params"]]
-
-    def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        for prefix, module in self._modules.items():
-            for name, parameter in module.named_parameters():
-                yield f"{prefix}.{name}", parameter
-
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's tensors under the parameters' names, and the counters. The weights are not part of it."""
-        moments = {
-            f"{name}/{field}": tensor
-            for name, parameter in self._named_parameters()
-            for field, tensor in self.optimizer.state.get(parameter, {}).items()
-        }
+        moments = self.optimizer.state_dict()
         return {"num_steps": self.num_steps, "kl_controller": self.kl_controller.state_dict(), "moments": moments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`. Raises CheckpointError where it belongs to other parameters."""
-        moments: dict[str, dict[str, Tensor]] = defaultdict(dict)
-        for key, tensor in state["moments"].items():
-            name, _, field = key.rpartition("/")
-            moments[name][field] = tensor
-        parameters = dict(self._named_parameters())
-        for name, fields in moments.items():
-            if name not in parameters or fields["exp_avg"].shape != parameters[name].shape:
-                raise CheckpointError(
-                    f"the optimizer's state is of other models: {name!r} has no place; resume with the same settings"
-                )
-        self.optimizer.state.clear()
-        for name, fields in moments.items():
-            parameter = parameters[name]
-            self.optimizer.state[parameter] = {
-                field: tensor.to(parameter.device, copy=True) for field, tensor in fields.items()
-            }
+        """Go on from `state_dict`, after the weights were put back. Raises CheckpointError where it belongs to other ones."""
+        self.optimizer.load_state_dict(state["moments"])
         self.num_steps = state["num_steps"]
         self.kl_controller.load_state_dict(state["kl_controller"])
 
 
-def _critic_figures(values: Tensor, returns: Tensor) -> dict[str, float]:
-    variance = float(returns.var(correction=0))
-    explained = 1.0 - float((returns - values).var(correction=0)) / variance if variance > 0 else 0.0
-    return {"explained_variance": explained, "value_mean": float(values.mean()), "return_mean": float(returns.mean())}
+def _fill(filled: Tensor, rows: Tensor, figures: Tensor, micro: PPOBatch) -> None:
+    """Write the figures of a micro-batch, cut out of the batch as `rows`, into those of the batch [B, T]."""
+    filled[rows, : micro.token_ids.shape[1]] = spread(figures, micro.loss_mask).to(filled)

@@ -1,23 +1,20 @@
-"""Models as the learner sees them: any Hugging Face causal LM as the policy, a critic, log-probabilities of tokens.
+"""Models as the learner sees them: any Hugging Face causal LM as the policy, a critic, their figures of a batch's tokens.
 
-Logits exist at policy tokens only: the hidden states are gathered before the model's own output layer, so whatever the
-architecture does to its logits afterwards (softcapping, scaling) is done to these. Knows no loss and no tokenizer.
+Knows no loss and no tokenizer.
 """
 
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from midthought.algo.losses import entropy_from_logprobs
+from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import PPOBatch
+from midthought.learning.layout import Layout
+from midthought.learning.passes import TokenFigures, policy_pass, spread, wide
 
 
 class PolicyHead(nn.Module):
@@ -43,7 +40,7 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[..., H] -> [...], in float32."""
-        return self.linear(hidden.to(self.linear.weight.dtype)).squeeze(-1).float()
+        return wide(self.linear(hidden.to(self.linear.weight.dtype)).squeeze(-1))
 
 
 class Critic(nn.Module):
@@ -69,12 +66,14 @@ class Critic(nn.Module):
     def is_shared(self) -> bool:
         return self.trunk is None
 
-    def token_values(self, batch: PPOBatch) -> Tensor:
+    def token_values(self, batch: PPOBatch, *, packed: bool = False) -> Tensor:
         """Values at the policy tokens of the batch, [N] in row order, for a critic with a trunk of its own."""
         if self.trunk is None:
             raise ValueError("a shared critic has no trunk: take the values of `token_figures(policy, batch, critic)`")
-        hidden = self.trunk(input_ids=batch.token_ids[:, :-1], use_cache=False).last_hidden_state
-        return self.head(hidden[batch.loss_mask[:, 1:]])
+        layout = Layout.of(batch, packed=packed)
+        with attending_by_rows(self.trunk) if packed else nullcontext():
+            hidden = self.trunk(**layout.arguments).last_hidden_state
+        return self.head(hidden[layout.is_wanted])
 
 
 class PolicyValueModel(nn.Module):
@@ -103,15 +102,6 @@ class PolicyValueModel(nn.Module):
         return figures
 
 
-@dataclass
-class TokenFigures:
-    """What a forward pass says of a batch's N policy tokens, in the order of `tensor[batch.loss_mask]`; float32."""
-
-    logprobs: Tensor  # [N]
-    entropy: Tensor | None = None  # [N], nats
-    values: Tensor | None = None  # [N]
-
-
 def token_figures(
     policy: Any,
     batch: PPOBatch,
@@ -119,66 +109,27 @@ def token_figures(
     *,
     entropy: bool = False,
     entropy_gradient: bool = True,
+    packed: bool = False,
+    logits_mib: float | None = None,
 ) -> TokenFigures:
     """One forward pass: log-probabilities of the policy tokens at temperature 1; entropy, shared values if asked for.
 
-    `values` is filled where `critic` shares the policy's trunk. No attention mask is passed: rows are padded on the
-    right, and under causal attention no token sees what stands to its right. `entropy_gradient=False` saves the memory
-    that learning from the entropy would take.
+    `values` is filled where `critic` shares the policy's trunk. `packed`: the rows one after the other without padding,
+    for a model that `can_pack`. `entropy_gradient`, `logits_mib`: of `policy_pass`.
     """
-    mask = batch.loss_mask[:, 1:]
-    logits, hidden = _logits_at(policy, batch.token_ids[:, :-1], mask)
-    distribution = torch.log_softmax(logits.float(), dim=-1)
-    judged = distribution if entropy_gradient else distribution.detach()
-    targets = batch.token_ids[:, 1:][mask]
-    return TokenFigures(
-        logprobs=distribution.gather(-1, targets[:, None]).squeeze(-1),
-        entropy=entropy_from_logprobs(judged) if entropy else None,
-        values=critic.head(hidden) if critic is not None and critic.is_shared else None,
-    )
+    layout = Layout.of(batch, packed=packed)
+    with attending_by_rows(policy) if packed else nullcontext():
+        figures, hidden = policy_pass(
+            policy, layout, entropy=entropy, entropy_gradient=entropy_gradient, logits_mib=logits_mib
+        )
+    if critic is not None and critic.is_shared:
+        figures.values = critic.head(hidden)
+    return figures
 
 
 def token_logprobs(policy: Any, batch: PPOBatch) -> Tensor:
     """log π(token t | tokens before t) at policy tokens, 0 elsewhere: [B, T] float32."""
     return spread(token_figures(policy, batch).logprobs, batch.loss_mask)
-
-
-def spread(figures: Tensor, mask: Tensor) -> Tensor:
-    """[N] at the True places of `mask` -> [B, T], 0 elsewhere; the inverse of `tensor[mask]`."""
-    return figures.new_zeros(mask.shape).masked_scatter(mask, figures)
-
-
-def _logits_at(policy: Any, token_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] and last hidden states [N, H] at the True positions of `mask` [B, T]."""
-    seen: list[Tensor] = []
-    with _gathered_output(policy, mask, seen):
-        outputs = policy(input_ids=token_ids, use_cache=False)
-    if seen:
-        return outputs.logits.squeeze(0), seen[0]
-    outputs = policy(input_ids=token_ids, use_cache=False, output_hidden_states=True)
-    return outputs.logits[mask], outputs.hidden_states[-1][mask]
-
-
-@contextmanager
-def _gathered_output(policy: Any, mask: Tensor, seen: list[Tensor]) -> Iterator[None]:
-    """Within it, and for this thread alone, the policy's output layer gets [1, N, H] instead of [B, T, H]."""
-    head = policy.get_output_embeddings()
-    thread = threading.get_ident()
-
-    def gather(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if threading.get_ident() != thread or arguments[0].shape[:2] != mask.shape:
-            return None
-        seen.append(arguments[0][mask])
-        return (seen[-1][None], *arguments[1:])
-
-    if head is None:
-        yield
-        return
-    handle = head.register_forward_pre_hook(gather)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def frozen_copy(policy: Any) -> Any:

@@ -8,8 +8,9 @@ from midthought.algo.kl import KLKind
 from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig
 from midthought.learning.adapters import add_adapters
 from midthought.learning.harvest import PPOPlan
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.settings import LearnerSettings
 
 
 def make_learner(policy: Any, config: RecipeConfig, num_iters: int) -> Learner:
@@ -36,6 +37,7 @@ def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters
         schedule=training.lr_schedule,
         warmup_steps=training.warmup_steps,
         total_steps=num_iters * training.ppo_epochs * steps_per_pass,
+        min_learning_rate_ratio=training.min_learning_rate_ratio,
         max_grad_norm=training.max_grad_norm,
         adv_estimator=training.adv_estimator,
         gamma=training.gamma,
@@ -63,10 +65,23 @@ def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters
         kl_loss_kind=KLKind(training.kl_loss_kind),
         ppo_epochs=training.ppo_epochs,
         mini_batch_size=training.mini_batch_size,
-        micro_batch_tokens=training.micro_batch_tokens,
         accumulation_steps=training.accumulation_steps,
         seed=training.seed,
+        **pass_settings(training),
     )
+
+
+def pass_settings(training: TrainingConfig) -> dict[str, Any]:
+    """Those of `LearnerSettings` that say how passes are computed, for supervised steps as for PPO's: memory and speed."""
+    return {
+        "micro_batch_tokens": training.micro_batch_tokens,
+        "packing": training.packing,
+        "logits_mib": training.logits_mib,
+        "gradient_checkpointing": training.gradient_checkpointing,
+        "compile": training.compile,
+        "master_weights": training.master_weights,
+        "offload_reference": training.offload_reference,
+    }
 
 
 def _correction(training: TrainingConfig, inference: InferenceConfig) -> str | None:

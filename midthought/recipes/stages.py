@@ -14,7 +14,8 @@ from midthought.config import CheckpointConfig, ModelConfig
 from midthought.errors import ModelPathError
 from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
+from midthought.learning.settings import LearnerSettings
 from midthought.learning.stopping import StopRequest
 from midthought.pretrained import load_model, load_tokenizer, save_model
 from midthought.recipes.progress import RunProgress

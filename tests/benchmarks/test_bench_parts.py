@@ -34,6 +34,11 @@ def run(part: str, folder: Path) -> list[dict]:
         pytest.param("memory", [], marks=pytest.mark.slow),
         pytest.param("plan", ["≤ 0.15", "≤ 0.15"], marks=pytest.mark.slow),
         pytest.param(
+            "learner",
+            [*["≥ 0.85", *["≥ 1.5"] * trl_loop.is_installed()] * 2, "≤ 0.4"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "trl",
             ["≥ 2.5", "≥ 5"],
             marks=[pytest.mark.slow, pytest.mark.skipif(not trl_loop.is_installed(), reason="trl is not installed")],

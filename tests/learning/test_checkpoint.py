@@ -12,8 +12,9 @@ from midthought.errors import CheckpointError
 from midthought.learning import checkpoint as module
 from midthought.learning.batch import PPOBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.settings import LearnerSettings
 from midthought.pretrained import load_model
 
 SETTINGS = LearnerSettings(

@@ -13,8 +13,10 @@ from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses,
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.batch import PPOBatch
-from midthought.learning.learner import Learner, LearnerSettings, learning_rate_factor
+from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy, token_logprobs
+from midthought.learning.schedule import learning_rate_factor
+from midthought.learning.settings import LearnerSettings
 from midthought.types import Completion, Finish, Reward, Task, Trajectory, Turn
 
 SETTINGS = LearnerSettings(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)

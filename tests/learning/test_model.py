@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from midthought.learning.batch import PPOBatch
+from midthought.learning.logprobs import LogitShape
 from midthought.learning.model import (
     Critic,
     PolicyValueModel,
@@ -82,6 +83,18 @@ def test_a_model_whose_output_layer_is_not_a_module_of_its_own_still_gives_the_s
     figures = token_figures(policy, batch, critic)
     torch.testing.assert_close(spread(figures.logprobs, batch.loss_mask), expected)
     torch.testing.assert_close(figures.values, values)
+
+
+@torch.no_grad()
+def test_where_the_architecture_does_something_unknown_to_its_logits_all_are_kept_and_the_log_says_so(
+    make_policy, make_trajectory, monkeypatch, caplog
+):
+    policy, batch = make_policy("Gemma2", **ARCHITECTURES["Gemma2"]), batch_of(make_trajectory)
+    expected = token_figures(policy, batch, entropy=True)
+    monkeypatch.setattr(LogitShape, "of", lambda config: LogitShape())
+    found = token_figures(policy, batch, entropy=True, logits_mib=48 * 4 / 2**20)
+    assert "what Gemma2ForCausalLM does to its logits is not known" in caplog.text
+    assert torch.equal(found.logprobs, expected.logprobs) and torch.equal(found.entropy, expected.entropy)
 
 
 @torch.no_grad()

@@ -5,7 +5,8 @@ import time
 import pytest
 import torch
 
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
+from midthought.learning.settings import LearnerSettings
 from midthought.learning.sft import run_sft
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 

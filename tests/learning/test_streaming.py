@@ -14,8 +14,9 @@ from midthought.config import create_default_config
 from midthought.errors import SettingsError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.harvest import PPOPlan, ShuffledTasks
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
+from midthought.learning.settings import LearnerSettings
 from midthought.learning.streaming import gather_from_stream, next_harvest, staleness
 from midthought.learning.translate import ppo_plan, ppo_settings
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory

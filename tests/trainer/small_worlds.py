@@ -8,7 +8,8 @@ from typing import Any
 
 from midthought import BaseEnvironment, Task, Trajectory, create_default_config, tool
 from midthought.learning.batch import PPOBatch
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
+from midthought.learning.settings import LearnerSettings
 from midthought.learning.small_model import make_policy
 from midthought.text import Renderer
 from midthought.tools.notations.find import find_notation

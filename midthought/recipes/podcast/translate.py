@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from midthought.learning.learner import LearnerSettings
+from midthought.learning.settings import LearnerSettings
+from midthought.learning.translate import pass_settings
 from midthought.recipes.podcast.settings import PodcastConfig
 
 
@@ -15,6 +16,6 @@ def sft_settings(config: PodcastConfig, num_steps: int) -> LearnerSettings:
         schedule="linear",
         total_steps=num_steps,
         max_grad_norm=training.max_grad_norm,
-        micro_batch_tokens=training.micro_batch_tokens,
         seed=training.seed,
+        **pass_settings(training),
     )

@@ -17,7 +17,8 @@ import torch
 
 from midthought import BaseEnvironment, create_default_config, tool
 from midthought.learning.batch import PPOBatch
-from midthought.learning.learner import Learner, LearnerSettings
+from midthought.learning.learner import Learner
+from midthought.learning.settings import LearnerSettings
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.text import Renderer
 from midthought.trainer.rollouts import Opening

@@ -1,0 +1,124 @@
+"""Part `learner`: an update against padded batches of the same episodes, against TRL's, and the memory of log-probabilities."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from benchmarks import learner_memory, trl_loop
+from benchmarks.learner_work import LearnerWork, PaddedBatch, long_tailed_work, padded_ratio, recipe_work
+from benchmarks.options import Options
+from benchmarks.table import Row
+from benchmarks.timing import Spread, System, compare
+from benchmarks.trl_learner import TRLUpdate
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.settings import LearnerSettings
+
+PART = "learner"
+SETTINGS = LearnerSettings(adv_estimator="grpo", entropy_coef=0.0, mini_batch_size=1_000_000, learning_rate=1e-6)
+"""One optimizer step an update, without KL: what TRL computes with `beta=0` and `loss_type="dapo"`."""
+TRL_ROWS = (8, 32)
+"""Episodes of a micro-batch of TRL's: the quicker of the two in each round counts."""
+
+MAX_MEMORY_ROUNDS = 2
+
+
+class Update:
+    """`Learner.update` on a scored and credited batch."""
+
+    def __init__(self, work: LearnerWork, settings: LearnerSettings, *, padded: bool = False) -> None:
+        self.learner = Learner(copy.deepcopy(work.model), None, None, settings)
+        batch = PaddedBatch.of(work.batch()) if padded else work.batch()
+        self.batch: PPOBatch = self.learner.credit(self.learner.score(batch)[0])[0]
+
+    def prepare(self, work: object) -> None:
+        """Every round is the same step on other weights."""
+
+    def run(self) -> None:
+        self.metrics = self.learner.update(self.batch)
+
+    def check(self) -> None:
+        assert self.metrics["num_skipped_steps"] == 0
+
+
+def measure(options: Options) -> Iterator[Row]:
+    num_episodes = 8 if options.quick else 32
+    works = [recipe_work(num_episodes), *(long_tailed_work(size, num_episodes) for size in options.sizes)]
+    for work in works:
+        work.model.to(device=options.device, dtype=options.dtype)
+        yield from compare_updates(options, work)
+    if options.device != "cpu" or not learner_memory.STATUS.exists():
+        print("learner: memory is left out, it is measured on the CPU under Linux", file=sys.stderr)
+        return
+    yield memory(options)
+
+
+def compare_updates(options: Options, work: LearnerWork) -> Iterator[Row]:
+    ours = Update(work, SETTINGS)
+    systems: dict[str, System] = {
+        "packed": ours,
+        "by length": Update(work, replace(SETTINGS, packing=False)),
+        "padded": Update(work, replace(SETTINGS, packing=False), padded=True),
+    }
+    batch = work.batch()
+    theirs = [f"TRL, {num_rows} rows" for num_rows in TRL_ROWS if num_rows <= len(batch)]
+    if trl_loop.is_installed():
+        updates = {
+            name: TRLUpdate(work.model, work.tokenizer, ours.batch, SETTINGS, num_rows)
+            for name, num_rows in zip(theirs, TRL_ROWS, strict=False)
+        }
+        assert_same_step(ours, list(updates.values()))
+        systems |= updates
+    else:
+        print("learner: TRL is left out, it is not installed here; `make bench` does that", file=sys.stderr)
+        theirs = []
+    timings = compare(systems, lambda *_: None, options.num_rounds)
+    setting, ratio = work.describe(), padded_ratio(batch)
+    for name, goal in (("packed", 0.85), ("by length", None)):
+        yield Row(
+            part=PART,
+            setting=setting,
+            figure=f"speed-up over padded batches, as a share of padded ÷ real tokens: {name}",
+            value=timings.ratio("padded", name).times(1 / ratio),
+            at_least=goal,
+            seconds=timings.medians("padded", name),
+        )
+    if theirs:
+        yield Row(
+            part=PART,
+            setting=setting,
+            figure="TRL's loss and update: its time against ours",
+            value=timings.per_round(lambda seconds: min(seconds[name] for name in theirs) / seconds["packed"]),
+            at_least=1.5,
+            seconds=timings.medians(*theirs, "packed"),
+        )
+
+
+def assert_same_step(ours: Update, theirs: Sequence[TRLUpdate]) -> None:
+    """From the same weights both compute the same gradient: its norm before clipping says so."""
+    ours.run()
+    for system in theirs:
+        system.prepare(None)
+        system.run()
+        found, expected = system.grad_norm, ours.metrics["grad_norm"]
+        assert math.isclose(found, expected, rel_tol=1e-3), f"TRL's gradient has the norm {found}, ours {expected}"
+
+
+def memory(options: Options) -> Row:
+    num_tokens = 256 if options.quick else 1024
+    mib = 8 if options.quick else learner_memory.LOGITS_MIB
+    pairs = [
+        (learner_memory.peak_bytes(num_tokens, mib), learner_memory.peak_bytes(num_tokens, None))
+        for _ in range(min(MAX_MEMORY_ROUNDS, options.num_rounds))
+    ]
+    return Row(
+        part=PART,
+        setting=f"vocabulary {learner_memory.VOCABULARY:,}, {num_tokens:,} policy tokens, blocks of {mib} MiB",
+        figure="rise of memory while log-probabilities are worked out and learned from, against all logits at once",
+        value=Spread.of([ours / plain for ours, plain in pairs]),
+        at_most=0.4,
+    )

@@ -1,0 +1,45 @@
+"""How a batch's tokens stand in a forward pass: rows of one length with padding, or all rows in one, packed.
+
+Either way the last token that anything is asked of comes last: what follows it is not computed. Knows no model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from midthought.learning.attention import row_arguments
+from midthought.learning.batch import PPOBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The tokens of one pass, [B, T] (padded) or [1, N] (packed), and where its answers are."""
+
+    arguments: dict[str, Any]
+    """What the model is called with. No attention mask: padding stands to the right, and attention is causal."""
+    is_wanted: Tensor  # bool, as the tokens
+    """Where the state that predicts a policy token is; in row order they are as in `tensor[batch.loss_mask]`."""
+    targets: Tensor  # [n] int64
+    """The policy tokens."""
+
+    @classmethod
+    def of(cls, batch: PPOBatch, *, packed: bool = False) -> Layout:
+        """`packed`: for models that attend by rows (`attention.attending_by_rows`)."""
+        is_wanted, followers = batch.loss_mask[:, 1:], batch.token_ids[:, 1:]
+        targets = followers[is_wanted]
+        if not packed:
+            arguments = {"input_ids": batch.token_ids[:, :-1], "use_cache": False}
+            return cls(arguments=arguments, is_wanted=is_wanted, targets=targets)
+        places = torch.arange(1, batch.token_ids.shape[1], device=batch.token_ids.device)
+        lengths = (places * is_wanted).amax(dim=1).clamp(min=1)
+        is_kept = places <= lengths[:, None]
+        arguments = {
+            "input_ids": batch.token_ids[:, :-1][is_kept][None],
+            "use_cache": False,
+            **row_arguments(lengths.tolist(), places.device),
+        }
+        return cls(arguments=arguments, is_wanted=is_wanted[is_kept][None], targets=targets)

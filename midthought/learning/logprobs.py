@@ -1,0 +1,174 @@
+"""Log-probabilities and entropies of tokens straight from hidden states, never with all logits at once.
+
+Logits are worked out for a block of tokens at a time, and once more in the backward pass. Knows an output layer's
+weight, no model and no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BYTES_PER_LOGIT = 4
+"""Blocks are in float32, whatever the weight is in (float64 stays)."""
+NEVER = -1e4
+"""A log-probability whose `p log p` is 0: in its place -inf would make NaN."""
+
+
+@dataclass(frozen=True)
+class LogitShape:
+    """What an architecture does to the output layer's figures: `cap · tanh(scale · x / cap)`, without a cap `scale · x`."""
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    @classmethod
+    def of(cls, config: Any) -> LogitShape:
+        """As transformers' Gemma (`final_logit_softcapping`), Cohere (`logit_scale`), Granite (`logits_scaling`) have it."""
+        scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
+            getattr(config, "logits_scaling", None) or 1.0
+        )
+        return cls(scale, getattr(config, "final_logit_softcapping", None))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """In place where it can be."""
+        if self.scale != 1.0:
+            logits = logits.mul_(self.scale)
+        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+
+    def backward(self, gradient: Tensor, logits: Tensor) -> Tensor:
+        """Gradient at the output layer's figures, from that at the `logits`; in place."""
+        if self.cap is not None:
+            gradient = gradient.mul_(1.0 - (logits / self.cap) ** 2)
+        return gradient if self.scale == 1.0 else gradient.mul_(self.scale)
+
+
+@dataclass(frozen=True)
+class BlockedHead:
+    """An output layer, and how many tokens' logits may exist at once."""
+
+    weight: Tensor  # [V, H]
+    bias: Tensor | None  # [V]
+    shape: LogitShape
+    num_tokens: int
+    """Of a block."""
+
+    def figures(self, hidden: Tensor, targets: Tensor, *, entropy: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probability of each target, and entropy in nats (zeros where not asked for): [N, H], [N] -> [N], [N].
+
+        With `l` the logits of a token, `p = softmax(l)`, target t:
+
+            log π = l_t - log Σ exp l              ∂ log π / ∂ l_j = [j = t] - p_j
+            S     = log Σ exp l - Σ p l            ∂ S     / ∂ l_j = -p_j (log p_j + S)
+
+        The forward pass keeps `hidden`, `log Σ exp l` and S; the backward pass computes `l` anew. Idea: cut
+        cross-entropy (Wijmans et al. 2024, arXiv 2411.09009, section 4) and Liger's fused linear cross-entropy (Hsu et
+        al. 2024, arXiv 2410.10989, section 3.2), here for losses that are not linear in log π. The weight's gradient
+        adds up in float32. Under autocast the product is in its type, as in `nn.Linear`.
+        """
+        logprobs, entropies = _BlockedFigures.apply(hidden, self.weight, self.bias, targets, self, entropy)
+        return logprobs, entropies
+
+    def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """[n, H] -> [n, V], float32 or float64."""
+        product = torch.nn.functional.linear(hidden, weight, bias)
+        return self.shape.forward(product if product.dtype == torch.float64 else product.float())
+
+    @torch.no_grad()
+    def gives(self, hidden: Tensor, logits: Tensor) -> bool:
+        """Whether the model's own logits [n, V] of these states [n, H] are ours, but for rounding."""
+        ours, theirs = self.logits(hidden, self.weight, self.bias).float(), logits.float()
+        return bool((ours - theirs).abs().max() <= 0.02 * theirs.abs().max())
+
+    def blocks(self, num_tokens: int) -> Iterator[slice]:
+        """Of equal size, or nearly."""
+        num_blocks = -(-num_tokens // self.num_tokens)
+        for number in range(num_blocks):
+            yield slice(number * num_tokens // num_blocks, (number + 1) * num_tokens // num_blocks)
+
+
+class _BlockedFigures(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        head: BlockedHead,
+        entropy: bool,
+    ) -> tuple[Tensor, Tensor]:
+        kind = hidden.device.type
+        context.dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        with torch.autocast(kind, enabled=False):
+            states, matrix, offset = _cast(context.dtype, hidden, weight, bias)
+            wide = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))
+            logprobs, entropies, totals = torch.empty_like(wide), torch.zeros_like(wide), wide
+            for block in head.blocks(len(hidden)):
+                logits = head.logits(states[block], matrix, offset)
+                totals[block] = logits.logsumexp(dim=-1)
+                logprobs[block] = logits.gather(-1, targets[block, None]).squeeze(-1) - totals[block]
+                if entropy:
+                    normal = logits.sub_(totals[block, None]).clamp_(min=NEVER)
+                    entropies[block] = -normal.exp().mul_(normal).sum(dim=-1)
+        context.head = head
+        context.save_for_backward(hidden, weight, bias, targets, totals, entropies)
+        if not entropy:
+            context.mark_non_differentiable(entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_logprobs, of_entropies = gradients
+        hidden, weight, bias, targets, totals, entropies = context.saved_tensors
+        head: BlockedHead = context.head
+        states, matrix, offset = _cast(context.dtype, hidden, weight, bias)
+        to_hidden = torch.empty_like(states) if context.needs_input_grad[0] else None
+        to_weight = torch.zeros_like(weight, dtype=totals.dtype) if context.needs_input_grad[1] else None
+        to_bias = torch.zeros_like(bias, dtype=totals.dtype) if context.needs_input_grad[2] else None
+        learns_entropy = bool(of_entropies.any())
+        for block in head.blocks(len(hidden)):
+            logits = head.logits(states[block], matrix, offset)
+            capped = logits.clone() if head.shape.cap is not None else logits
+            normal = logits.sub_(totals[block, None])
+            gradient = normal.exp()
+            if learns_entropy:
+                factor = normal.clamp_(min=NEVER).add_(entropies[block, None]).mul_(of_entropies[block, None])
+                gradient.mul_(factor.add_(of_logprobs[block, None])).neg_()
+            else:
+                gradient.mul_(-of_logprobs[block, None])
+            gradient.scatter_add_(1, targets[block, None], of_logprobs[block, None].to(gradient.dtype))
+            gradient = head.shape.backward(gradient, capped)
+            product = gradient.to(context.dtype)
+            if to_hidden is not None:
+                torch.mm(product, matrix, out=to_hidden[block])
+            if to_weight is not None:
+                _add_product(to_weight, product.t(), states[block])
+            if to_bias is not None:
+                to_bias += gradient.sum(dim=0)
+        return (
+            None if to_hidden is None else to_hidden.to(hidden.dtype),
+            None if to_weight is None else to_weight.to(weight.dtype),
+            None if to_bias is None else to_bias.to(bias.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """`total += left @ right`, in place where the types allow."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
+
+
+def _cast(
+    dtype: torch.dtype, hidden: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)

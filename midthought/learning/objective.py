@@ -1,0 +1,75 @@
+"""PPO's loss on a micro-batch: policy, entropy, KL and value terms, each averaged over the whole optimizer step.
+
+Knows no model: it is given what the passes said of the policy tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from midthought.algo.kl import kl_divergence
+from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
+from midthought.learning.batch import PPOBatch
+from midthought.learning.passes import TokenFigures, spread
+from midthought.learning.settings import LearnerSettings
+
+
+def ppo_losses(
+    figures: TokenFigures, micro: PPOBatch, settings: LearnerSettings, *, num_tokens: int, denominator: float
+) -> dict[str, Tensor]:
+    """The terms of the loss, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
+
+    `num_tokens`, `denominator`: the policy tokens of the whole step, and what the policy loss is divided by
+    (`algo.aggregation`), so that micro-batches add up. `figures.values` are the critic's, None without one.
+    """
+    assert figures.entropy is not None
+    mask = micro.loss_mask
+    weights = None if micro.loss_weights is None else micro.loss_weights[mask]
+
+    def averaged(losses: Tensor) -> Tensor:
+        return (losses if weights is None else losses * weights).sum() / denominator
+
+    losses, metrics = _policy_losses(figures, micro, settings)
+    metrics = {name: figure.sum() / num_tokens for name, figure in metrics.items()}
+    metrics |= {"policy_loss": averaged(losses), "entropy": figures.entropy.sum() / num_tokens}
+    loss = metrics["policy_loss"] - settings.entropy_coef * averaged(figures.entropy)
+    if micro.reference_logprobs is not None and settings.kl_loss_coef:
+        kl = kl_divergence(figures.logprobs, micro.reference_logprobs[mask], settings.kl_loss_kind)
+        metrics["kl_loss"] = averaged(kl)
+        loss = loss + settings.kl_loss_coef * metrics["kl_loss"]
+    if figures.values is not None:
+        everywhere = torch.ones_like(figures.logprobs, dtype=torch.bool)
+        assert micro.values is not None and micro.returns is not None
+        value_loss, value_metrics = compute_value_loss(
+            figures.values,
+            micro.values[mask],
+            micro.returns[mask],
+            everywhere,
+            settings.cliprange_value,
+            num_tokens,
+        )
+        loss = loss + settings.value_loss_coef * value_loss
+        metrics |= {"value_loss": value_loss, **value_metrics}
+    return {**metrics, "loss": loss}
+
+
+def _policy_losses(
+    figures: TokenFigures, micro: PPOBatch, settings: LearnerSettings
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy loss of every policy token, and figures of it, each [N] in row order."""
+    mask = micro.loss_mask
+    assert micro.old_logprobs is not None and micro.advantages is not None
+    inputs = PolicyLossInputs(
+        old_logprobs=micro.old_logprobs,
+        logprobs=spread(figures.logprobs, mask),
+        advantages=micro.advantages,
+        mask=mask,
+        clip_low=settings.clip_ratio_low,
+        clip_high=settings.clip_ratio_high,
+        dual_clip=settings.dual_clip,
+    )
+    losses, named = POLICY_LOSSES.find(settings.policy_loss)(inputs)
+    if micro.rollout_weights is not None:
+        losses = losses * micro.rollout_weights
+    return losses[mask], {name: figure.detach()[mask] for name, figure in named.items()}

@@ -1,0 +1,147 @@
+"""AdamW on the policy and the critic: schedule, clipping, float32 copies of weights in half precision, its state by name.
+
+Knows no batch and no loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from midthought.errors import CheckpointError
+from midthought.learning.schedule import learning_rate_factor
+from midthought.learning.settings import LearnerSettings
+
+HALF = (torch.bfloat16, torch.float16)
+MASTER = "master"
+"""In the state: the float32 copy of a weight."""
+
+
+class Optimizer:
+    """One step for all modules; gradients are clipped for each on its own.
+
+    Where weights are in half precision and `master_weights` is set, float32 copies learn in their place: gradients move to
+    the copies after every backward pass (`gather`), and add up there; after a step the weights are the copies, rounded.
+    Source: Micikevicius et al. 2018 (arXiv 1710.03740), section 3.1.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module], settings: LearnerSettings) -> None:
+        """`modules`: `policy`, perhaps `critic`. What requires no gradient does not learn."""
+        self._modules = modules
+        self._settings = settings
+        self._masters: dict[nn.Parameter, Tensor] = {}
+        for _, parameter in self._named():
+            if settings.master_weights and parameter.requires_grad and parameter.dtype in HALF:
+                self._masters[parameter] = parameter.detach().float()
+        self._adam = torch.optim.AdamW(self._groups(), betas=settings.betas, fused=True)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """AdamW's."""
+        return self._adam.param_groups
+
+    def zero_grad(self) -> None:
+        for module in self._modules.values():
+            module.zero_grad(set_to_none=True)
+        for master in self._masters.values():
+            master.grad = None
+
+    def gather(self) -> None:
+        """After a backward pass: what half-precision weights have as gradients is added to that of their copies."""
+        for parameter, master in self._masters.items():
+            if parameter.grad is not None:
+                gradient = parameter.grad.float()
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+                parameter.grad = None
+
+    def step(self, number: int, *, without: str | None = None) -> dict[str, float]:
+        """Optimizer step `number` (from 0), or none where a gradient is not finite; gradients of module `without` are dropped.
+
+        `grad_norm` (of the policy, before clipping), `critic_grad_norm`, `learning_rate` (the policy's),
+        `num_skipped_steps`.
+        """
+        factor = learning_rate_factor(number, self._settings)
+        for group in self._adam.param_groups:
+            group["lr"] = group["peak"] * factor
+        if without is not None:
+            for learning in self._learning(self._modules[without]):
+                learning.grad = None
+        norms = {name: self._clip(module) for name, module in self._modules.items()}
+        finite = all(math.isfinite(norm) for norm in norms.values())
+        if finite:
+            self._adam.step()
+            self._round()
+        figures = {"grad_norm": norms["policy"]}
+        if "critic" in norms:
+            figures["critic_grad_norm"] = norms["critic"]
+        rate = self._settings.learning_rate * factor
+        return {**figures, "learning_rate": rate, "num_skipped_steps": float(not finite)}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Moments and float32 copies as `module.parameter/field`. Weights are not part of it."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in self._named():
+            for field, tensor in self._adam.state.get(self._masters.get(parameter, parameter), {}).items():
+                found[f"{name}/{field}"] = tensor
+            if parameter in self._masters:
+                found[f"{name}/{MASTER}"] = self._masters[parameter]
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state_dict`, after the weights were put back; where it has no float32 copies they are made anew.
+
+        Raises CheckpointError where it belongs to other parameters.
+        """
+        fields_of: dict[str, dict[str, Tensor]] = defaultdict(dict)
+        for key, tensor in state.items():
+            name, _, field = key.rpartition("/")
+            fields_of[name][field] = tensor
+        parameters = dict(self._named())
+        for name, fields in fields_of.items():
+            shapes = {tensor.shape for field, tensor in fields.items() if field != "step"}
+            if name not in parameters or shapes != {parameters[name].shape}:
+                raise CheckpointError(
+                    f"the optimizer's state is of other models: {name!r} has no place; resume with the same settings"
+                )
+        self._adam.state.clear()
+        for name, parameter in parameters.items():
+            fields = fields_of.get(name, {})
+            if parameter in self._masters:
+                self._masters[parameter].copy_(fields.get(MASTER, parameter.detach()))
+            moments = {field: tensor for field, tensor in fields.items() if field != MASTER}
+            if moments:
+                self._adam.state[self._masters.get(parameter, parameter)] = {
+                    field: tensor.to(parameter.device, copy=True) for field, tensor in moments.items()
+                }
+
+    def _groups(self) -> list[dict[str, Any]]:
+        peaks = {"policy": self._settings.learning_rate, "critic": self._settings.critic_learning_rate}
+        groups = []
+        for name, module in self._modules.items():
+            for decays in (True, False):
+                chosen = [tensor for tensor in self._learning(module) if (tensor.dim() >= 2) is decays]
+                decay = self._settings.weight_decay if decays else 0.0
+                groups.append({"params": chosen, "lr": peaks[name], "peak": peaks[name], "weight_decay": decay})
+        return [group for group in groups if group["params"]]
+
+    def _learning(self, module: nn.Module) -> list[Tensor]:
+        """What learns in a module: its parameters, or their float32 copies."""
+        return [self._masters.get(parameter, parameter) for parameter in module.parameters() if parameter.requires_grad]
+
+    def _clip(self, module: nn.Module) -> float:
+        return float(nn.utils.clip_grad_norm_(self._learning(module), self._settings.max_grad_norm))
+
+    @torch.no_grad()
+    def _round(self) -> None:
+        for parameter, master in self._masters.items():
+            parameter.copy_(master)
+
+    def _named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for prefix, module in self._modules.items():
+            for name, parameter in module.named_parameters():
+                yield f"{prefix}.{name}", parameter

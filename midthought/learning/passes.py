@@ -1,0 +1,127 @@
+"""A forward pass of the policy: log-probabilities, entropy and last hidden states at policy tokens.
+
+Logits exist at policy tokens only: hidden states are gathered where the model calls its own output layer, so whatever
+the architecture does to its logits afterwards (soft-capping, scaling) is done to these. Where even they are too many,
+they are worked out block by block (`logprobs`). Knows no loss and no tokenizer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from midthought.algo.losses import entropy_from_logprobs
+from midthought.learning.layout import Layout
+from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class TokenFigures:
+    """What a forward pass says of a batch's N policy tokens, in the order of `tensor[batch.loss_mask]`; float32."""
+
+    logprobs: Tensor  # [N]
+    entropy: Tensor | None = None  # [N], nats
+    values: Tensor | None = None  # [N]
+
+
+def policy_pass(
+    policy: Any,
+    layout: Layout,
+    *,
+    entropy: bool = False,
+    entropy_gradient: bool = True,
+    logits_mib: float | None = None,
+) -> tuple[TokenFigures, Tensor]:
+    """The figures at the places that are wanted, and the last hidden states there [N, H].
+
+    Log-probabilities are at temperature 1. `entropy_gradient=False` saves the memory that learning from the entropy
+    would take. With `logits_mib` no more logits than that (in MiB of float32) exist at once, where the output layer is
+    an `nn.Linear` and what is done to its logits is known.
+    """
+    is_wanted, targets = layout.is_wanted, layout.targets
+    head = policy.get_output_embeddings()
+    num_at_once = _num_at_once(head, logits_mib)
+    states: list[Tensor] = []
+    found: list[tuple[BlockedHead, Tensor, Tensor]] = []
+
+    def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        states.append(hidden[is_wanted])
+        if num_at_once is None or len(targets) <= num_at_once:
+            return forward(states[-1][None])
+        blocked = BlockedHead(head.weight, head.bias, LogitShape.of(policy.config.get_text_config()), num_at_once)
+        found.append((blocked, *blocked.figures(states[-1], targets, entropy=entropy)))
+        return forward(states[-1][None, :1].detach())
+
+    with _answering(head, is_wanted.shape, answer):
+        logits = policy(**layout.arguments).logits
+    if not states:
+        outputs = policy(**layout.arguments, output_hidden_states=True)
+        logits, states = outputs.logits[is_wanted][None], [outputs.hidden_states[-1][is_wanted]]
+    if not found:
+        return _plain_figures(logits[0], targets, entropy, entropy_gradient), states[0]
+    blocked, logprobs, entropies = found[0]
+    if not blocked.gives(states[0][:1], logits[0]):
+        _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
+        return policy_pass(policy, layout, entropy=entropy, entropy_gradient=entropy_gradient)
+    judged = entropies if entropy_gradient else entropies.detach()
+    return TokenFigures(logprobs, judged if entropy else None), states[0]
+
+
+def _plain_figures(logits: Tensor, targets: Tensor, entropy: bool, entropy_gradient: bool) -> TokenFigures:
+    """Of all logits [N, V] at once."""
+    distribution = torch.log_softmax(wide(logits), dim=-1)
+    judged = distribution if entropy_gradient else distribution.detach()
+    return TokenFigures(
+        logprobs=distribution.gather(-1, targets[:, None]).squeeze(-1),
+        entropy=entropy_from_logprobs(judged) if entropy else None,
+    )
+
+
+def _num_at_once(head: nn.Module | None, logits_mib: float | None) -> int | None:
+    """Tokens whose logits take so much memory; None: any number."""
+    if logits_mib is None or type(head) is not nn.Linear:
+        return None
+    return max(1, int(logits_mib * 2**20) // (BYTES_PER_LOGIT * head.out_features))
+
+
+@contextmanager
+def _answering(
+    head: nn.Module | None, shape: torch.Size, answer: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+) -> Iterator[None]:
+    """Within it, and for this thread alone, the output layer gives `answer(its own way, hidden)` for states [*shape, H]."""
+    if head is None:
+        yield
+        return
+    forward, own, thread = head.forward, vars(head).get("forward"), threading.get_ident()
+
+    def stand_in(hidden: Tensor) -> Tensor:
+        is_ours = threading.get_ident() == thread and hidden.shape[:-1] == shape
+        result: Tensor = answer(forward, hidden) if is_ours else forward(hidden)
+        return result
+
+    head.forward = stand_in
+    try:
+        yield
+    finally:
+        del head.forward
+        if own is not None:
+            head.forward = own
+
+
+def wide(figures: Tensor) -> Tensor:
+    """In float32; float64 stays."""
+    return figures if figures.dtype == torch.float64 else figures.float()
+
+
+def spread(figures: Tensor, mask: Tensor) -> Tensor:
+    """[N] at the True places of `mask` -> [B, T], 0 elsewhere; the inverse of `tensor[mask]`."""
+    return figures.new_zeros(mask.shape).masked_scatter(mask, figures)

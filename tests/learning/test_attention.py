@@ -1,0 +1,129 @@
+"""Packed rows: what each row gives side by side with others is what it gives alone, or the model is not packed."""
+
+import logging
+
+import pytest
+import torch
+
+from midthought.learning.attention import attending_by_rows, can_pack, row_arguments
+from midthought.learning.batch import PPOBatch
+from midthought.learning.layout import Layout
+from midthought.learning.model import Critic, spread, token_figures, token_logprobs
+from midthought.types import ToolCall, ToolEvent, ToolOutcome
+
+PACKED = {
+    "Qwen3": {},
+    "Qwen3 tied": {"tie_word_embeddings": True},
+    "Qwen3 windows": {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    "Llama": {},
+    "Mistral": {"sliding_window": 6},
+    "Gemma3Text": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]},
+    "Cohere": {"logit_scale": 0.25},
+    "GPT2": {},
+    "Phi3": {},
+}
+REFUSED = {
+    "Gemma2": ({"query_pre_attn_scalar": 16}, "softcap"),
+    "GptOss": ({"num_local_experts": 2, "num_experts_per_tok": 1}, "s_aux"),
+    "Mamba": ({"state_size": 4, "num_hidden_layers": 2}, "linear_attention"),
+    "Bloom": ({"n_layer": 2, "n_head": 2}, "0 of its 2 layers"),
+    "Qwen3Next": ({"layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
+}
+
+
+@pytest.fixture
+def batch(make_trajectory) -> PPOBatch:
+    return PPOBatch.from_trajectories([make_trajectory(seed, num_results=3 + 4 * seed) for seed in range(5)])
+
+
+@pytest.mark.parametrize("name", PACKED)
+@torch.no_grad()
+def test_packed_figures_are_those_of_padded_rows(name, make_policy, batch):
+    policy = make_policy(name.split()[0], **PACKED[name])
+    assert can_pack(policy)
+    packed = token_figures(policy, batch, entropy=True, packed=True)
+    padded = token_figures(policy, batch, entropy=True)
+    torch.testing.assert_close(packed.logprobs, padded.logprobs, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(packed.entropy, padded.entropy, atol=1e-5, rtol=1e-4)
+
+
+def test_under_autocast_the_verdict_is_the_same(make_policy):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert can_pack(make_policy())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_mixes_tokens_by_other_means_is_not_packed_and_the_log_says_why(name, make_policy, caplog):
+    changes, reason = REFUSED[name]
+    with caplog.at_level(logging.WARNING):
+        assert not can_pack(make_policy(name, **changes))
+    assert "cannot be packed" in caplog.text and reason in caplog.text
+
+
+def test_no_row_sees_another(make_policy, batch):
+    policy = make_policy()
+    with torch.no_grad():
+        before = spread(token_figures(policy, batch, packed=True).logprobs, batch.loss_mask)
+        batch.token_ids[1] = (batch.token_ids[1] + 7) % 40 + 3
+        after = spread(token_figures(policy, batch, packed=True).logprobs, batch.loss_mask)
+    others = [0, 2, 3, 4]
+    assert torch.equal(after[others], before[others])
+    assert not torch.allclose(after[1], before[1])
+
+
+def test_nothing_behind_the_last_policy_token_is_computed(make_trajectory):
+    trajectories = [make_trajectory(seed) for seed in range(3)]
+    events = [ToolEvent(call=ToolCall(tool_name="look", success=True, result="so"), outcome=ToolOutcome.OK)]
+    trajectories[1].add_results(events, [5] * 9)
+    batch = PPOBatch.from_trajectories(trajectories)
+    layout = Layout.of(batch, packed=True)
+    lengths = layout.arguments["rows"].lengths
+    assert list(lengths) == [int(mask.nonzero()[-1]) for mask in batch.loss_mask]
+    assert layout.arguments["input_ids"].shape == (1, sum(lengths))
+    assert layout.arguments["position_ids"][0].tolist() == [place for length in lengths for place in range(length)]
+    assert torch.equal(layout.targets, batch.token_ids[batch.loss_mask])
+
+
+def test_a_row_without_policy_tokens_gives_none_and_changes_no_other(make_policy, batch):
+    policy = make_policy()
+    mask = batch.loss_mask.clone()
+    mask[2] = False
+    masked = batch.with_fields(loss_mask=mask)
+    with torch.no_grad():
+        found = spread(token_figures(policy, masked, packed=True).logprobs, mask)
+        torch.testing.assert_close(found, token_logprobs(policy, batch) * mask, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_critics_trunk_is_packed_as_the_policy_is(make_policy, batch):
+    critic = Critic.separate(make_policy())
+    critic.head.linear.weight.normal_()
+    assert can_pack(critic.trunk)
+    torch.testing.assert_close(
+        critic.token_values(batch, packed=True), critic.token_values(batch), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_the_models_own_attention_is_back_afterwards_even_after_an_error(make_policy):
+    policy = make_policy()
+    own = policy.config._attn_implementation
+    with pytest.raises(KeyError), attending_by_rows(policy):
+        assert policy.config._attn_implementation != own
+        raise KeyError
+    assert policy.config._attn_implementation == own
+
+
+def test_a_row_attends_as_with_the_librarys_mask_for_packed_sequences(make_policy):
+    """transformers' own eager attention, given the block-diagonal mask."""
+    policy, lengths = make_policy(), (4, 9, 1, 6)
+    token_ids = torch.randint(3, 40, (1, sum(lengths)), generator=torch.Generator().manual_seed(0))
+    arguments = row_arguments(lengths, token_ids.device)
+    row = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    mask = (row[:, None] == row) & torch.ones(len(row), len(row), dtype=torch.bool).tril()
+    with torch.no_grad():
+        with attending_by_rows(policy):
+            found = policy(input_ids=token_ids, **arguments).logits
+        policy.set_attn_implementation("eager")
+        bias = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)[None, None]
+        expected = policy(input_ids=token_ids, position_ids=arguments["position_ids"], attention_mask=bias).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)

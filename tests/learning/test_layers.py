@@ -1,0 +1,67 @@
+"""Layers that are computed again: once forward without remembering, once more on the way back; nothing is left behind."""
+
+import copy
+
+import pytest
+import torch
+
+from midthought.learning.layers import RecomputedLayers, decoder_layers
+from midthought.learning.model import token_figures
+
+
+def saved_bytes(policy, batch) -> int:
+    """Of the tensors that the backward pass of a forward pass keeps."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        token_figures(policy, batch).logprobs.sum()
+    return sum(kept.values())
+
+
+@pytest.fixture
+def batch(make_trajectory):
+    from midthought.learning.batch import PPOBatch
+
+    return PPOBatch.from_trajectories([make_trajectory(seed, num_results=30) for seed in range(6)])
+
+
+def test_less_is_remembered(make_policy, batch):
+    policy = make_policy(num_hidden_layers=6, vocab_size=48)
+    plain = saved_bytes(policy, batch)
+    with RecomputedLayers(policy).active():
+        recomputed = saved_bytes(policy, batch)
+    assert recomputed < 0.5 * plain
+
+
+def test_each_layer_runs_twice_with_a_gradient_and_once_without(make_policy, batch):
+    policy, runs = make_policy(), []
+    for layer in decoder_layers(policy):
+        layer.self_attn.register_forward_hook(lambda *_: runs.append(1))
+    with RecomputedLayers(policy).active():
+        token_figures(policy, batch).logprobs.sum().backward()
+        assert len(runs) == 4
+        with torch.no_grad():
+            token_figures(policy, batch)
+    assert len(runs) == 6
+
+
+def test_afterwards_the_model_is_as_it_was_and_can_be_copied(make_policy, batch):
+    policy = make_policy()
+    recomputed = RecomputedLayers(policy)
+    with recomputed.active():
+        pass
+    assert all("forward" not in vars(layer) for layer in decoder_layers(policy))
+    copied = copy.deepcopy(policy)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.zero_()
+        assert token_figures(copied, batch).logprobs.std() > 0
+
+
+def test_a_model_without_such_layers_is_refused():
+    with pytest.raises(ValueError, match=r"Linear has no layers .* set training.gradient_checkpointing"):
+        RecomputedLayers(torch.nn.Linear(2, 2))

@@ -1,0 +1,139 @@
+"""However a step is computed, its loss and its gradients are the same: float64, tool gaps, ragged rows, masked rows."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from midthought.learning.adapters import add_adapters
+from midthought.learning.attention import can_pack
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.settings import LearnerSettings
+
+SETTINGS = LearnerSettings(mini_batch_size=100, kl_coef=0.1, kl_loss_coef=0.1, packing=False, ppo_epochs=1)
+WAYS = {
+    "packed": {"packing": True},
+    "packed, small": {"packing": True, "micro_batch_tokens": 64},
+    "packed, 3 parts": {"packing": True, "accumulation_steps": 3},
+    "padded, small": {"micro_batch_tokens": 64},
+    "recomputed": {"gradient_checkpointing": True},
+    "in blocks": {"logits_mib": 48 * 4 * 5 / 2**20},
+    "all": {
+        "packing": True,
+        "micro_batch_tokens": 64,
+        "gradient_checkpointing": True,
+        "logits_mib": 48 * 4 * 3 / 2**20,
+        "offload_reference": True,
+    },
+}
+"""Blocks of 5 and of 3 tokens: the vocabulary is 48."""
+KINDS = {
+    "Qwen3": {"tie_word_embeddings": True},
+    "Cohere": {"logit_scale": 0.25},
+    "Gemma2": {"final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
+    "GPT2": {},
+}
+"""Gemma2 is never packed. All compute their norms, or parts of them, in float32."""
+
+
+@pytest.fixture
+def batch(make_trajectory) -> PPOBatch:
+    """Results of 1 to 29 tokens; one row without a policy token that counts, one of which only the last does."""
+    trajectories = [make_trajectory(seed, group=seed // 2, num_results=1 + 4 * seed) for seed in range(8)]
+    batch = PPOBatch.from_trajectories(trajectories)
+    mask = batch.loss_mask.clone()
+    mask[3] = False
+    mask[6, : int(mask[6].nonzero()[-1])] = False
+    return batch.with_fields(loss_mask=mask)
+
+
+def step(policy, critic, way: dict, batch: PPOBatch, *, is_lora: bool = False) -> tuple[dict, torch.Tensor, PPOBatch]:
+    """Metrics and gradients of one PPO step by that way, and the scored batch."""
+    policy = copy.deepcopy(policy)
+    own_critic = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}[critic](policy)
+    if own_critic is not None:
+        own_critic = own_critic.double()
+        with torch.no_grad():
+            own_critic.head.linear.weight.copy_(torch.linspace(-1, 1, own_critic.head.linear.weight.numel()))
+    reference = frozen_copy(policy)
+    if is_lora:
+        torch.manual_seed(0)
+        policy = reference = add_adapters(policy, 2, 4).double()
+        with torch.no_grad():
+            for name, parameter in policy.named_parameters():
+                if "lora_B" in name:
+                    parameter.normal_(std=0.1)
+    else:
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter.mul_(1.05)
+    changes = {"adv_estimator": "gae" if critic else "grpo", **way}
+    learner = Learner(policy, own_critic, reference, replace(SETTINGS, **changes))
+    scored, _ = learner.score(batch)
+    shifted = scored.old_logprobs + 0.1 * torch.sin(torch.arange(scored.old_logprobs.numel())).view(
+        scored.old_logprobs.shape
+    )
+    credited, _ = learner.credit(scored.with_fields(old_logprobs=shifted * scored.loss_mask))
+    metrics = learner.update(credited)
+    modules = [policy] + ([own_critic] if own_critic is not None else [])
+    found = [p.grad.flatten() for module in modules for p in module.parameters() if p.grad is not None]
+    assert learner.is_packed == changes["packing"] if "packing" in changes else not learner.is_packed
+    return metrics, torch.cat(found), scored
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("critic", ["separate", "shared", None])
+def test_loss_and_gradient_do_not_depend_on_how_they_are_computed(critic, way, make_policy, batch):
+    policy = make_policy().double()
+    plain, plain_gradient, plain_scored = step(policy, critic, {}, batch)
+    metrics, gradient, scored = step(policy, critic, WAYS[way], batch)
+    for name in ("old_logprobs", "reference_logprobs", "values"):
+        if getattr(plain_scored, name) is not None:
+            torch.testing.assert_close(getattr(scored, name), getattr(plain_scored, name), atol=2e-6, rtol=1e-6)
+    # the scored figures are float32: their last bit may differ
+    assert metrics == pytest.approx(plain, rel=1e-5, abs=1e-7)
+    assert float((gradient - plain_gradient).norm() / plain_gradient.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, make_policy, batch):
+    policy = make_policy(kind, **KINDS[kind]).double()
+    gradients, losses = [], []
+    for changes in ({}, WAYS[way]):
+        learner = Learner(copy.deepcopy(policy), None, None, replace(SETTINGS, max_grad_norm=1e9, **changes))
+        losses.append(learner.sft_step(batch)["loss"])
+        gradients.append(torch.cat([p.grad.flatten() for p in learner.policy.parameters()]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+    assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) < 1e-8
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_adapters_learn_the_same(way, make_policy, batch):
+    pytest.importorskip("peft")
+    policy = make_policy().double()
+    plain, plain_gradient, _ = step(policy, None, {}, batch, is_lora=True)
+    metrics, gradient, _ = step(policy, None, WAYS[way], batch, is_lora=True)
+    assert metrics == pytest.approx(plain, rel=1e-5, abs=1e-7)
+    assert float((gradient - plain_gradient).norm() / plain_gradient.norm()) < 1e-6
+
+
+def test_a_model_that_cannot_be_packed_learns_from_padded_rows_as_it_was_asked_to(make_policy, batch):
+    policy = make_policy("Gemma2", query_pre_attn_scalar=16).double()
+    assert not can_pack(policy)
+    learner = Learner(copy.deepcopy(policy), None, None, replace(SETTINGS, packing=True))
+    plain = Learner(copy.deepcopy(policy), None, None, SETTINGS)
+    assert not learner.is_packed
+    assert learner.sft_step(batch) == plain.sft_step(batch)
+
+
+@pytest.mark.slow
+def test_compiled_layers_learn_the_same(make_policy, batch):
+    policy = make_policy()
+    plain, plain_gradient, _ = step(policy, None, {}, batch)
+    metrics, gradient, _ = step(policy, None, {"compile": True, "packing": True}, batch)
+    assert metrics == pytest.approx(plain, rel=1e-3, abs=1e-5)
+    torch.testing.assert_close(gradient, plain_gradient, atol=1e-5, rtol=1e-3)
