@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from midthought.inference.kv_cache import SlotBatch, attend
-from midthought.inference.weight_copies import HeadNorms, Projection, WeightCopies, linear, normed
+from midthought.inference.weight_copies import HeadNorms, Projection, WeightCopies, normed
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
@@ -26,10 +26,10 @@ class _Layer(NamedTuple):
     input_norm: nn.Module
     queries_keys_values: Projection
     head_norms: HeadNorms | None
-    output: nn.Linear
+    output: Projection
     mlp_norm: nn.Module
     gate_up: Projection
-    down: nn.Linear
+    down: Projection
     scaling: float
     window: int | None
 
@@ -43,12 +43,12 @@ class Decoder:
 
     def __init__(self, policy: Any) -> None:
         config, trunk = policy.config, policy.base_model
-        self._embeddings, self._head = trunk.embed_tokens, policy.lm_head
+        self._embeddings, self._head = trunk.embed_tokens, Projection(policy.lm_head)
         self._rotary, self._norm = trunk.rotary_emb, trunk.norm
         self._num_queries, self._num_keys = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = trunk.layers[0].self_attn.head_dim
         self._layers = [self._layer(layer, config) for layer in trunk.layers]
-        self._copies = WeightCopies([each for layer in self._layers for each in _copied(layer)])
+        self._copies = WeightCopies([each for layer in self._layers for each in _copied(layer)] + [self._head])
         self._turns: Tensor | None = None
 
     def _layer(self, layer: Any, config: Any) -> _Layer:
@@ -57,13 +57,15 @@ class Decoder:
         return _Layer(
             input_norm=layer.input_layernorm,
             queries_keys_values=Projection(attention.q_proj, attention.k_proj, attention.v_proj),
-            head_norms=HeadNorms(attention.q_norm, attention.k_norm, self._num_queries, self._num_keys)
+            head_norms=HeadNorms(
+                attention.q_norm, attention.k_norm, self._num_queries, self._num_keys, attention.scaling
+            )
             if has_norms
             else None,
-            output=attention.o_proj,
+            output=Projection(attention.o_proj),
             mlp_norm=layer.post_attention_layernorm,
             gate_up=Projection(mlp.gate_proj, mlp.up_proj),
-            down=mlp.down_proj,
+            down=Projection(mlp.down_proj),
             scaling=attention.scaling,
             window=_window(attention, config),
         )
@@ -90,23 +92,16 @@ class Decoder:
         num_turned = self._num_queries + self._num_keys
         for index, layer in enumerate(self._layers):
             heads = layer.queries_keys_values(normed(layer.input_norm, hidden)).view(len(hidden), -1, self._head_dim)
-            turned = heads[:, :num_turned]
+            turned, values, scaling = heads[:, :num_turned], heads[:, num_turned:], layer.scaling
             if layer.head_norms is not None:
-                turned = layer.head_norms(turned)
-            turned = self._turned(turned, cos, sin).transpose(0, 1)
-            attended = attend(
-                batch,
-                index,
-                turned[: self._num_queries],
-                turned[self._num_queries :],
-                heads[:, num_turned:].transpose(0, 1),
-                scaling=layer.scaling,
-                window=layer.window,
-            )
-            hidden = linear(layer.output, attended.flatten(1), onto=hidden)
+                turned, scaling = layer.head_norms(turned)
+            turned = self._turned(turned, cos, sin)
+            queries, keys = turned[:, : self._num_queries], turned[:, self._num_queries :]
+            attended = attend(batch, index, queries, keys, values, scaling=scaling, window=layer.window)
+            hidden = layer.output(attended.flatten(1), onto=hidden)
             gate, up = layer.gate_up(normed(layer.mlp_norm, hidden)).chunk(2, dim=-1)
-            hidden = linear(layer.down, F.silu(gate).mul_(up), onto=hidden)
-        return linear(self._head, normed(self._norm, hidden if columns is None else hidden[columns]))
+            hidden = layer.down(F.silu(gate).mul_(up), onto=hidden)
+        return self._head(normed(self._norm, hidden if columns is None else hidden[columns]))
 
     def _turns_at(self, positions: Tensor, hidden: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """`[T, 1, head_dim]`: cosines, and sines whose first half is negated."""
@@ -125,7 +120,7 @@ class Decoder:
 
 
 def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:
-    yield from (layer.queries_keys_values, layer.gate_up)
+    yield from (layer.queries_keys_values, layer.output, layer.gate_up, layer.down)
     if layer.head_norms is not None:
         yield layer.head_norms
 

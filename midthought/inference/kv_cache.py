@@ -50,10 +50,10 @@ class SlotCache:
         return new
 
     def layer(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values of one layer; made, for `key` and `value` of `[kv_heads, T, head_dim]`, where not there yet."""
+        """The keys and values of one layer; made, for `key` and `value` of `[T, kv_heads, head_dim]`, where not there yet."""
         if index not in self._layers:
             key_shape, value_shape = (
-                (self.num_slots, each.shape[0], self.length, each.shape[2]) for each in (key, value)
+                (self.num_slots, each.shape[1], self.length, each.shape[2]) for each in (key, value)
             )
             self._layers[index] = _zeros(key_shape, key), _zeros(value_shape, value)
         return self._layers[index]
@@ -147,16 +147,16 @@ class SlotBatch:
                 mask[self._rows, 0, 0, self.positions] = 0.0
 
     def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put the new keys and values, `[kv_heads, T, head_dim]`, in place; give all of the layer's."""
+        """Put the new keys and values, `[T, kv_heads, head_dim]`, in place; give all of the layer's."""
         keys, values = self.cache.layer(index, key, value)
         num_singles = len(self.slots)
         if num_singles:
             where = self._level_place if self.ordered and self.is_level else (self.slots, slice(None), self.positions)
-            keys[where] = key[:, :num_singles].transpose(0, 1)
-            values[where] = value[:, :num_singles].transpose(0, 1)
+            keys[where] = key[:num_singles] if self.several else key
+            values[where] = value[:num_singles] if self.several else value
         for row in self.several:
-            keys[row.slot, :, row.num_cached : row.length] = key[:, row.start : row.end]
-            values[row.slot, :, row.num_cached : row.length] = value[:, row.start : row.end]
+            keys[row.slot, :, row.num_cached : row.length] = key[row.start : row.end].transpose(0, 1)
+            values[row.slot, :, row.num_cached : row.length] = value[row.start : row.end].transpose(0, 1)
         return keys, values
 
     @property
@@ -237,9 +237,8 @@ def slot_attention(
 ) -> tuple[torch.Tensor, None]:
     """`attend` as transformers calls an attention: `[1, heads, T, head_dim]` in, `[1, T, heads, head_dim]` out, no weights."""
     index: int = module.layer_idx  # type: ignore[assignment]
-    attended = attend(
-        slot_batch, index, query[0], key[0], value[0], scaling=scaling, window=sliding_window, softcap=softcap
-    )
+    query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
+    attended = attend(slot_batch, index, query, key, value, scaling=scaling, window=sliding_window, softcap=softcap)
     return attended[None], None
 
 
@@ -258,20 +257,20 @@ def attend(
 
     Args:
         index: the layer's.
-        query: `[heads, T, head_dim]`; `key`, `value`: `[kv_heads, T, head_dim]`, the new tokens'.
+        query: `[T, heads, head_dim]`; `key`, `value`: `[T, kv_heads, head_dim]`, the new tokens'.
         softcap: logits become `softcap · tanh(logits / softcap)` (Gemma 2).
 
     Returns:
         `[T, heads, head_dim]`.
     """
-    num_heads, _, head_dim = query.shape
-    num_kv_heads = key.shape[0]
+    _, num_heads, head_dim = query.shape
+    num_kv_heads = key.shape[1]
     slot_batch.cache.windows[index] = window
     keys, values = slot_batch.write(index, key, value)
     num_singles = len(slot_batch.slots)
     attended: list[torch.Tensor] = []
     if num_singles:
-        rows = query[:, :num_singles].transpose(0, 1)
+        rows = query[:num_singles] if slot_batch.several else query
         packed = slot_batch.spread(rows).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
         mask = slot_batch.mask_of_singles(window, query.dtype)
         its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
@@ -285,7 +284,7 @@ def attend(
             over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
         attended.append(slot_batch.collect(over).reshape(num_singles, num_heads, -1))
     for row in slot_batch.several:
-        new = query[None, :, row.start : row.end]
+        new = query[row.start : row.end].transpose(0, 1)[None]
         over = _attend_several(new, keys, values, slot_batch, row, scaling, window, softcap)
         attended.append(over[0].transpose(0, 1))
     return torch.cat(attended) if len(attended) > 1 else attended[0]
@@ -331,12 +330,15 @@ def _attend_in_steps(
     """Attention in plain steps: for soft-capped scores, and where few queries share keys in fp32 on a CPU, where it is the
     faster way."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = (query * scale) @ keys.transpose(2, 3)
+    scaled = query if scale == 1.0 else query * scale
+    scores = torch.bmm(scaled.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2))
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
-        scores += mask
-    return scores.softmax(-1, dtype=torch.float32).to(values.dtype) @ values
+        scores.unflatten(0, query.shape[:2]).add_(mask)
+    in_fp32 = scores.dtype == torch.float32
+    weights = scores.softmax(-1) if in_fp32 else scores.softmax(-1, dtype=torch.float32).to(values.dtype)
+    return torch.bmm(weights, values.flatten(0, 1)).unflatten(0, query.shape[:2])
 
 
 def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -31,50 +31,56 @@ class _Copied(Protocol):
 
 
 class Projection:
-    """Linear maps of one input, side by side in the output."""
+    """Linear maps of one input, side by side in the output. What is copied of a single one is how its tensor is read."""
 
     def __init__(self, *modules: nn.Linear) -> None:
         self.modules = modules
-        self._joined: tuple[Tensor, Tensor | None] | None = None
+        self._laid_out: tuple[Tensor, Tensor | None] | None = None
+        """`[in, out]` and `[out]`."""
 
     def copy(self) -> None:
-        weight = torch.cat([module.weight for module in self.modules])
-        has_bias = self.modules[0].bias is not None
-        self._joined = weight, torch.cat([module.bias for module in self.modules]) if has_bias else None
+        (first, *others), has_bias = self.modules, self.modules[0].bias is not None
+        weight = torch.cat([module.weight for module in self.modules]) if others else first.weight
+        bias = torch.cat([module.bias for module in self.modules]) if others and has_bias else first.bias
+        self._laid_out = weight.t(), bias
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """`[T, out]` of `[T, in]`."""
-        if self._joined is not None:
-            return F.linear(hidden, *self._joined)
-        return torch.cat([linear(module, hidden) for module in self.modules], dim=-1)
-
-
-def linear(module: nn.Linear, hidden: Tensor, *, onto: Tensor | None = None) -> Tensor:
-    """A linear map, added to something."""
-    if onto is None:
-        return F.linear(hidden, module.weight, module.bias)
-    if module.bias is None:
-        return torch.addmm(onto, hidden, module.weight.t())
-    return onto + F.linear(hidden, module.weight, module.bias)
+    def __call__(self, hidden: Tensor, *, onto: Tensor | None = None) -> Tensor:
+        """`[T, out]` of `[T, in]`, added to something."""
+        if self._laid_out is None:
+            outs = [F.linear(hidden, module.weight, module.bias) for module in self.modules]
+            out = torch.cat(outs, dim=-1) if len(outs) > 1 else outs[0]
+            return out if onto is None else onto + out
+        weight, bias = self._laid_out
+        if onto is None:
+            return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)
+        out = torch.addmm(onto, hidden, weight)
+        return out if bias is None else out.add_(bias)
 
 
 class HeadNorms:
-    """RMS norms (arXiv 1910.07467) of the heads of queries and keys, `[T, num_queries + num_keys, head_dim]`."""
+    """RMS norms (arXiv 1910.07467) of the heads of queries and keys, `[T, num_queries + num_keys, head_dim]`.
 
-    def __init__(self, query_norm: Any, key_norm: Any, num_queries: int, num_keys: int) -> None:
+    `scaling` is what the scores of queries and keys are multiplied with; the copied weights of the queries hold it.
+    """
+
+    def __init__(self, query_norm: Any, key_norm: Any, num_queries: int, num_keys: int, scaling: float) -> None:
         self.modules = (query_norm, key_norm)
         self._numbers = (num_queries, num_keys)
+        self._scaling = scaling
         self._weight: Tensor | None = None
 
     def copy(self) -> None:
-        pairs = zip(self.modules, self._numbers, strict=True)
-        self._weight = torch.cat([norm.weight.expand(number, -1) for norm, number in pairs])
+        query_norm, key_norm = self.modules
+        weights = (self._scaling * query_norm.weight, key_norm.weight)
+        pairs = zip(weights, self._numbers, strict=True)
+        self._weight = torch.cat([weight.expand(number, -1) for weight, number in pairs])
 
-    def __call__(self, heads: Tensor) -> Tensor:
+    def __call__(self, heads: Tensor) -> tuple[Tensor, float]:
+        """The heads normed, and what is left to multiply the scores with."""
         if self._weight is None or heads.dtype != torch.float32:
             parts = zip(self.modules, heads.split(self._numbers, dim=1), strict=True)
-            return torch.cat([normed(norm, part) for norm, part in parts], dim=1)
-        return rms_normed(heads, self._weight, self.modules[0].variance_epsilon)
+            return torch.cat([normed(norm, part) for norm, part in parts], dim=1), self._scaling
+        return rms_normed(heads, self._weight, self.modules[0].variance_epsilon), 1.0
 
 
 def normed(norm: Any, hidden: Tensor) -> Tensor:
@@ -104,7 +110,9 @@ class WeightCopies:
 
     def __init__(self, copied: Sequence[_Copied]) -> None:
         originals = [tensor for each in copied for module in each.modules for tensor in module.parameters()]
-        is_small = sum(tensor.nbytes for tensor in originals) <= MAX_COPIED_BYTES
+        joined = [module for each in copied if len(each.modules) > 1 for module in each.modules]
+        num_bytes = sum(tensor.nbytes for module in joined for tensor in module.parameters())
+        is_small = num_bytes <= MAX_COPIED_BYTES
         self._copied, self._originals = (copied, originals) if is_small else ([], [])
         self._states: list[tuple[int, int]] | None = None
 
