@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from midthought.errors import SettingsError
-from midthought.plan.memory import Memory
+from midthought.plan.memory import ENOUGH_SEQUENCES, Memory
 from midthought.plan.settings import PlanSettings
 
 Changes = dict[str, Any]
+SERVER_FLAGS = {
+    "vllm": ("--gpu-memory-utilization", "--tensor-parallel-size"),
+    "sglang": ("--mem-fraction-static", "--tp-size"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +22,10 @@ class Measure:
     """Something that saves memory."""
 
     settings: str
-    """How it is said in a run's settings."""
+    """How it is said in a run's settings; words of the plan in braces, and those of `_engine_words`."""
     costs: str
     """What it costs."""
-    changes: Callable[[PlanSettings], Changes | None]
+    changes: Callable[[Memory], Changes | None]
     """The plan's words with it; None where it is done already, or does not apply."""
 
 
@@ -36,60 +40,78 @@ class Step:
     fits: bool
 
 
-def _gradient_checkpointing(plan: PlanSettings) -> Changes | None:
+def _gradient_checkpointing(memory: Memory) -> Changes | None:
+    plan = memory.settings
     return None if plan.gradient_checkpointing else {"gradient_checkpointing": True}
 
 
-def _blocks(plan: PlanSettings) -> Changes | None:
+def _blocks(memory: Memory) -> Changes | None:
+    plan = memory.settings
     return {"logits_mib": 64} if not plan.logits_mib or plan.logits_mib > 64 else None
 
 
-def _one_episode(plan: PlanSettings) -> Changes | None:
+def _one_episode(memory: Memory) -> Changes | None:
+    plan = memory.settings
     smaller = max(plan.tokens_of_episode, 1024)
     return {"micro_batch_tokens": smaller} if plan.micro_batch_tokens > smaller else None
 
 
-def _sleep(plan: PlanSettings) -> Changes | None:
+def _sleep(memory: Memory) -> Changes | None:
+    plan = memory.settings
     if plan.is_split or plan.engine == "local" or plan.engine_sleeps:
         return None
     return {"engine_sleeps": True, "offload": True}
 
 
-def _less_cache(plan: PlanSettings) -> Changes | None:
-    is_large = not plan.is_split and not plan.engine_sleeps and plan.gpu_memory_utilization > 0.3
+def _less_cache(memory: Memory) -> Changes | None:
+    plan = memory.settings
+    stays = not plan.is_split and not plan.engine_sleeps and plan.engine != "local"
+    is_large = stays and plan.gpu_memory_utilization > 0.3
     return {"gpu_memory_utilization": 0.3} if is_large else None
 
 
-def _whole_cache(plan: PlanSettings) -> Changes | None:
+def _fewer_sequences(memory: Memory) -> Changes | None:
+    fewer = memory.num_sequences // 2
+    return {"max_num_seqs": fewer} if memory.settings.engine == "local" and fewer >= ENOUGH_SEQUENCES else None
+
+
+def _whole_cache(memory: Memory) -> Changes | None:
+    plan = memory.settings
     has_room = plan.is_split or plan.engine_sleeps
     return {"gpu_memory_utilization": 0.85} if has_room and plan.gpu_memory_utilization != 0.85 else None
 
 
-def _tensor_parallel(plan: PlanSettings) -> Changes | None:
+def _tensor_parallel(memory: Memory) -> Changes | None:
+    plan = memory.settings
     more = 2 * plan.tensor_parallel
     possible = plan.engine != "local" and more <= min(plan.gpus_per_node, plan.sampling_gpus)
     return {"tensor_parallel": more} if possible and plan.sampling_gpus % more == 0 else None
 
 
-def _offload_reference(plan: PlanSettings) -> Changes | None:
+def _offload_reference(memory: Memory) -> Changes | None:
+    plan = memory.settings
     apart = plan.reference and not plan.lora_rank and not plan.offload_reference
     return {"offload_reference": True} if apart else None
 
 
-def _no_critic(plan: PlanSettings) -> Changes | None:
+def _no_critic(memory: Memory) -> Changes | None:
+    plan = memory.settings
     return {"critic": "none"} if plan.critic == "separate" else None
 
 
-def _adapters(plan: PlanSettings) -> Changes | None:
+def _adapters(memory: Memory) -> Changes | None:
+    plan = memory.settings
     return None if plan.lora_rank else {"lora_rank": 32}
 
 
-def _shorter(plan: PlanSettings) -> Changes | None:
+def _shorter(memory: Memory) -> Changes | None:
+    plan = memory.settings
     half = plan.response_tokens // 2
     return {"response_tokens": half, "micro_batch_tokens": plan.prompt_tokens + half} if half >= 512 else None
 
 
-def _more_gpus(plan: PlanSettings) -> Changes | None:
+def _more_gpus(memory: Memory) -> Changes | None:
+    plan = memory.settings
     if plan.gpus >= 1024:
         return None
     return {
@@ -104,14 +126,15 @@ MEASURES = (
     Measure("training.logits_mib=64", "nothing that is felt", _blocks),
     Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller passes", _one_episode),
     Measure("training.offload_reference=true", "copying the reference once an iteration", _offload_reference),
+    Measure("inference.max_num_seqs={max_num_seqs}", "fewer sequences at once", _fewer_sequences),
+    Measure("{share}", "fewer sequences at once", _less_cache),
     Measure(
         "--engine verl verl.offload=true (its engine sleeps while it learns)",
         "seconds of copying an iteration",
         _sleep,
     ),
-    Measure("verl.gpu_memory_utilization={gpu_memory_utilization}", "fewer sequences at once", _less_cache),
-    Measure("verl.gpu_memory_utilization={gpu_memory_utilization}", "nothing: the room is free", _whole_cache),
-    Measure("verl.tensor_parallel={tensor_parallel}", "fewer engines, exchange in every layer", _tensor_parallel),
+    Measure("{share}", "nothing: the room is free", _whole_cache),
+    Measure("{together}", "fewer engines, exchange in every layer", _tensor_parallel),
     Measure("model.lora_rank={lora_rank}", "adapters learn, not the weights", _adapters),
     Measure("training.adv_estimator=grpo", "no critic: groups are compared instead", _no_critic),
     Measure("inference.max_tokens={response_tokens}", "long answers are cut", _shorter),
@@ -124,14 +147,26 @@ def advise(memory: Memory) -> tuple[list[Step], Memory]:
     """Measures until the plan fits, or there is none left, and the plan with them; those that save nothing are left out."""
     steps: list[Step] = []
     for measure in MEASURES:
-        while not memory.fits and (changes := measure.changes(memory.settings)) is not None:
+        while not memory.fits and (changes := measure.changes(memory)) is not None:
             tried = _tried(memory, {**memory.settings.model_dump(), **changes})
             if tried is None or not _helps(tried, memory):
                 break
             memory = tried
-            words = measure.settings.format(**memory.settings.model_dump())
+            words = measure.settings.format(**memory.settings.model_dump(), **_engine_words(memory.settings))
             steps.append(Step(words, measure.costs, changes, max(memory.totals.values()), memory.fits))
     return steps, memory
+
+
+def _engine_words(plan: PlanSettings) -> dict[str, str]:
+    """How the engine is told of its memory and its GPUs: by verl's settings where it sleeps, else by its server's flags."""
+    share, together = plan.gpu_memory_utilization, plan.tensor_parallel
+    if plan.engine_sleeps:
+        return {"share": f"verl.gpu_memory_utilization={share}", "together": f"verl.tensor_parallel={together}"}
+    of_share, of_together = SERVER_FLAGS.get(plan.engine, SERVER_FLAGS["vllm"])
+    return {
+        "share": f'inference.server_flags=[{of_share}, "{share}"]',
+        "together": f'inference.server_flags=[{of_together}, "{together}"]',
+    }
 
 
 def _tried(memory: Memory, values: Changes) -> Memory | None:

@@ -100,6 +100,16 @@ def test_the_weights_are_given_up_only_where_nothing_milder_helps():
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_every_advice_is_said_in_settings_of_the_engine_that_is_planned():
+    def said(**words) -> str:
+        return "; ".join(step.settings for step in advise(plan(model="Qwen/Qwen3-0.6B", gpu="l4", **words))[0])
+
+    assert "inference.max_num_seqs=" in said(engine="local")
+    assert 'inference.server_flags=[--gpu-memory-utilization, "0.3"]' in said(gpu_memory_utilization=0.7)
+    assert 'inference.server_flags=[--mem-fraction-static, "0.3"]' in said(gpu_memory_utilization=0.7, engine="sglang")
+    assert "server_flags" not in said(gpu_memory_utilization=0.9, engine_sleeps=True)
+
+
 def test_a_plan_that_fits_is_left_alone():
     memory = plan(gpus=8, gradient_checkpointing=True)
     assert advise(memory) == ([], memory)

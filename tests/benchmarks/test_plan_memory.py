@@ -1,0 +1,26 @@
+"""What `midthought plan` foresees is what a learner takes, for a small model in every way that it can be trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.memory import STATUS
+from benchmarks.plan import QUICK_SIZE, TOLERANCE, WAYS, planned_bytes, settings_of, take
+
+(SIZE,) = QUICK_SIZE.values()
+MORE_WAYS = {
+    "block by block": "dtype=float32 logits_mib=4",
+    "padded, tied, without norms of queries": "dtype=float32 packing=false tie_embeddings=true qk_norm=false",
+    "in bfloat16 with float32 masters": "dtype=bfloat16",
+    "in bfloat16 with LoRA": "dtype=bfloat16 lora_rank=8",
+    "in bfloat16 without masters": "dtype=bfloat16 master_weights=false",
+    "with a critic, layers computed again": "dtype=float32 critic=separate gradient_checkpointing=true",
+    "one pass a step": "dtype=float32 mini_batch_size=1",
+}
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="measured under Linux")
+@pytest.mark.parametrize("way", [*WAYS, *MORE_WAYS])
+def test_planned_memory_is_what_a_learner_takes(way):
+    settings = settings_of(SIZE, {**WAYS, **MORE_WAYS}[way])
+    assert planned_bytes(settings) == pytest.approx(take(settings.model_dump()).allocated, rel=TOLERANCE)
