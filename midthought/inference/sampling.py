@@ -35,7 +35,7 @@ class Streams:
         words = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
         self._mixed = _mix(words + _GOLDEN)
 
-    def at(self, positions: Sequence[int]) -> np.ndarray:
+    def at(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
         """`[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each."""
         words = _mix(self._mixed + (np.array(positions, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
