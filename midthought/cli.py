@@ -200,9 +200,17 @@ def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine:
         _require_verl_options(engine, "all", resume=False)
         chosen: RecipeConfig = import_module(f"midthought.recipes.{recipe}.verl").settings(words, config)
         return chosen
-    folder, kind = Path(found.__file__).parent, found.config_class()
-    options = {"words": words, "config": config, "stage": "all", "from_path": None, "resume": False}
-    chosen, _ = begin(kind, folder, found.SHIPPED, Path(), **options)
+    chosen, _ = begin(
+        found.config_class(),
+        Path(found.__file__).parent,
+        found.SHIPPED,
+        Path(),
+        words=words,
+        config=config,
+        stage="all",
+        from_path=None,
+        resume=False,
+    )
     return chosen
 
 

@@ -68,11 +68,12 @@ class Activations:
         return self.width * 2 * self.shape.intermediate_size + FLOAT * 2 * self.shape.hidden_size
 
     def kept(self, *, recomputed: bool) -> int:
-        """By all layers, at most at once: all of them, or the layers' inputs and one layer."""
-        ends = self.ends
-        if recomputed:
-            return self.shape.num_layers * self.boundary + self.layer + ends
-        return self.shape.num_layers * self.layer + ends
+        """Between forward and backward pass: by all layers, or the layers' inputs where they are computed again."""
+        return self.shape.num_layers * (self.boundary if recomputed else self.layer) + self.ends
+
+    def worked_on(self, *, recomputed: bool) -> int:
+        """The most while layers' backward passes run: what is kept, a layer that was computed again, gradients."""
+        return self.kept(recomputed=recomputed) + (self.layer if recomputed else 0) + self.backward
 
     @property
     def ends(self) -> int:
@@ -131,6 +132,11 @@ class Head:
     @property
     def _half_a_block(self) -> int:
         return self.block // 2 if self.width < FLOAT else 0
+
+    @property
+    def kept(self) -> int:
+        """Of all logits at once: their logarithm and the entropy's terms, until the backward pass. Blocks leave nothing."""
+        return 3 * self.block if self.num_blocks == 1 else 0
 
     @property
     def weight(self) -> int:

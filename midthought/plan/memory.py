@@ -82,22 +82,23 @@ class Memory:
 
     @property
     def gathered(self) -> int:
-        """Whole layers and the output layer while they compute, where weights are sharded."""
+        """Whole layers, and what stands outside of layers, while they compute, where weights are sharded."""
         if self.settings.num_shards == 1:
             return 0
-        return self.width * (GATHERED_LAYERS * self.shape.layer_parameters + self.shape.embedding_parameters)
+        layers, each = self.shape.num_layers, self.shape.layer_parameters
+        return self.width * (min(GATHERED_LAYERS, layers) * each + self.shape.parameters - layers * each)
 
     # -- what comes and goes ---------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
+    def of_policy(self) -> Activations:
+        return self._activations(self.settings.lora_rank)
+
+    @property
     def activations(self) -> int:
-        """Kept between forward and backward pass of a micro-batch, the critic's with the policy's."""
-        settings, recomputed = self.settings, self.settings.gradient_checkpointing
-        per_token = self._activations(settings.lora_rank).kept(recomputed=recomputed)
-        if settings.critic == "separate":
-            trunk = self._activations(0)
-            of_trunk = trunk.kept(recomputed=recomputed)
-            per_token += of_trunk - trunk.layer if recomputed else of_trunk
+        """Kept between forward and backward pass of a micro-batch by the policy."""
+        settings = self.settings
+        per_token = self.of_policy.kept(recomputed=settings.gradient_checkpointing)
         return settings.tokens_of_pass * per_token + self.head.hidden
 
     @cached_property
@@ -114,34 +115,40 @@ class Memory:
 
     @cached_property
     def moments(self) -> dict[str, dict[str, int]]:
-        """The learner's parts at the moments that may be its worst, by what happens in them."""
+        """The learner's parts at the moments that may be its worst, by what happens in them.
+
+        The critic's forward pass comes after the policy's, so its backward pass comes before, and lets go what it kept.
+        """
         held, settings = self.held, self.settings
         stays = {"weights": held.weights, "float32 masters": held.masters, "Adam moments": held.moments}
         stays |= {"gathered for computing": self.gathered}
         gradients = held.gradients if self.accumulates else 0
         fresh = self._fresh_gradients
         resident = 0 if settings.offload_reference else self.reference
-        tokens = settings.tokens_of_pass
-        layer = tokens * (self._activations(settings.lora_rank).backward)
-        tied = self.head.weight if self.shape.is_tied else 0
-        embedding = 0 if settings.lora_rank else self.width * self.shape.embedding_parameters
-        during = {**stays, "reference": resident, "gradients": gradients, "activations": self.activations}
+        tokens, recomputed = settings.tokens_of_pass, settings.gradient_checkpointing
+        head, width, hidden = self.head, self.width, self.shape.hidden_size
+        tied = head.weight if self.shape.is_tied else 0
+        embedding = 0 if settings.lora_rank else width * self.shape.embedding_parameters
+        during = {**stays, "reference": resident, "gradients": gradients}
         after = {**stays, "reference": resident, "gradients": held.gradients}
-        return {
+        layers = tokens * self.of_policy.worked_on(recomputed=recomputed) + head.hidden
+        scored = tokens * (self._activations(1).layer + width * hidden)
+        found = {
             "output layer's backward pass": {
                 **during,
-                "logits": self.head.backward,
-                "gradient on its way": self.head.weight,
+                "activations": self.activations,
+                "logits": head.backward,
+                "gradient on its way": head.weight,
             },
-            "layers' backward pass": {**during, "activations": self.activations + layer, "gradient on its way": tied},
+            "layers' backward pass": {**during, "activations": layers, "gradient on its way": tied},
             "end of the backward pass": {**after, "gradient on its way": fresh + embedding},
-            "scoring": {
-                **after,
-                "reference": self.reference,
-                "activations": tokens * (self._activations(1).layer + self.width * self.shape.hidden_size),
-                "logits": self.head.forward,
-            },
+            "scoring": {**after, "reference": self.reference, "activations": scored, "logits": head.forward},
         }
+        if settings.critic == "separate":
+            of_critic = tokens * self._activations(0).worked_on(recomputed=recomputed)
+            both = {**during, "activations": self.activations + of_critic, "logits": head.kept}
+            found["critic's backward pass"] = both
+        return found
 
     @property
     def accumulates(self) -> bool:

@@ -73,12 +73,11 @@ class Timing:
         2211.05102), section 2.
         """
         memory, settings, shape = self.memory, self.memory.settings, self.memory.shape
-        at_once = max(1, memory.num_sequences)
         response = settings.mean_tokens - settings.prompt_tokens
         context = settings.prompt_tokens + response / 2
         of_engine = settings.batch_size / settings.num_engines
-        num_steps = response * max(1.0, of_engine / at_once)
-        at_once = min(at_once, of_engine)
+        at_once = min(max(1.0, memory.num_sequences), of_engine)
+        num_steps = response * of_engine / at_once
         weights = memory.width * shape.computing_parameters / settings.tensor_parallel
         read = num_steps * (weights + at_once * context * memory.kv_bytes_per_token)
         operations = 2 * shape.computing_parameters + 4 * shape.num_layers * shape.query_size * context

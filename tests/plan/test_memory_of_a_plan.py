@@ -30,10 +30,10 @@ def test_float32_holds_16_bytes_and_bfloat16_alone_8():
     assert plan(master_weights=False).held.total == 8 * QWEN
 
 
-def test_shards_divide_what_is_held_and_gather_two_layers_and_the_output_layer():
+def test_shards_divide_what_is_held_and_gather_two_layers_and_what_is_outside_of_layers():
     memory = plan(gpus=8)
     assert memory.held.total == pytest.approx(18 * QWEN / 8, rel=1e-9)
-    assert memory.gathered == 2 * (2 * memory.shape.layer_parameters + 151_936 * 4096)
+    assert memory.gathered == 2 * (2 * memory.shape.layer_parameters + 2 * 151_936 * 4096 + 4096)
 
 
 def test_a_separate_critic_doubles_what_is_held_but_for_the_output_layer():
