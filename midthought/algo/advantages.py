@@ -8,11 +8,12 @@ A user's own estimator is registered with `advantage_estimator` (midthought.algo
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
-from midthought.algo.credit import CreditInputs, advantage_estimator, estimate
+from midthought.algo.credit import CreditInputs, advantage_estimator, check_inputs, estimate, numbered
 
 GRPO_EPSILON = 1e-6
 
@@ -36,7 +37,7 @@ def compute_advantage(
     response_mask: Tensor,
     *,
     values: Tensor | None = None,
-    groups: Tensor | None = None,
+    groups: Tensor | Sequence[Hashable] | None = None,
     turns: Tensor | None = None,
     baselines: Tensor | None = None,
     gamma: float = 1.0,
@@ -46,16 +47,16 @@ def compute_advantage(
 ) -> tuple[Tensor, Tensor]:
     """(advantages, returns), both [E, T] and 0 outside the mask, by the estimator's name.
 
-    `values` and `turns` are [E, T], `groups` and `baselines` [E]; `CreditInputs` says what each is. `gamma` belongs to
-    `gae` and `reinforce_plus_plus`, `lam` to `gae`, `whiten` to these and `reinforce_plus_plus_baseline`, `norm_by_std`
-    to `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that
-    is not finite.
+    `values` and `turns` are [E, T], `groups` (numbers or texts) and `baselines` [E]; `CreditInputs` says what each is.
+    `gamma` belongs to `gae` and `reinforce_plus_plus`, `lam` to `gae`, `whiten` to these and
+    `reinforce_plus_plus_baseline`, `norm_by_std` to `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a
+    missing input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
         rewards=token_level_rewards,
         mask=response_mask.bool(),
         values=values,
-        groups=groups,
+        groups=None if groups is None else numbered(groups),
         turns=turns,
         baselines=baselines,
         gamma=gamma,
@@ -84,10 +85,27 @@ def compute_gae_advantage_return(
     mask in the row (after the last one: 0), so a tool's tokens cost neither discount nor value. Source: Schulman et
     al. 2015 (arXiv 1506.02438), equations 11 and 16. Rewards, too, are read at policy tokens only. `whiten` (as verl
     does) then gives the advantages mean 0 and deviation 1 over all policy tokens of the batch; the returns stay as
-    they are.
+    they are. Raises ValueError for a wrong shape, or a reward that is not finite.
     """
-    mask = response_mask.bool()
-    rewards = torch.where(mask, token_level_rewards, 0.0)
+    inputs = CreditInputs(
+        rewards=token_level_rewards, mask=response_mask.bool(), values=values, gamma=gamma, lam=lam, whiten=whiten
+    )
+    check_inputs(inputs)
+    return _gae(inputs)
+
+
+@advantage_estimator("gae", needs={"values"})
+def _gae(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    assert inputs.values is not None
+    advantages, returns = _over_policy_tokens(inputs.rewards, inputs.values, inputs.mask, inputs.gamma, inputs.lam)
+    return (whiten_advantages(advantages, inputs.mask) if inputs.whiten else advantages), returns
+
+
+def _over_policy_tokens(
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """GAE's advantages and returns, [E, T], as `compute_gae_advantage_return` defines them."""
+    rewards = torch.where(mask, rewards, 0.0)
     values = torch.where(mask, values, 0.0)
     next_value = torch.zeros_like(values[:, 0])
     next_advantage = torch.zeros_like(next_value)
@@ -98,16 +116,7 @@ def compute_gae_advantage_return(
         next_value = torch.where(mask[:, t], values[:, t], next_value)
         columns.append(next_advantage)
     advantages = torch.where(mask, torch.stack(columns[::-1], dim=1), 0.0)
-    returns = advantages + values
-    return (whiten_advantages(advantages, mask) if whiten else advantages), returns
-
-
-@advantage_estimator("gae", needs={"values"})
-def _gae(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    assert inputs.values is not None
-    return compute_gae_advantage_return(
-        inputs.rewards, inputs.values, inputs.mask, inputs.gamma, inputs.lam, whiten=inputs.whiten
-    )
+    return advantages, advantages + values
 
 
 def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
@@ -127,7 +136,7 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
 
 
 def compute_grpo_advantage(
-    token_level_rewards: Tensor, response_mask: Tensor, groups: Tensor, *, norm_by_std: bool = True
+    token_level_rewards: Tensor, response_mask: Tensor, groups: Tensor | Sequence[Hashable], *, norm_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Every policy token of a row gets the row's standardised score -> (advantages, returns), both [E, T] and equal.
 
@@ -135,29 +144,36 @@ def compute_grpo_advantage(
     tokens and std the unbiased one. Source: DeepSeekMath (arXiv 2402.03300), section 4.1.2; without the division
     (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783). `groups` [E] holds the group's id of every row. A group of one
     has no baseline: mean 0 and std 1 are taken, as verl does, so its advantage is its score. A group without spread
-    gives zeros. A row without a policy token is no member of its group.
+    gives zeros. A row without a policy token is no member of its group. Raises ValueError for a wrong shape, or a reward
+    that is not finite.
     """
-    inputs = CreditInputs(rewards=token_level_rewards, mask=response_mask.bool(), groups=groups)
-    means, deviations, _ = _group_figures(inputs.scores, groups, inputs.present)
-    centred = torch.where(inputs.present, inputs.scores - means, 0.0)
-    if norm_by_std:
-        centred = centred / (deviations + GRPO_EPSILON)
-    advantages = inputs.over_tokens(centred)
-    return advantages, advantages
+    inputs = CreditInputs(
+        rewards=token_level_rewards, mask=response_mask.bool(), groups=numbered(groups), norm_by_std=norm_by_std
+    )
+    check_inputs(inputs)
+    return _grpo(inputs)
 
 
 @advantage_estimator("grpo", needs={"groups"})
 def _grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    return _standardised(inputs, by_std=inputs.norm_by_std)
+
+
+def _standardised(inputs: CreditInputs, *, by_std: bool) -> tuple[Tensor, Tensor]:
     assert inputs.groups is not None
-    return compute_grpo_advantage(inputs.rewards, inputs.mask, inputs.groups, norm_by_std=inputs.norm_by_std)
+    means, deviations, _ = _group_figures(inputs.scores, inputs.groups, inputs.present)
+    centred = torch.where(inputs.present, inputs.scores - means, 0.0)
+    if by_std:
+        centred = centred / (deviations + GRPO_EPSILON)
+    advantages = inputs.over_tokens(centred)
+    return advantages, advantages
 
 
 @advantage_estimator("dr_grpo", needs={"groups"})
 def _dr_grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """`A = s - mean of the group`: Liu et al. 2025 (arXiv 2503.20783), section 3.2. Its other half, a constant in place
     of the answer's length, is the aggregation `seq-mean-token-sum-norm`."""
-    assert inputs.groups is not None
-    return compute_grpo_advantage(inputs.rewards, inputs.mask, inputs.groups, norm_by_std=False)
+    return _standardised(inputs, by_std=False)
 
 
 @advantage_estimator("rloo", needs={"groups"})
@@ -179,8 +195,7 @@ def reinforce_plus_plus_baseline(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
     Source: REINFORCE++ with baseline, Hu et al. 2025 (arXiv 2501.03262). Without `whiten` it is `dr_grpo`.
     """
-    assert inputs.groups is not None
-    centred, _ = compute_grpo_advantage(inputs.rewards, inputs.mask, inputs.groups, norm_by_std=False)
+    centred, _ = _standardised(inputs, by_std=False)
     advantages = whiten_advantages(centred, inputs.mask) if inputs.whiten else centred
     return advantages, advantages
 
@@ -266,5 +281,4 @@ def remax(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 def _discounted(inputs: CreditInputs, gamma: float) -> Tensor:
     """Reward-to-go at policy tokens [E, T]: GAE with λ = 1 and values of 0, so that one loop knows how to skip tools."""
     nothing = torch.zeros_like(inputs.rewards)
-    _, returns = compute_gae_advantage_return(inputs.rewards, nothing, inputs.mask, gamma, 1.0, whiten=False)
-    return returns
+    return _over_policy_tokens(inputs.rewards, nothing, inputs.mask, gamma, 1.0)[1]

@@ -10,6 +10,8 @@ import enum
 import torch
 from torch import Tensor
 
+from midthought.errors import near_names
+
 
 class LossAggregation(enum.StrEnum):
     """What an average over an optimizer step's policy tokens means; verl has the same names."""
@@ -23,6 +25,10 @@ class LossAggregation(enum.StrEnum):
     SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"
     """The same, divided by a constant number of tokens (Dr. GRPO, arXiv 2503.20783, section 3.2)."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> LossAggregation:
+        raise ValueError(f"unknown loss aggregation {value!r}. {near_names(str(value), [kind.value for kind in cls])}")
+
 
 def loss_weights(
     mask: Tensor, episodes: Tensor, kind: LossAggregation | str, norm_tokens: int | None = None
@@ -34,6 +40,7 @@ def loss_weights(
     Episodes without a policy token are not counted. Raises ValueError for an unknown kind or a missing constant.
     """
     kind = LossAggregation(kind)
+    mask = mask.bool()
     if kind is LossAggregation.TOKEN_MEAN:
         return None, int(mask.sum())
     _, episode = torch.unique(episodes, return_inverse=True)

@@ -11,7 +11,7 @@ import enum
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import MAX_LOG_RATIO, masked_average
+from midthought.algo.losses import MAX_LOG_RATIO, masked_average, require_one_shape
 
 
 class RolloutCorrection(enum.StrEnum):
@@ -50,6 +50,8 @@ def rollout_weights(
     and, for `truncated`, `rollout_truncated_fraction`, for `masked` `rollout_masked_fraction`.
     """
     kind, level = RolloutCorrection(kind), CorrectionLevel(level)
+    mask = mask.bool()
+    require_one_shape(mask, recomputed_logprobs=recomputed_logprobs, sampled_logprobs=sampled_logprobs)
     log_ratios = torch.where(mask, recomputed_logprobs - sampled_logprobs, 0.0).detach()
     if level is CorrectionLevel.SEQUENCE:
         log_ratios = log_ratios.sum(dim=1, keepdim=True).expand_as(log_ratios)

@@ -8,7 +8,7 @@ def above_median(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,9 +93,22 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     for need in sorted(TrainingConfig.estimator_needs[name]):
         if getattr(inputs, need) is None:
             raise ValueError(f"advantage estimator {str(name)!r} needs {need}: {_REMEDIES[need]}")
+    check_inputs(inputs)
+    return function(inputs)
+
+
+def check_inputs(inputs: CreditInputs) -> None:
+    """Raise ValueError for a wrong shape, or a reward or baseline that is not finite."""
     _check_shapes(inputs)
     _check_figures(inputs)
-    return function(inputs)
+
+
+def numbered(groups: Tensor | Sequence[Hashable]) -> Tensor:
+    """Groups as numbers [E]: a tensor as it is, anything else (texts, numpy's arrays) by the first of each."""
+    if isinstance(groups, Tensor):
+        return groups
+    numbers: dict[Hashable, int] = {}
+    return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups], dtype=torch.int64)
 
 
 _REMEDIES = {

@@ -6,12 +6,14 @@ Pure functions on tensors and one small piece of state. `x = log π - log ref` a
 from __future__ import annotations
 
 import enum
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import MAX_LOG_RATIO, masked_average
+from midthought.algo.losses import MAX_LOG_RATIO, masked_average, require_one_shape
+from midthought.errors import near_names
 
 
 class KLKind(enum.StrEnum):
@@ -27,14 +29,26 @@ class KLKind(enum.StrEnum):
     """`exp(-x) - 1 + x`: unbiased, never negative, low variance (verl: `low_var_kl`)."""
 
     @classmethod
-    def _missing_(cls, value: object) -> KLKind | None:
+    def _missing_(cls, value: object) -> KLKind:
         names = {"kl": cls.K1, "mse": cls.K2, "low_var_kl": cls.K3}
-        return names.get(value) if isinstance(value, str) else None
+        if value not in names:
+            raise ValueError(
+                f"unknown KL estimator {value!r}. {near_names(str(value), [*(kind.value for kind in cls), *names])}"
+            )
+        return names[str(value)]
 
 
 def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | str = KLKind.K1) -> Tensor:
-    """The estimate of KL(π‖ref) at every token; all shapes alike. For k3, x is clamped to ±20 before `exp`."""
+    """The estimate of KL(π‖ref) at every token; all shapes alike. For k3, x is clamped to ±20 before `exp`.
+
+    Raises ValueError for an unknown kind or where shapes differ.
+    """
     kind = KLKind(kind)
+    if logprobs.shape != reference_logprobs.shape:
+        raise ValueError(
+            f"logprobs have the shape {list(logprobs.shape)}, reference_logprobs {list(reference_logprobs.shape)}; "
+            "give one shape"
+        )
     x = logprobs - reference_logprobs
     if kind is KLKind.K1:
         return x
@@ -57,8 +71,10 @@ def apply_kl_penalty(
     """`r_t - β KL_t` at policy tokens -> (rewards [B, T], mean KL over policy tokens, a scalar).
 
     Source: Ziegler et al. 2019 (arXiv 1909.08593), equation 2, taken per token. Rewards outside the mask stay as they
-    are.
+    are. Raises ValueError where shapes differ.
     """
+    mask = mask.bool()
+    require_one_shape(mask, token_level_rewards=token_level_rewards, logprobs=logprobs)
     divergence = torch.where(mask, kl_divergence(logprobs, reference_logprobs, kind), 0.0)
     return token_level_rewards - kl_coef * divergence, masked_average(divergence, mask)
 
@@ -67,10 +83,12 @@ class KLController:
     """The penalty's coefficient β: fixed, or steered towards `target_kl` (nats per token).
 
     Adaptive: `β ← β (1 + clip(KL / target - 1, ±0.2) · n / horizon)` after n more episodes; Ziegler et al. 2019
-    (arXiv 1909.08593), section 2.2.
+    (arXiv 1909.08593), section 2.2. Raises ValueError for figures that can steer nothing.
     """
 
     def __init__(self, coef: float, target_kl: float | None = None, horizon: int = 10_000) -> None:
+        if not 0 <= coef < math.inf:
+            raise ValueError(f"coef must be a finite number of 0 or more, got {coef}")
         if target_kl is not None and target_kl <= 0:
             raise ValueError(f"target_kl must be above 0 or None (a fixed coefficient), got {target_kl}")
         if horizon <= 0:
@@ -80,7 +98,10 @@ class KLController:
         self.horizon = horizon
 
     def update(self, current_kl: float, num_episodes: int) -> float:
-        """Take the mean KL of the last `num_episodes` episodes; returns the new coefficient."""
+        """Take the mean KL of the last `num_episodes` episodes; returns the new coefficient. ValueError where it is not
+        finite: the coefficient would never be a number again."""
+        if not math.isfinite(current_kl):
+            raise ValueError(f"the mean KL is {current_kl}; look for the log-probability that is not finite")
         if self.target_kl is not None:
             error = min(max(current_kl / self.target_kl - 1.0, -0.2), 0.2)
             self.coef *= 1.0 + error * num_episodes / self.horizon

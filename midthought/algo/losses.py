@@ -26,14 +26,22 @@ def masked_average(
 ) -> Tensor:
     """Sum of `values` (times `weights`) where `mask`, divided by `denominator` (default: the masked entries, at least 1).
 
-    Shapes: all alike.
+    Shapes: all alike; the mask may be of any type.
     """
+    mask = mask.bool()
     if denominator is None:
         denominator = mask.sum().clamp(min=1)
     chosen = values.masked_fill(~mask, 0.0)
     if weights is not None:
         chosen = chosen * weights.masked_fill(~mask, 0.0)
     return chosen.sum() / denominator
+
+
+def require_one_shape(mask: Tensor, **tensors: Tensor) -> None:
+    """Raise ValueError, naming the tensor, where one has another shape than the mask: nothing is ever broadcast."""
+    for name, tensor in tensors.items():
+        if tensor.shape != mask.shape:
+            raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask {list(mask.shape)}; give one shape")
 
 
 # -- policy losses -----------------------------------------------------------------------------------------------
@@ -176,9 +184,8 @@ def compute_policy_loss(
     Shapes: all alike; `gspo` needs [B, T]. `weights` multiply the tokens' losses, not the metrics. Raises ValueError for
     an unknown name or where shapes differ.
     """
-    for name, tensor in {"old_logprobs": old_logprobs, "logprobs": logprobs, "advantages": advantages}.items():
-        if tensor.shape != mask.shape:
-            raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask {list(mask.shape)}; give one shape")
+    mask = mask.bool()
+    require_one_shape(mask, old_logprobs=old_logprobs, logprobs=logprobs, advantages=advantages)
     inputs = PolicyLossInputs(
         old_logprobs=old_logprobs,
         logprobs=logprobs,
@@ -208,8 +215,10 @@ def compute_value_loss(
 
     Source: the value clipping of OpenAI baselines' PPO2, as verl's `compute_value_loss` has it. `cliprange_value=None`
     leaves the clipping out. Shapes: all alike. Metric: `value_clip_fraction` (tokens where the clipped error is the
-    larger).
+    larger). Raises ValueError where shapes differ.
     """
+    mask = mask.bool()
+    require_one_shape(mask, values=values, old_values=old_values, returns=returns)
     error = torch.where(mask, values - returns, 0.0) ** 2
     if cliprange_value is None:
         return 0.5 * masked_average(error, mask, denominator), {"value_clip_fraction": torch.zeros(())}

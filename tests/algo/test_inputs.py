@@ -1,0 +1,108 @@
+"""What the public functions take and refuse: masks of any type, groups by name, shapes that agree, finite figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from midthought.algo.advantages import (
+    compute_advantage,
+    compute_gae_advantage_return,
+    compute_grpo_advantage,
+)
+from midthought.algo.aggregation import loss_weights
+from midthought.algo.correction import rollout_weights
+from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
+from midthought.algo.losses import compute_policy_loss, compute_value_loss, masked_average
+
+generator = torch.Generator().manual_seed(0)
+A, B, C = torch.randn(3, 3, 5, generator=generator, dtype=torch.float64)
+MASK = torch.tensor([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).bool()
+GROUPS = torch.tensor([4, 7, 4])
+
+MASKED: dict[str, Callable[[Tensor], Tensor]] = {
+    "gae": lambda mask: compute_gae_advantage_return(A, B, mask)[0],
+    "grpo": lambda mask: compute_grpo_advantage(A, mask, GROUPS)[0],
+    "by name": lambda mask: compute_advantage("rloo", A, mask, groups=GROUPS)[0],
+    "policy loss": lambda mask: compute_policy_loss(A, B, C, mask)[0],
+    "gspo": lambda mask: compute_policy_loss(A, B, C, mask, kind="gspo")[0],
+    "value loss": lambda mask: compute_value_loss(A, B, C, mask)[0],
+    "kl penalty": lambda mask: apply_kl_penalty(A, B, C, mask, 0.1)[0],
+    "average": lambda mask: masked_average(A, mask),
+    "weights": lambda mask: loss_weights(mask, torch.arange(3), "seq-mean-token-mean")[0],
+    "correction": lambda mask: rollout_weights(A, B, mask, "truncated")[0],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
+@pytest.mark.parametrize("name", MASKED)
+def test_a_mask_of_any_type_is_the_same_mask(name: str, dtype: torch.dtype) -> None:
+    assert torch.equal(MASKED[name](MASK.to(dtype)), MASKED[name](MASK))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda wrong: compute_gae_advantage_return(wrong, B, MASK),
+        lambda wrong: compute_gae_advantage_return(A, wrong, MASK),
+        lambda wrong: compute_grpo_advantage(wrong, MASK, GROUPS),
+        lambda wrong: compute_policy_loss(A, B, wrong, MASK),
+        lambda wrong: compute_value_loss(wrong, B, C, MASK),
+        lambda wrong: compute_value_loss(A, B, wrong, MASK),
+        lambda wrong: apply_kl_penalty(wrong, B, C, MASK, 0.1),
+        lambda wrong: apply_kl_penalty(A, B, wrong, MASK, 0.1),
+        lambda wrong: kl_divergence(A, wrong),
+        lambda wrong: rollout_weights(A, wrong, MASK, "masked"),
+    ],
+)
+@pytest.mark.parametrize("wrong", [A[:, :1], A[:1], A[0], A[:, :4]], ids=["[3, 1]", "[1, 5]", "[5]", "[3, 4]"])
+def test_nothing_is_broadcast(call: Callable[[Tensor], object], wrong: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"have the shape \[") as caught:
+        call(wrong)
+    assert str(list(wrong.shape)) in str(caught.value)
+
+
+def test_episodes_without_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"mask must have the shape \[episodes, tokens\], got \[3, 0\]"):
+        compute_gae_advantage_return(A[:, :0], B[:, :0], MASK[:, :0])
+
+
+@pytest.mark.parametrize("groups", [["a", "b", "a"], [4, 7, 4], np.array(["x", "y", "x"], dtype=object)])
+def test_groups_may_be_named(groups: object) -> None:
+    expected = compute_grpo_advantage(A, MASK, GROUPS)[0]
+    assert torch.equal(compute_grpo_advantage(A, MASK, groups)[0], expected)  # type: ignore[arg-type]
+    assert torch.equal(compute_advantage("grpo", A, MASK, groups=groups)[0], expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_reward_that_is_not_finite_is_told_with_its_place(value: float) -> None:
+    rewards = A.clone()
+    rewards[2, 3] = value
+    for call in (
+        lambda: compute_gae_advantage_return(rewards, B, MASK),
+        lambda: compute_grpo_advantage(rewards, MASK, GROUPS),
+    ):
+        with pytest.raises(ValueError, match=rf"the reward of episode 2 at token 3 is {value}"):
+            call()
+
+
+def test_unknown_kinds_are_told_with_the_near_names() -> None:
+    with pytest.raises(ValueError, match=r"unknown KL estimator 'k4'\. Did you mean 'k"):
+        kl_divergence(A, B, "k4")
+    with pytest.raises(ValueError, match=r"unknown loss aggregation 'token_mean'\. Did you mean 'token-mean'"):
+        loss_weights(MASK, torch.arange(3), "token_mean")
+
+
+def test_the_penalty_s_coefficient_stays_a_number() -> None:
+    for coef in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"coef must be a finite number of 0 or more, got {coef}"):
+            KLController(coef)
+    controller = KLController(0.1, target_kl=0.1)
+    with pytest.raises(ValueError, match="the mean KL is nan"):
+        controller.update(math.nan, 32)
+    assert controller.coef == 0.1
