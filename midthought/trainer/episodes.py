@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from midthought.errors import SettingsError
@@ -15,6 +15,19 @@ from midthought.learning.streaming import task_of_group
 from midthought.types import RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
+
+
+def as_rollout(data: RolloutData | Iterable[Trajectory]) -> RolloutData:
+    """The episodes that a trainer is given, one by one or as a rollout. SettingsError for anything else."""
+    if isinstance(data, RolloutData):
+        return data
+    trajectories = list(data) if isinstance(data, Iterable) else [data]
+    other = next((each for each in trajectories if not isinstance(each, Trajectory)), None)
+    if other is not None:
+        raise SettingsError(
+            f"data: {other!r:.80} is no Trajectory; give what rollout() gives, or a list of trajectories"
+        )
+    return RolloutData(trajectories=trajectories)
 
 
 def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: Harvest | None) -> Harvest:

@@ -32,12 +32,12 @@ from midthought.tools.definition import Tool
 from midthought.tools.notations import Notation
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.episodes import restore_stream, sort_episodes, stream_state, tell_failures
+from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.ground import make_ground
 from midthought.trainer.keeping import Keeping, is_right
 from midthought.trainer.policy import find_policy, vocabulary_digest
 from midthought.trainer.rollouts import MAX_LENGTH, Opening, as_notation, check_source, make_crew, make_source
-from midthought.types import RolloutData
+from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class RayPPOTrainer:
         system_prompt: stands before every task; how to call the tools is added to it.
         reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
-        callbacks: told of every step, evaluation and checkpoint.
+        callbacks: told of every step, evaluation and checkpoint; one `TrainerCallback`, or several.
         run_path: a run folder for metrics, trajectories, checkpoints and the report. None: nothing is written unasked.
         resume: go on from the newest checkpoint in `run_path`; from the beginning where there is none yet. The KL
             divergence is still measured from the model that is given here, so give the one that the run began with.
@@ -117,11 +117,13 @@ class RayPPOTrainer:
         self.config = _checked(config)
         if resume and run_path is None:
             raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
+        if isinstance(tools, Tool):
+            raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         opening = Opening(system_prompt, registry, as_notation(notation))
         self._ground = make_ground(self.config, env, dataset, validation, reward_fn, reward_funcs)
         self._keeping = Keeping(run_path, self.config, resume=resume) if run_path is not None else None
-        self.callbacks = list(callbacks)
+        self.callbacks = _checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
         """The figures of every iteration, in order; `iteration` counts them from 1."""
         self.iteration = 0
@@ -174,6 +176,10 @@ class RayPPOTrainer:
         what `training` says. Ctrl-C goes through between two iterations, with a checkpoint where there is a run folder.
         """
         self._require_open()
+        if num_epochs is not None and not (isinstance(num_epochs, int) and num_epochs >= 0):
+            raise SettingsError(
+                f"num_epochs={num_epochs!r}: give a whole number of epochs, or None for what the settings say"
+            )
         num_iters = self.num_iters(num_epochs)
         self.learner.settings = ppo_settings(self.config.training, self.config.inference, num_iters)
         if self.iteration >= num_iters:
@@ -202,7 +208,7 @@ class RayPPOTrainer:
         tell_failures(f"iteration {self.iteration + 1}", self._harvest.data)
         return self._harvest.data
 
-    def train_step(self, data: RolloutData | None = None) -> dict[str, float]:
+    def train_step(self, data: RolloutData | Iterable[Trajectory] | None = None) -> dict[str, float]:
         """Learn from episodes: those of the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
 
         One iteration is then done; its figures are returned and stand in `metrics_history`. Where nothing can be learned
@@ -210,10 +216,12 @@ class RayPPOTrainer:
         RecordError: a reward that is not finite, or episodes without anything that a policy sampled.
         """
         self._require_open()
-        if data is None and self._harvest is None:
-            raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
+        if data is None:
+            if self._harvest is None:
+                raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
+            data = self._harvest.data
         began = time.perf_counter()
-        harvest = sort_episodes(data if data is not None else self._harvest.data, self._plan, self._harvest)  # type: ignore[union-attr]
+        harvest = sort_episodes(as_rollout(data), self._plan, self._harvest)
         metrics = learn(self.source, self.learner, self._plan, harvest, self.iteration)
         metrics |= self._ground.statistics(harvest.data.trajectories)
         seconds = harvest.data.seconds + time.perf_counter() - began
@@ -349,6 +357,18 @@ class RayPPOTrainer:
     def _require_open(self) -> None:
         if self._is_closed:
             raise TrainerClosedError("this trainer was cleaned up; make a new one, and load a checkpoint to go on")
+
+
+def _checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
+    given = [callbacks] if isinstance(callbacks, TrainerCallback) or not isinstance(callbacks, Iterable) else callbacks
+    given = list(given)
+    for callback in given:
+        if not isinstance(callback, TrainerCallback):
+            raise SettingsError(
+                f"callbacks: {callback!r:.80} is no TrainerCallback; extend it (on_step, on_evaluation, on_save), and give "
+                "an object, not a class"
+            )
+    return given
 
 
 def _checked(config: ConfigStore) -> ConfigStore:

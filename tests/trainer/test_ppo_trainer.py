@@ -24,6 +24,7 @@ from small_worlds import (
 
 from midthought import (
     ActionParser,
+    CalculateTool,
     HermesParser,
     MidthoughtError,
     ParsedAction,
@@ -369,7 +370,10 @@ def test_it_learns_from_episodes_that_are_brought(talker):
         episodes = [t for _ in range(2) for t in trainer.rollout()]
         figures = trainer.train_step(RolloutData(trajectories=episodes))
         assert figures["batch/num_episodes"] == 8, "twice batch_size: all of them are learned from"
-        assert trainer.iteration == 1
+        assert trainer.train_step(episodes)["batch/num_episodes"] == 8, "a list will do"
+        assert trainer.iteration == 2
+        with pytest.raises(SettingsError, match="'red' is no Trajectory"):
+            trainer.train_step(["red"])
 
 
 def test_remax_says_that_brought_episodes_have_no_baseline(talker):
@@ -480,6 +484,19 @@ def test_callbacks_are_told_of_the_step_its_evaluation_and_its_checkpoint_in_thi
     assert diary.entries == [("step", 1, 4), ("step", 2, 4), ("evaluation", 2, 3), ("save", 2, "step_000002")]
 
 
+def test_one_callback_needs_no_list(talker):
+    diary = Diary()
+    with RayPPOTrainer(settings(), Colours, callbacks=diary, **talker) as trainer:
+        trainer.train_step(trainer.rollout())
+    assert diary.entries == [("step", 1, 4)]
+
+
+@pytest.mark.parametrize("num_epochs", [-1, 1.5, "two"])
+def test_epochs_are_whole(num_epochs, talker):
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer, pytest.raises(SettingsError, match="whole number"):
+        trainer.fit(num_epochs)
+
+
 @pytest.mark.parametrize("ground", [{"env": AsyncColours, "reward_fn": asynchronous}, {"dataset": QUESTIONS}])
 def test_it_works_inside_a_running_event_loop(ground, talker):
     async def notebook():
@@ -559,6 +576,10 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
         ({"env": Colours, "notation": 3}, "notation=3"),
         ({"env": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
         ({"env": Colours, "resume": True}, "run_path"),
+        ({"env": Colours, "tools": CalculateTool()}, r"give a list of them: tools=\[calculate\]"),
+        ({"env": Colours, "callbacks": [print]}, "is no TrainerCallback; extend it"),
+        ({"env": Colours, "callbacks": [TrainerCallback]}, "an object, not a class"),
+        ({"env": Colours, "callbacks": 3}, "is no TrainerCallback"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_with_a_reason(options, words):
