@@ -167,7 +167,13 @@ def as_output(result: Any) -> ToolOutput:
 def _told(error: BaseException) -> str:
     if isinstance(error, ArgumentsError):
         return str(error)
-    return f"Tool execution error: {str(error) or type(error).__name__}"
+    return f"Tool execution error: {words_of(error)}"
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, for the model; its kind where it says nothing, or, as a KeyError, a bare key."""
+    said = str(error)
+    return f"{type(error).__name__}: {said}" if isinstance(error, KeyError) else said or type(error).__name__
 
 
 def _require_tool(tool: Any) -> None:
@@ -179,6 +185,9 @@ def _require_tool(tool: Any) -> None:
     if not isinstance(getattr(tool, "definition", None), ToolDefinition):
         raise SettingsError(f"{type(tool).__name__} has no `definition`; set it to a ToolDefinition")
     name = tool.definition.name
+    for limit in ("timeout_seconds", "max_concurrency", "retries"):
+        if not isinstance(value := getattr(tool, limit), int | float | None):
+            raise SettingsError(f"tool {name!r}: {limit}={value!r} is no number; give one, or None")
     if tool.timeout_seconds is not None and not tool.timeout_seconds > 0:
         raise SettingsError(f"tool {name!r}: timeout_seconds must be more than 0, not {tool.timeout_seconds}")
     if tool.max_concurrency is not None and tool.max_concurrency < 1:

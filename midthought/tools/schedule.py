@@ -25,7 +25,7 @@ from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolOutput
 from midthought.tools.places import Places
 from midthought.tools.pure_calls import PureCalls, key_of
-from midthought.tools.registry import ToolRegistry, invoke
+from midthought.tools.registry import ToolRegistry, invoke, words_of
 from midthought.tools.threads import DaemonThreads
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
@@ -300,7 +300,7 @@ class Toolbox:
 
 def _words_of(error: Exception) -> str:
     try:
-        return _shortened(str(error)) or type(error).__name__
+        return _shortened(words_of(error)) or type(error).__name__
     except Exception:  # of its own __str__
         return type(error).__name__
 

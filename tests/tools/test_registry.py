@@ -303,3 +303,20 @@ def test_an_unknown_type_is_refused_with_the_near_name(registry: ToolRegistry) -
 
     with pytest.raises(SettingsError, match=r"parameter 'n': unknown type 'interger'\. Did you mean 'integer'"):
         registry.register(Odd())
+
+
+@pytest.mark.parametrize("limit", ["timeout_seconds", "max_concurrency", "retries"])
+def test_a_limit_that_is_no_number_is_refused(limit: str) -> None:
+    tool = Search()
+    setattr(tool, limit, "3")
+    with pytest.raises(SettingsError, match=f"tool 'search': {limit}='3' is no number"):
+        ToolRegistry([tool])
+
+
+def test_a_missing_key_is_told_as_one() -> None:
+    class Lookup(Search):
+        def execute(self, query: str, k: int, **others: Any) -> str:
+            return {"tide": "rises"}[query]
+
+    registry = ToolRegistry([Lookup()])
+    assert registry.execute_tool("search", query="ebb") == (False, "Tool execution error: KeyError: 'ebb'")
