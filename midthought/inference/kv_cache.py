@@ -315,6 +315,8 @@ def _attend_several(
     is_seen_whole = window is None or row.length <= window
     if is_seen_whole and row.num_cached <= query.shape[2]:
         # Kernels skip what a causal mask hides where queries and keys are as many: blank queries stand for what is cached.
+        if not row.num_cached:
+            return attend(query, keys, values, is_causal=True)
         return attend(F.pad(query, (0, 0, row.num_cached, 0)), keys, values, is_causal=True)[:, :, row.num_cached :]
     return attend(query, keys, values, attn_mask=slot_batch.mask_of(row, window, query.dtype))
 

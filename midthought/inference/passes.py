@@ -24,6 +24,8 @@ from midthought.types import Completion
 
 EVICTION_PATIENCE_SECONDS = 0.25
 """While others run, a waiting episode keeps its slot at least so long: tools are quick, prefilling anew is not."""
+NUM_DRAWN_AHEAD = 32
+"""Passes for which uniform numbers are worked out at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,9 +41,20 @@ class _Batch:
         self.ways = Ways([request.sampling for request in requests])
         self.histories = [request.token_ids for request in requests]
         """The requests' own lists, which grow."""
-        self.lengths = np.array([len(request.token_ids) for request in requests], dtype=np.uint64)
+        self._lengths = np.array([len(request.token_ids) for request in requests])
+        self._uniforms = np.empty((0, len(requests)))
+        """`[passes ahead, n]`"""
         self.token_ids = [history[-1] for history in self.histories]
         """The last tokens, which are not computed yet."""
+
+    def uniforms(self) -> np.ndarray:
+        """`[n]`: a number for the next token of each request. They are worked out for several passes at once."""
+        if not len(self._uniforms):
+            num_ahead = NUM_DRAWN_AHEAD if self.steps else 1
+            self._uniforms = self.ways.streams.at(self._lengths + np.arange(num_ahead)[:, None])
+            self._lengths += num_ahead
+        uniforms, self._uniforms = self._uniforms[0], self._uniforms[1:]
+        return uniforms
 
     @property
     def brings_one_token_each(self) -> bool:
@@ -129,7 +142,7 @@ class Passes:
         busy = {request.episode for request in (*waves.running, *waves.wave) if request.episode in slots}
         taken: list[Request] = []
         is_full = is_waiting = False
-        num_left = self._max_batched_tokens - len(waves.running)
+        num_left = self._max_batched_tokens - (0 if self._is_prefilling else len(waves.running))
         for request in sorted(waves.wave, key=lambda request: request.episode not in slots):
             if not slots.acquire(request.episode, request.token_ids, busy, unused_since=now - patience):
                 break
@@ -161,9 +174,7 @@ class Passes:
             self._room.halve()
             self.start_over()
             return False
-        uniforms = batch.ways.streams.at(batch.lengths)
-        batch.token_ids, logprobs = draw_tokens(logits, uniforms, batch.ways, batch.histories)
-        batch.lengths += 1
+        batch.token_ids, logprobs = draw_tokens(logits, batch.uniforms(), batch.ways, batch.histories)
         self._stats.num_forward_passes += 1
         self._stats.num_sampled_tokens += len(logprobs)
         return self._append(batch, logprobs)

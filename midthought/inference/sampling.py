@@ -36,7 +36,7 @@ class Streams:
         self._mixed = _mix(words + _GOLDEN)
 
     def at(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
-        """`[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each."""
+        """`[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each. Of positions `[m, n]`: `[m, n]`."""
         words = _mix(self._mixed + (np.array(positions, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -46,6 +46,7 @@ class Ways:
 
     def __init__(self, samplings: Sequence[Sampling]) -> None:
         self.streams = Streams([sampling.seed for sampling in samplings])
+        self._sums: torch.Tensor | None = None
         self.penalties = {
             row: sampling.repetition_penalty
             for row, sampling in enumerate(samplings)
@@ -60,6 +61,12 @@ class Ways:
             rows = [row for row, sampling in enumerate(samplings) if sampling.temperature and asks(sampling)]
             if rows:
                 self.filters.append((leave_out, rows, [samplings[row] for row in rows]))
+
+    def running_sums(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """`[n, V]` in float64, in memory that is taken once: giving it back and taking it anew costs as much as summing."""
+        if self._sums is None or self._sums.shape != probabilities.shape or self._sums.device != probabilities.device:
+            self._sums = torch.empty_like(probabilities, dtype=torch.float64)
+        return self._sums.copy_(probabilities).cumsum_(-1)
 
 
 @torch.inference_mode()
@@ -93,21 +100,21 @@ def draw_tokens(
         logits = logits.clone()
         logits[rows] = leave_out(logits[rows], samplings)
     probabilities = logits.softmax(-1)
-    tokens = _inverse_cdf(probabilities, torch.from_numpy(uniforms).to(logits.device)[:, None])
+    tokens = _inverse_cdf(probabilities, torch.from_numpy(uniforms).to(logits.device)[:, None], ways)
     if ways.greedy:
         tokens[ways.greedy] = logits[ways.greedy].argmax(-1, keepdim=True)
     logprobs = probabilities.gather(-1, tokens).double().log()
     return tokens[:, 0].tolist(), logprobs[:, 0].tolist()
 
 
-def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: Ways) -> torch.Tensor:
     """`[n, 1]`: where the running sum of `[n, V]` passes the share `[n, 1]` of the total. Never a token of probability 0.
 
     Of a long row the block is found first, then the token in it, so that few tokens are summed up one by one in float64.
     """
     num_tokens = probabilities.shape[1]
     if num_tokens <= MAX_SUMMED:
-        sums = probabilities.cumsum(-1, dtype=torch.float64)
+        sums = ways.running_sums(probabilities)
         # No float64 below 1 times the total rounds to the total itself, so some sum is above the target.
         return torch.searchsorted(sums, uniforms * sums[:, -1:], right=True).clamp_(max=num_tokens - 1)
     num_whole = num_tokens // BLOCK * BLOCK

@@ -36,8 +36,10 @@ class Slots:
             return True
         free = [slot for slot, holder in enumerate(self._episode_in) if holder is None]
         if free:
-            wanted = tuple(token_ids)
-            slot = max(free, key=lambda slot: num_common(self._tokens[slot], wanted))
+            slot, num_left, wanted = free[0], 0, tuple(token_ids)
+            for each in free:
+                if common := num_common(self._tokens[each], wanted, more_than=num_left):
+                    slot, num_left = each, common
         elif len(self._episode_in) < self.max_num_slots:
             slot = len(self._episode_in)
             self._episode_in.append(None)
