@@ -74,12 +74,13 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         "requirements.txt": requirements(job.extras, verl.rollout),
         SCRIPT: script(job.recipe, verl, "verl.trainer.main_ppo", _ON_RAY, _words(overrides)),
     }
+    splits = {
+        "train": (job.data_source, job.tasks["train"]),
+        "validation": (job.validation_source or job.data_source, job.tasks["validation"][: verl.num_validation_rows]),
+    }
     tables = {
-        split: rows_of(tasks, job.messages, data_source=job.data_source, ability=job.ability, split=split)
-        for split, tasks in (
-            ("train", job.tasks["train"]),
-            ("validation", job.tasks["validation"][: verl.num_validation_rows]),
-        )
+        split: rows_of(tasks, job.messages, data_source=source, ability=job.ability, split=split)
+        for split, (source, tasks) in splits.items()
     }
     lay_down(folder, tables, files)
     job.write_files(folder)

@@ -63,7 +63,7 @@ class VerlConfig(Section):
     """Interpreter of an environment that has verl, to launch with; null: this one."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Keys of verl's own configuration, such as `{"trainer.save_freq": 50}`; they win over everything else."""
-    sft: VerlSftConfig = Field(default_factory=VerlSftConfig)
+    sft_trainer: VerlSftConfig = Field(default_factory=VerlSftConfig)
     """What only the warm-up by verl's SFT trainer reads (`--stage sft`)."""
 
 

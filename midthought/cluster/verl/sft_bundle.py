@@ -43,12 +43,12 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
 
 
 def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
-    """verl's keys with their values; those of `verl.sft.overrides` last, in place of ours.
+    """verl's keys with their values; those of `verl.sft_trainer.overrides` last, in place of ours.
 
     SettingsError where the conversations do not fill a step, or a step cannot be shared out.
     """
     _require_possible(job, verl)
-    model, training, sft = job.config.model, job.config.training, verl.sft
+    model, training, sft = job.config.model, job.config.training, verl.sft_trainer
     steps_per_epoch = len(job.conversations) // sft.batch_size  # verl drops what does not fill a batch
     values: dict[str, Any] = {
         "model.path": model.local_path,
@@ -83,13 +83,13 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
 
 
 def _require_possible(job: VerlSftJob, verl: VerlConfig) -> None:
-    num_gpus, batch_size = verl.num_nodes * verl.gpus_per_node, verl.sft.batch_size
+    num_gpus, batch_size = verl.num_nodes * verl.gpus_per_node, verl.sft_trainer.batch_size
     wrong = (
         (not job.config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),
         (job.num_steps < 1, f"sft.num_steps={job.num_steps}: there is nothing to train"),
         (len(job.conversations) < batch_size,
-         f"{len(job.conversations)} conversations do not fill one step of {batch_size}; lower verl.sft.batch_size"),
-        (batch_size % num_gpus != 0, f"verl.sft.batch_size={batch_size} is not a multiple of the {num_gpus} GPUs"),
+         f"{len(job.conversations)} conversations do not fill one step of {batch_size}; lower verl.sft_trainer.batch_size"),
+        (batch_size % num_gpus != 0, f"verl.sft_trainer.batch_size={batch_size} is not a multiple of the {num_gpus} GPUs"),
     )  # fmt: skip
     for is_wrong, words in wrong:
         if is_wrong:

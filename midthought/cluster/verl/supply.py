@@ -62,6 +62,8 @@ class VerlJob:
     """The settings, written to `config.yaml` and translated into verl's."""
     data_source: str
     """verl's name of the data set: what its metrics are grouped by."""
+    validation_source: str = ""
+    """The same of the validation's, where it is another."""
     ability: str
     tasks: Mapping[str, Sequence[Task]]
     """Tasks of `train` and `validation`."""

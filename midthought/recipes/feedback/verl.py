@@ -41,7 +41,7 @@ SEED: dict[str, Any] = {
         "actor_rollout_ref.rollout.val_kwargs.temperature": 1.0,
         "actor_rollout_ref.rollout.val_kwargs.top_p": 0.6,
     },
-    "sft": {
+    "sft_trainer": {
         "batch_size": 32,
         "max_length": 16384,
         "overrides": {"engine.ulysses_sequence_parallel_size": 4},
@@ -57,7 +57,7 @@ CLUSTER: dict[str, Any] = {
     "max_prompt_length": 2048,
     "max_tokens_per_gpu": 12288,  # one of the longest sequences (10,368) and some short ones
     "offload": True,  # 32 B in fp32 with gradients and Adam are 512 GB: 32 on each of sixteen GPUs, while they train
-    "sft": {"batch_size": 32, "max_length": 12288},
+    "sft_trainer": {"batch_size": 32, "max_length": 12288},
 }
 """Usable values for sixteen GPUs of 80 GB: together with `cluster.yaml`."""
 
@@ -85,6 +85,7 @@ def job(config: FeedbackVerlConfig, folder: Path) -> VerlJob:
         recipe="feedback",
         config=config,
         data_source=config.problems.dataset,
+        validation_source=config.problems.test_dataset or "",
         ability="feedback",
         tasks={"train": problems["train"], "validation": problems["validation"]},
         messages=lambda task: task.messages(*spoken),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import yaml
-from commands import train
+from commands import train, write_bundle
 from feedback_world import MADE, write, write_conversations, write_sft
 
 from midthought.cluster.verl import installed
@@ -57,7 +57,7 @@ def test_two_feedbacks_and_three_answers_fit_into_a_response(profile: str) -> No
     results = (inference.max_turns - 1) * inference.max_result_tokens
     assert inference.max_tokens - results >= inference.max_turns * 1024
     assert inference.max_result_tokens >= chosen.feedback.max_tokens
-    assert chosen.verl.max_prompt_length + inference.max_tokens <= chosen.verl.sft.max_length + 2048
+    assert chosen.verl.max_prompt_length + inference.max_tokens <= chosen.verl.sft_trainer.max_length + 2048
 
 
 def test_the_bundle_has_the_problems_the_tool_and_chat_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +76,18 @@ def test_the_bundle_has_the_problems_the_tool_and_chat_turns(tmp_path: Path, mon
     made = feedback_tool(**tool["config"]["options"])
     assert made.definition.json_schema() == tool["tool_schema"]
     assert made.for_task(task_of(rows[0])) is not made
+
+
+def test_validation_on_another_data_set_is_named_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "grade.jsonl").write_text("".join(f'{{"question": "{n}?", "answer": "#### {n}"}}\n' for n in range(80)))
+    (tmp_path / "aime.jsonl").write_text("".join(f'{{"Problem": "A{n}?", "Answer": {n}}}\n' for n in range(30)))
+    sources = {"source": "grade.jsonl", "test_source": "aime.jsonl"}
+    words = [f"problems.{key}={tmp_path / file}" for key, file in sources.items()]
+    words += ["problems.dataset=gsm8k", "problems.test_dataset=aime_2024", "feedback.critic=outcome"]
+    bundle = write_bundle(monkeypatch, "feedback", tmp_path / "bundle", "--config", "seed", *words)
+    for split, name, count in (("train", "gsm8k", 80), ("validation", "aime_2024", 10)):
+        rows = pyarrow.parquet.read_table(bundle / "data" / f"{split}.parquet").to_pylist()
+        assert [row["data_source"] for row in rows] == [name] * count
 
 
 def test_a_critic_on_a_server_gets_the_settings_that_it_is_asked_with(
@@ -138,11 +150,14 @@ def test_several_nodes_meet_at_an_address(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (("--stage", "sft", "sft.source=null"), "sft.source is empty"),
         (("--stage", "sft", "sft.source=none.parquet"), "none.parquet"),
-        (("--stage", "sft", "verl.sft.batch_size=40"), "36 conversations do not fill one step of 40"),
-        (("--stage", "sft", "verl.sft.batch_size=30"), "verl.sft.batch_size=30 is not a multiple of the 16 GPUs"),
+        (("--stage", "sft", "verl.sft_trainer.batch_size=40"), "36 conversations do not fill one step of 40"),
+        (
+            ("--stage", "sft", "verl.sft_trainer.batch_size=30"),
+            "verl.sft_trainer.batch_size=30 is not a multiple of the 16 GPUs",
+        ),
         (("--stage", "sft", "model.local_path=''"), "model.local_path is empty"),
         (("--stage", "sft", "sft.num_steps=0"), "there is nothing to train"),
-        (("--stage", "sft", "verl.sft.batch=1"), "unknown key 'batch' in verlsft"),
+        (("--stage", "sft", "verl.sft_trainer.batch=1"), "unknown key 'batch' in verlsft"),
         ((*MADE, "feedback.critic=hint"), "hints"),
         ((*MADE, "reward.mended_bonus=0.3"), "the first must earn more"),
         ((*MADE, "problems.num_train=20"), "20 training tasks do not fill one batch of 32 prompts"),

@@ -179,7 +179,9 @@ def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(
 def test_its_trainer_takes_a_step_on_a_cpu_and_its_loss_is_that_of_the_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any
 ) -> None:
-    bundle = write_sft(monkeypatch, tmp_path, "seed", f"model.local_path={model_path}", "verl.sft.batch_size=36")
+    bundle = write_sft(
+        monkeypatch, tmp_path, "seed", f"model.local_path={model_path}", "verl.sft_trainer.batch_size=36"
+    )
     words = [
         *words_of(bundle, SFT_MODULE),
         "engine.ulysses_sequence_parallel_size=1",
