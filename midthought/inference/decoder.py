@@ -115,8 +115,9 @@ class Decoder:
         return cos[:, None], sin[:, None]
 
     def _turned(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`[T, heads, head_dim]` with rotary positions (RoFormer, arXiv 2104.09864)."""
-        return torch.addcmul(heads * cos, heads.roll(self._head_dim // 2, -1), sin)
+        """`[T, heads, head_dim]` with rotary positions (RoFormer, arXiv 2104.09864), in place."""
+        rolled = heads.roll(self._head_dim // 2, -1)
+        return heads.mul_(cos).addcmul_(rolled, sin)
 
 
 def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:

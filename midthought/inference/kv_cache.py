@@ -198,8 +198,14 @@ class SlotBatch:
         """`[Q, length]` of a row with several new tokens, to be added to the scores."""
         key = (window, row.num_cached, row.length)
         if key not in self._masks:
-            positions = torch.arange(row.num_cached, row.length, device=self.positions.device)
-            self._masks[key] = _added(_seen(positions[:, None], row.length, window), dtype)
+            device = self.positions.device
+            if window is None:
+                mask = torch.zeros(row.end - row.start, row.length, dtype=dtype, device=device)
+                mask[:, row.num_cached :] = torch.full_like(mask[:, row.num_cached :], -torch.inf).triu_(1)
+            else:
+                positions = torch.arange(row.num_cached, row.length, device=device)
+                mask = _added(_seen(positions[:, None], row.length, window), dtype)
+            self._masks[key] = mask
         return self._masks[key]
 
     def spread(self, rows: torch.Tensor) -> torch.Tensor:
