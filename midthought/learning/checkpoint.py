@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError
 from midthought.learning.adapters import adapter_tensors, has_adapters, load_adapter_tensors, merged_copy
-from midthought.learning.learner import Learner
+from midthought.learning.ranked import AnyLearner
 from midthought.pretrained import load_model, quiet_transformers
 
 FORMAT = 1
@@ -47,7 +47,7 @@ class Checkpoint:
         """A folder that any Hugging Face tool loads."""
         return self.path / "policy"
 
-    def restore(self, learner: Learner, *, random_states: bool = True) -> None:
+    def restore(self, learner: AnyLearner, *, random_states: bool = True) -> None:
         """Put weights, optimizer, counters and (unless declined) the random states of python, numpy and torch back.
 
         What follows is then, on the same machine, bitwise what would have followed without stopping. Raises
@@ -82,7 +82,7 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    path: str | Path, learner: Learner, *, tokenizer: Any | None = None, state: Mapping[str, Any] | None = None
+    path: str | Path, learner: AnyLearner, *, tokenizer: Any | None = None, state: Mapping[str, Any] | None = None
 ) -> Path:
     """Write a checkpoint at `path`: into a folder beside it, flushed to disk, then renamed; an older one is replaced.
 
@@ -169,7 +169,7 @@ def keep_last(run_dir: str | Path, num_kept: int, best: str | Path | None = None
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _write_parts(folder: Path, learner: Learner, tokenizer: Any | None, state: dict[str, Any]) -> None:
+def _write_parts(folder: Path, learner: AnyLearner, tokenizer: Any | None, state: dict[str, Any]) -> None:
     with quiet_transformers():
         merged_copy(learner.policy).save_pretrained(folder / "policy")
     if has_adapters(learner.policy):

@@ -26,6 +26,7 @@ from midthought.learning.model import Critic, token_figures
 from midthought.learning.objective import ppo_losses
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.passes import TokenFigures, spread
+from midthought.learning.ranks import Alone, Ranks
 from midthought.learning.schedule import learning_rate_factor
 from midthought.learning.settings import LearnerSettings
 
@@ -41,9 +42,19 @@ class Learner:
     require a gradient does not learn: of a LoRA policy (`peft`) the adapters alone. Given as its own reference, a LoRA
     policy is compared with itself without adapters. Raises ValueError where nothing of the policy learns, or where it is
     its own reference and has no adapters.
+
+    With `ranks` it is one of several that learn together, each with its part of the models (`sharding`): all of them are
+    told to do the same with the same batch, and all give the same figures.
     """
 
-    def __init__(self, policy: Any, critic: Critic | None, reference: Any | None, settings: LearnerSettings) -> None:
+    def __init__(
+        self,
+        policy: Any,
+        critic: Critic | None,
+        reference: Any | None,
+        settings: LearnerSettings,
+        ranks: Ranks | None = None,
+    ) -> None:
         if reference is policy and not hasattr(policy, "disable_adapter"):
             raise ValueError("the reference is the policy itself, which learns; give `frozen_copy(policy)`")
         if not any(parameter.requires_grad for parameter in policy.parameters()):
@@ -51,7 +62,7 @@ class Learner:
         self.policy = policy.eval()
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
-        self.settings = settings
+        self.ranks: Ranks = ranks or Alone()
         self.num_steps = 0
         """Optimizer steps taken."""
         self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
@@ -66,9 +77,18 @@ class Learner:
         for model in self._models if settings.compile else ():
             compile_layers(model)
         is_own = reference is None or reference is policy
-        self._offloaded = reference if settings.offload_reference and not is_own else None
+        self._offloaded = reference if settings.offload_reference and not is_own and self.ranks.is_alone else None
         if self._offloaded is not None:
             self._offloaded.to("cpu")
+
+    @property
+    def settings(self) -> LearnerSettings:
+        """Others may be given between two steps; betas, decay and how passes are computed stay as they were at first."""
+        return self.optimizer.settings
+
+    @settings.setter
+    def settings(self, settings: LearnerSettings) -> None:
+        self.optimizer.settings = settings
 
     @property
     def device(self) -> torch.device:
@@ -125,18 +145,20 @@ class Learner:
         those of `rollout_weights` where there is a correction.
         """
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
-        parts = batch.micro_batch_rows(self.settings.micro_batch_tokens, packed=self.is_packed)
+        parts = self.ranks.rows(batch, self.settings.micro_batch_tokens, packed=self.is_packed)
         with self._passes():
-            for rows in parts:
+            for rows, is_own in parts:
                 micro = batch.select(rows).to(self.device)
                 figures = self._figures(self.policy, micro, values=True)
-                _fill(filled["old_logprobs"], rows, figures.logprobs, micro)
+                _fill(filled["old_logprobs"], rows, figures.logprobs, micro, is_own)
                 if figures.values is not None:
-                    _fill(filled["values"], rows, figures.values, micro)
+                    _fill(filled["values"], rows, figures.values, micro, is_own)
             with self._reference_at_hand() as reference:
-                for rows in parts if reference is not None else ():
+                for rows, is_own in parts if reference is not None else ():
                     micro = batch.select(rows).to(self.device)
-                    _fill(filled["reference_logprobs"], rows, self._figures(reference, micro).logprobs, micro)
+                    logprobs = self._figures(reference, micro).logprobs
+                    _fill(filled["reference_logprobs"], rows, logprobs, micro, is_own)
+        self.ranks.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
         difference = (filled["old_logprobs"] - batch.sampled_logprobs)[fresh].abs()
@@ -213,12 +235,13 @@ class Learner:
 
     def sft_loss(self, batch: PPOBatch) -> float:
         """The cross-entropy that `sft_step` would report, without learning from it."""
+        total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad(), self._passes():
-            total = sum(
-                float(self._sft_losses(micro.to(self.device), batch.num_policy_tokens)["loss"])
-                for micro in batch.micro_batches(self.settings.micro_batch_tokens, packed=self.is_packed)
-            )
-        return total
+            for micro, is_own in self._micro_batches(batch):
+                loss = float(self._sft_losses(micro.to(self.device), batch.num_policy_tokens)["loss"])
+                total += loss if is_own else 0.0
+        self.ranks.sum({"loss": total})
+        return float(total)
 
     def _step(
         self, batch: PPOBatch, losses: Losses, *, critic_only: bool = False, num_parts: int | None = None
@@ -227,15 +250,22 @@ class Learner:
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
         with self._passes():
-            for micro in batch.micro_batches(self.settings.micro_batch_tokens, num_parts, packed=self.is_packed):
+            for micro, is_own in self._micro_batches(batch, num_parts):
                 figures = losses(micro.to(self.device), batch.num_policy_tokens)
+                if not is_own:
+                    figures = {name: 0.0 * value for name, value in figures.items()}
                 figures["loss"].backward()
                 self.optimizer.gather()
                 for name, value in figures.items():
                     sums[name] = sums.get(name, 0.0) + value.detach()
+        self.ranks.sum(sums)
         taken = self.optimizer.step(self.num_steps, without="policy" if critic_only else None)
         self.num_steps += 1
         return {**{name: float(value) for name, value in sums.items()}, **taken}
+
+    def _micro_batches(self, batch: PPOBatch, num_parts: int | None = None) -> Iterator[tuple[PPOBatch, bool]]:
+        """This rank's; False: one that counts nothing, for the others compute meanwhile and wait for its part."""
+        return self.ranks.micro_batches(batch, self.settings.micro_batch_tokens, num_parts, packed=self.is_packed)
 
     def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
         return {"loss": -self._figures(self.policy, micro).logprobs.sum() / num_tokens}
@@ -252,6 +282,9 @@ class Learner:
         moments = self.optimizer.state_dict()
         return {"num_steps": self.num_steps, "kl_controller": self.kl_controller.state_dict(), "moments": moments}
 
+    def close(self) -> None:
+        """Nothing: a learner in this process is let go of with its models."""
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state_dict`, after the weights were put back. Raises CheckpointError where it belongs to other ones."""
         self.optimizer.load_state_dict(state["moments"])
@@ -259,6 +292,8 @@ class Learner:
         self.kl_controller.load_state_dict(state["kl_controller"])
 
 
-def _fill(filled: Tensor, rows: Tensor, figures: Tensor, micro: PPOBatch) -> None:
-    """Write the figures of a micro-batch, cut out of the batch as `rows`, into those of the batch [B, T]."""
+def _fill(filled: Tensor, rows: Tensor, figures: Tensor, micro: PPOBatch, is_own: bool) -> None:
+    """Write the figures of a micro-batch of one's own, cut out of the batch as `rows`, into those of the batch [B, T]."""
+    if not is_own:
+        return
     filled[rows, : micro.token_ids.shape[1]] = spread(figures, micro.loss_mask).to(filled)

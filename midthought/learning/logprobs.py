@@ -79,16 +79,21 @@ class BlockedHead:
         return self.shape.forward(product if product.dtype == torch.float64 else product.float())
 
     @torch.no_grad()
-    def gives(self, hidden: Tensor, logits: Tensor) -> bool:
-        """Whether the model's own logits [n, V] of these states [n, H] are ours, but for rounding."""
-        ours, theirs = self.logits(hidden, self.weight, self.bias).float(), logits.float()
-        return bool((ours - theirs).abs().max() <= 0.02 * theirs.abs().max())
+    def sample(self, hidden: Tensor) -> Tensor:
+        """Our logits [n, V] of these states [n, H], to be held against the model's own (`are_alike`)."""
+        return self.logits(hidden, self.weight, self.bias)
 
     def blocks(self, num_tokens: int) -> Iterator[slice]:
         """Of equal size, or nearly."""
         num_blocks = -(-num_tokens // self.num_tokens)
         for number in range(num_blocks):
             yield slice(number * num_tokens // num_blocks, (number + 1) * num_tokens // num_blocks)
+
+
+@torch.no_grad()
+def are_alike(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether logits are the same, but for rounding."""
+    return bool((ours.float() - theirs.float()).abs().max() <= 0.02 * theirs.float().abs().max())
 
 
 class _BlockedFigures(torch.autograd.Function):

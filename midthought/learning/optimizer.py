@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from midthought.errors import CheckpointError
+from midthought.learning.parts import part_like, whole
 from midthought.learning.schedule import learning_rate_factor
 from midthought.learning.settings import LearnerSettings
 
@@ -33,7 +34,7 @@ class Optimizer:
     def __init__(self, modules: Mapping[str, nn.Module], settings: LearnerSettings) -> None:
         """`modules`: `policy`, perhaps `critic`. What requires no gradient does not learn."""
         self._modules = modules
-        self._settings = settings
+        self.settings = settings
         self._masters: dict[nn.Parameter, Tensor] = {}
         for _, parameter in self._named():
             if settings.master_weights and parameter.requires_grad and parameter.dtype in HALF:
@@ -65,9 +66,9 @@ class Optimizer:
         `grad_norm` (of the policy, before clipping), `critic_grad_norm`, `learning_rate` (the policy's),
         `num_skipped_steps`.
         """
-        factor = learning_rate_factor(number, self._settings)
+        factor = learning_rate_factor(number, self.settings)
         for group in self._adam.param_groups:
-            group["lr"] = group["peak"] * factor
+            group["lr"] = self._peak(group["module"]) * factor
         if without is not None:
             for learning in self._learning(self._modules[without]):
                 learning.grad = None
@@ -79,11 +80,15 @@ class Optimizer:
         figures = {"grad_norm": norms["policy"]}
         if "critic" in norms:
             figures["critic_grad_norm"] = norms["critic"]
-        rate = self._settings.learning_rate * factor
+        rate = self.settings.learning_rate * factor
         return {**figures, "learning_rate": rate, "num_skipped_steps": float(not finite)}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments and float32 copies as `module.parameter/field`. Weights are not part of it."""
+        """Moments and float32 copies as `module.parameter/field`, whole. Weights are not part of it."""
+        return {key: whole(tensor) for key, tensor in self.tensors().items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The same as they lie here: of sharded models, this rank's part."""
         found: dict[str, Tensor] = {}
         for name, parameter in self._named():
             for field, tensor in self._adam.state.get(self._masters.get(parameter, parameter), {}).items():
@@ -93,7 +98,8 @@ class Optimizer:
         return found
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state_dict`, after the weights were put back; where it has no float32 copies they are made anew.
+        """Go on from `state_dict` or `tensors`, after the weights were put back; float32 copies that are missing are made
+        anew.
 
         Raises CheckpointError where it belongs to other parameters.
         """
@@ -112,29 +118,33 @@ class Optimizer:
         for name, parameter in parameters.items():
             fields = fields_of.get(name, {})
             if parameter in self._masters:
-                self._masters[parameter].copy_(fields.get(MASTER, parameter.detach()))
+                self._masters[parameter].copy_(part_like(fields.get(MASTER, parameter.detach()), parameter))
             moments = {field: tensor for field, tensor in fields.items() if field != MASTER}
             if moments:
                 self._adam.state[self._masters.get(parameter, parameter)] = {
-                    field: tensor.to(parameter.device, copy=True) for field, tensor in moments.items()
+                    field: tensor.to(parameter.device, copy=True) if field == "step" else part_like(tensor, parameter)
+                    for field, tensor in moments.items()
                 }
 
     def _groups(self) -> list[dict[str, Any]]:
-        peaks = {"policy": self._settings.learning_rate, "critic": self._settings.critic_learning_rate}
         groups = []
         for name, module in self._modules.items():
             for decays in (True, False):
                 chosen = [tensor for tensor in self._learning(module) if (tensor.dim() >= 2) is decays]
-                decay = self._settings.weight_decay if decays else 0.0
-                groups.append({"params": chosen, "lr": peaks[name], "peak": peaks[name], "weight_decay": decay})
+                decay = self.settings.weight_decay if decays else 0.0
+                groups.append({"params": chosen, "lr": self._peak(name), "module": name, "weight_decay": decay})
         return [group for group in groups if group["params"]]
+
+    def _peak(self, module: str) -> float:
+        """The learning rate where the schedule is 1."""
+        return self.settings.learning_rate if module == "policy" else self.settings.critic_learning_rate
 
     def _learning(self, module: nn.Module) -> list[Tensor]:
         """What learns in a module: its parameters, or their float32 copies."""
         return [self._masters.get(parameter, parameter) for parameter in module.parameters() if parameter.requires_grad]
 
     def _clip(self, module: nn.Module) -> float:
-        return float(nn.utils.clip_grad_norm_(self._learning(module), self._settings.max_grad_norm))
+        return float(whole(nn.utils.clip_grad_norm_(self._learning(module), self.settings.max_grad_norm)))
 
     @torch.no_grad()
     def _round(self) -> None:

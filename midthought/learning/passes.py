@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from midthought.algo.losses import entropy_from_logprobs
 from midthought.learning.layout import Layout
-from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape
+from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
+from midthought.learning.parts import is_sharded
 
 _log = logging.getLogger(__name__)
 
@@ -51,15 +52,16 @@ def policy_pass(
     head = policy.get_output_embeddings()
     num_at_once = _num_at_once(head, logits_mib)
     states: list[Tensor] = []
-    found: list[tuple[BlockedHead, Tensor, Tensor]] = []
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
         states.append(hidden[is_wanted])
         if num_at_once is None or len(targets) <= num_at_once:
             return forward(states[-1][None])
         blocked = BlockedHead(head.weight, head.bias, LogitShape.of(policy.config.get_text_config()), num_at_once)
-        found.append((blocked, *blocked.figures(states[-1], targets, entropy=entropy)))
-        return forward(states[-1][None, :1].detach())
+        found.append((blocked.sample(states[-1][:1]), *blocked.figures(states[-1], targets, entropy=entropy)))
+        first = forward(states[-1][None, :1].detach())
+        return _Linked.apply(first.detach(), states[-1]) if is_sharded(policy) else first
 
     with _answering(head, is_wanted.shape, answer):
         logits = policy(**layout.arguments).logits
@@ -68,10 +70,12 @@ def policy_pass(
         logits, states = outputs.logits[is_wanted][None], [outputs.hidden_states[-1][is_wanted]]
     if not found:
         return _plain_figures(logits[0], targets, entropy, entropy_gradient), states[0]
-    blocked, logprobs, entropies = found[0]
-    if not blocked.gives(states[0][:1], logits[0]):
+    sample, logprobs, entropies = found[0]
+    if not are_alike(sample, logits[0]):
         _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
         return policy_pass(policy, layout, entropy=entropy, entropy_gradient=entropy_gradient)
+    if is_sharded(policy):
+        logprobs = _Linked.apply(logprobs, logits)
     judged = entropies if entropy_gradient else entropies.detach()
     return TokenFigures(logprobs, judged if entropy else None), states[0]
 
@@ -84,6 +88,23 @@ def _plain_figures(logits: Tensor, targets: Tensor, entropy: bool, entropy_gradi
         logprobs=distribution.gather(-1, targets[:, None]).squeeze(-1),
         entropy=entropy_from_logprobs(judged) if entropy else None,
     )
+
+
+class _Linked(torch.autograd.Function):
+    """A tensor as it is, whose backward pass goes through another one as well, with zeros.
+
+    A sharded model gathers its outer weights again when the backward pass reaches what it returned; of logits that were
+    worked out in blocks nothing was returned but a sample, so the way goes through that.
+    """
+
+    @staticmethod
+    def forward(context: Any, tensor: Tensor, other: Tensor) -> Tensor:
+        context.save_for_backward(other)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], torch.zeros_like(context.saved_tensors[0])
 
 
 def _num_at_once(head: nn.Module | None, logits_mib: float | None) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from midthought.learning.batch import PPOBatch
 from midthought.learning.harvest import Harvest, PPOPlan, RolloutSource, TaskStream
-from midthought.learning.learner import Learner
+from midthought.learning.ranked import AnyLearner
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.learning.streaming import next_harvest
 from midthought.types import RolloutData, Trajectory
@@ -18,7 +18,7 @@ OnIteration = Callable[[int, Mapping[str, float], RolloutData], None]
 
 def run_ppo(
     source: RolloutSource,
-    learner: Learner,
+    learner: AnyLearner,
     tasks: TaskStream,
     plan: PPOPlan,
     *,
@@ -41,7 +41,9 @@ def run_ppo(
         on_iteration(iteration + 1, metrics, harvest.data)
 
 
-def learn(source: RolloutSource, learner: Learner, plan: PPOPlan, harvest: Harvest, iteration: int) -> dict[str, float]:
+def learn(
+    source: RolloutSource, learner: AnyLearner, plan: PPOPlan, harvest: Harvest, iteration: int
+) -> dict[str, float]:
     """Learn from an iteration's episodes and hand the new weights to the source; the figures of both.
 
     An iteration that gave nothing to learn from changes no weights; `batch/num_episodes` is then 0, and the other
@@ -65,7 +67,7 @@ def learn(source: RolloutSource, learner: Learner, plan: PPOPlan, harvest: Harve
 
 
 def improve(
-    learner: Learner, batch: PPOBatch, trajectories: Sequence[Trajectory] = (), *, critic_only: bool = False
+    learner: AnyLearner, batch: PPOBatch, trajectories: Sequence[Trajectory] = (), *, critic_only: bool = False
 ) -> dict[str, float]:
     """Score, credit, update: one iteration's learning.
 

@@ -10,22 +10,28 @@ from midthought.learning.adapters import add_adapters
 from midthought.learning.harvest import PPOPlan
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.rank import Models
 from midthought.learning.settings import LearnerSettings
 
 
 def make_learner(policy: Any, config: RecipeConfig, num_iters: int) -> Learner:
-    """A learner for the policy as it stands, with a critic where the estimator needs one, and the reference where there
-    is a KL term. With `model.lora_rank` adapters are put into the policy: they learn, and without them it is its own
-    reference."""
+    """A learner in this process for the policy as it stands, with what `learner_models` says."""
+    return Learner(*learner_models(policy, config), ppo_settings(config.training, config.inference, num_iters))
+
+
+def learner_models(policy: Any, config: RecipeConfig) -> Models:
+    """The policy as it stands, a critic where the estimator needs one, and the reference where there is a KL term.
+
+    With `model.lora_rank` adapters are put into the policy: they learn, and without them it is its own reference.
+    """
     training = config.training
     make_critic = Critic.separate if config.model.critic == "separate" else Critic.shared
     critic = make_critic(policy) if "values" in training.estimator_needs[training.adv_estimator] else None
     needs_reference = bool(training.kl_coef or training.kl_loss_coef)
-    settings = ppo_settings(training, config.inference, num_iters)
     if config.model.lora_rank:
         adapted = add_adapters(policy, config.model.lora_rank, config.model.lora_alpha)
-        return Learner(adapted, critic, adapted if needs_reference else None, settings)
-    return Learner(policy, critic, frozen_copy(policy) if needs_reference else None, settings)
+        return Models(adapted, critic, adapted if needs_reference else None)
+    return Models(policy, critic, frozen_copy(policy) if needs_reference else None)
 
 
 def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters: int) -> LearnerSettings:

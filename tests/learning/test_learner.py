@@ -500,3 +500,15 @@ def test_the_state_of_another_model_is_refused(make_policy, batch):
     learner.update(prepared(learner, batch))
     with pytest.raises(CheckpointError, match="critic"):
         build_learner(make_policy, critic=None).load_state_dict(learner.state_dict())
+
+
+def test_settings_that_are_given_later_hold_for_the_next_step(make_policy, make_trajectory):
+    learner = Learner(make_policy(), None, None, replace(SETTINGS, schedule="linear", total_steps=10, warmup_steps=0))
+    batch = PPOBatch.from_trajectories([make_trajectory(1)])
+    learner.sft_step(batch)
+    learner.settings = replace(SETTINGS, learning_rate=1e-7, schedule="linear", total_steps=2, warmup_steps=0)
+    before = [parameter.detach().clone() for parameter in learner.policy.parameters()]
+    expected = learner.learning_rate
+    assert learner.sft_step(batch)["learning_rate"] == expected == pytest.approx(0.5e-7)
+    moved = max(float((p - b).abs().max()) for p, b in zip(learner.policy.parameters(), before, strict=True))
+    assert 0 < moved < 1e-6

@@ -1,0 +1,140 @@
+"""One of several processes that learn together: its part of the models, the same batches as the others, its share of them.
+
+What is asked of one rank is asked of all, in the same order; the first one answers. Knows no cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.model import Critic
+from midthought.learning.parts import part_like, whole
+from midthought.learning.ranks import RankGroup
+from midthought.learning.settings import LearnerSettings
+from midthought.learning.sharding import shard_models
+
+
+class Models(NamedTuple):
+    """What a learner learns and compares with; `reference` may be the policy itself (LoRA)."""
+
+    policy: Any
+    critic: Critic | None
+    reference: Any | None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers as `policy.NAME`, `critic.NAME`, `reference.NAME`; what is shared stands once."""
+        found: dict[str, Tensor] = {}
+        reference = None if self.reference is self.policy else self.reference
+        modules: dict[str, nn.Module | None] = {"policy": self.policy, "critic": self.critic, "reference": reference}
+        for prefix, module in modules.items():
+            if module is not None:
+                named = [*module.named_parameters(), *module.named_buffers()]
+                found |= {f"{prefix}.{name}": tensor for name, tensor in named}
+        return found
+
+
+class LearnerRank:
+    """A process of the group. `join` it first; all of the group must, for it waits for them.
+
+    Args:
+        models: modules in main memory; their tensors need not be filled yet (`load`).
+        settings: the learner's.
+        device: where this rank computes: sums go through NCCL on a GPU, through gloo elsewhere.
+    """
+
+    def __init__(self, models: Models, settings: LearnerSettings, device: str = "cpu") -> None:
+        self._models = models
+        self._settings = settings
+        self._device = torch.device(device)
+        self._moments: dict[str, Tensor] = {}
+
+    def join(self, store: dist.Store, number: int, num_ranks: int, timeout_seconds: float) -> None:
+        """Become rank `number` of `num_ranks` that meet at `store`, and keep one's part of the models.
+
+        `timeout_seconds`: how long a rank may wait for another's part of a sum.
+        """
+        backend = "nccl" if self._device.type == "cuda" else "gloo"
+        timeout = timedelta(seconds=timeout_seconds)
+        dist.init_process_group(backend, store=store, rank=number, world_size=num_ranks, timeout=timeout)
+        self._is_first = number == 0
+        shard_models(*self._models, self._device)
+        self._tensors = self._models.tensors()
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take this rank's part of these whole tensors (`Models.tensors`)."""
+        for name, tensor in tensors.items():
+            self._tensors[name].copy_(part_like(tensor, self._tensors[name]))
+
+    def begin(self) -> None:
+        """Once every weight is there."""
+        policy, critic, reference = self._models
+        self.learner = Learner(policy, critic, reference, self._settings, RankGroup(self._device))
+
+    def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """These weights, whole, in main memory; nothing from any rank but the first."""
+        return self._gathered({name: self._tensors[name].detach() for name in names})
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def score(self, settings: LearnerSettings, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+        self.learner.settings = settings
+        return self.learner.score(batch)
+
+    def update(self, settings: LearnerSettings, batch: PPOBatch, critic_only: bool) -> tuple[dict[str, float], int]:
+        """The metrics, and the optimizer steps taken."""
+        self.learner.settings = settings
+        return self.learner.update(batch, critic_only=critic_only), self.learner.num_steps
+
+    def sft_step(
+        self, settings: LearnerSettings, batch: PPOBatch, autocast: torch.dtype | None
+    ) -> tuple[dict[str, float], int]:
+        """The same; `autocast`: the type that passes are computed in, None: that of the weights."""
+        self.learner.settings = settings
+        with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
+            return self.learner.sft_step(batch), self.learner.num_steps
+
+    def sft_loss(self, batch: PPOBatch, autocast: torch.dtype | None) -> float:
+        with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
+            return self.learner.sft_loss(batch)
+
+    # -- state -------------------------------------------------------------------------------------------------
+
+    def moment_sizes(self) -> dict[str, int]:
+        """The optimizer's tensors by name, and the bytes of each."""
+        tensors = self.learner.optimizer.tensors()
+        return {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
+
+    def moments(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """These of the optimizer's tensors, as `tensors` gives the weights."""
+        found = self.learner.optimizer.tensors()
+        return self._gathered({name: found[name] for name in names})
+
+    def load_moments(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep this rank's part of them for `go_on`."""
+        for name, tensor in tensors.items():
+            like = self._tensors.get(name.rpartition("/")[0])
+            fits = like is not None and like.shape == tensor.shape
+            self._moments[name] = part_like(tensor, like) if like is not None and fits else tensor
+
+    def go_on(self, num_steps: int) -> None:
+        """From the weights and moments that were loaded. Raises CheckpointError where the moments are of other models."""
+        moments, self._moments = self._moments, {}
+        self.learner.optimizer.load_state_dict(moments)
+        self.learner.num_steps = num_steps
+
+    def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, tensor in tensors.items():
+            gathered = whole(tensor)
+            if self._is_first:
+                found[name] = gathered.to("cpu", copy=True)
+        return found

@@ -1,0 +1,193 @@
+"""A learner whose models are learned by a team of ranks elsewhere: for the loop and for checkpoints like `Learner`.
+
+Here stand the whole policy, which engines sample from and which is renewed after every update, and the whole critic, which
+is fetched when it is asked for. Knows no process and no cluster: a `Team` carries what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from midthought.algo.kl import KLController
+from midthought.learning.batch import PPOBatch
+from midthought.learning.credit import credit_batch
+from midthought.learning.learner import Learner
+from midthought.learning.model import Critic
+from midthought.learning.rank import Models
+from midthought.learning.schedule import learning_rate_factor
+from midthought.learning.settings import LearnerSettings
+
+BUCKET_BYTES = 128 * 2**20
+"""Tensors go to and from the ranks in messages of about this size; a larger one goes alone."""
+
+
+class Team(Protocol):
+    """Ranks that learn together, each a `LearnerRank`."""
+
+    def open(self, models: Models, settings: LearnerSettings) -> None:
+        """Start them, and have them join; they hold the models' shapes, not their weights."""
+        ...
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call the method of every rank; the answer of the first. Raises what a rank raises, EngineError where one is
+        lost; either way all of them are gone then."""
+        ...
+
+    def close(self) -> None:
+        """End them. Doing so twice is fine."""
+        ...
+
+
+class RankedLearner:
+    """Asks a team to score and update, as `Learner` does itself; the figures differ from one process's by rounding alone.
+
+    The team is started by the first call, with the weights that the models have then. The reference stays with the ranks.
+    """
+
+    def __init__(self, models: Models, settings: LearnerSettings, team: Team) -> None:
+        self.policy = models.policy
+        self.settings = settings
+        self.num_steps = 0
+        """Optimizer steps taken."""
+        self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
+        self._critic = models.critic
+        self._is_critic_old = False
+        self._models: Models | None = models
+        self._team = team
+
+    @property
+    def critic(self) -> Critic | None:
+        """With the weights that it has now."""
+        if self._is_critic_old:
+            self._fetch("critic.")
+            self._is_critic_old = False
+        return self._critic
+
+    @property
+    def device(self) -> torch.device:
+        """Of the policy here."""
+        return next(self.policy.parameters()).device
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the policy, at the next optimizer step."""
+        return self.settings.learning_rate * learning_rate_factor(self.num_steps, self.settings)
+
+    # -- learning ----------------------------------------------------------------------------------------------
+
+    def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+        """As `Learner.score`."""
+        scored: tuple[PPOBatch, dict[str, float]] = self._ask("score", self.settings, batch)
+        return scored
+
+    def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+        """As `Learner.credit`."""
+        return credit_batch(batch, self.settings, self.kl_controller)
+
+    def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
+        """As `Learner.update`; then the policy here has the new weights."""
+        if batch.advantages is None:
+            raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
+        return self._learned(*self._ask("update", self.settings, batch, critic_only))
+
+    def sft_step(self, batch: PPOBatch) -> dict[str, float]:
+        """As `Learner.sft_step`, under this thread's autocast; then the policy here has the new weights."""
+        return self._learned(*self._ask("sft_step", self.settings, batch, self._autocast()))
+
+    def sft_loss(self, batch: PPOBatch) -> float:
+        """As `Learner.sft_loss`."""
+        return float(self._ask("sft_loss", batch, self._autocast()))
+
+    def _learned(self, metrics: dict[str, float], num_steps: int) -> dict[str, float]:
+        self.num_steps = num_steps
+        self._is_critic_old = self._critic is not None
+        self._fetch("policy.")
+        return metrics
+
+    def _autocast(self) -> torch.dtype | None:
+        kind = self.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+    # -- state -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Learner.state_dict`."""
+        moments: dict[str, Tensor] = {}
+        for names in _buckets(self._ask("moment_sizes").items()):
+            moments |= self._ask("moments", names)
+        return {"num_steps": self.num_steps, "kl_controller": self.kl_controller.state_dict(), "moments": moments}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As `Learner.load_state_dict`; the ranks get the weights that were put back here, too."""
+        self._is_critic_old = False
+        self._send()
+        moments: Mapping[str, Tensor] = state["moments"]
+        for names in _buckets((name, _num_bytes(tensor)) for name, tensor in moments.items()):
+            self._ask("load_moments", {name: moments[name] for name in names})
+        self._ask("go_on", state["num_steps"])
+        self.num_steps = state["num_steps"]
+        self.kl_controller.load_state_dict(state["kl_controller"])
+
+    def close(self) -> None:
+        """End the ranks. Doing so twice is fine."""
+        self._team.close()
+
+    # -- the team ----------------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        if self._models is not None:
+            self._team.open(self._models, self.settings)
+            self._send(self._models)
+            self._models = None
+            self._team.ask("begin")
+        return self._team.ask(method, *arguments)
+
+    def _send(self, models: Models | None = None) -> None:
+        """Bring weights to the ranks: those of `models`, or those here."""
+        if models is None and self._models is not None:
+            return  # the first call brings all of them
+        tensors = (models or self._here).tensors()
+        for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
+            self._team.ask("load", {name: tensors[name].detach().cpu() for name in names})
+
+    @torch.no_grad()
+    def _fetch(self, prefix: str) -> None:
+        """Write what learns there into the models here."""
+        tensors = {
+            name: tensor
+            for name, tensor in self._here.tensors().items()
+            if name.startswith(prefix) and tensor.requires_grad
+        }
+        for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
+            for name, tensor in self._ask("tensors", names).items():
+                tensors[name].copy_(tensor)
+
+    @property
+    def _here(self) -> Models:
+        return Models(self.policy, self._critic, None)
+
+
+AnyLearner = Learner | RankedLearner
+"""What the loop trains with: it need not know which."""
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _buckets(sizes: Iterable[tuple[str, int]]) -> Iterator[Sequence[str]]:
+    """Names of `(name, bytes)` in lists of at most `BUCKET_BYTES`, or of one."""
+    bucket: list[str] = []
+    room = BUCKET_BYTES
+    for name, size in sizes:
+        if bucket and size > room:
+            yield bucket
+            bucket, room = [], BUCKET_BYTES
+        bucket.append(name)
+        room -= size
+    if bucket:
+        yield bucket

@@ -1,0 +1,111 @@
+"""Which micro-batches are this process's, and what is summed over the processes that learn together (ranks).
+
+Losses are divided by the tokens of the whole optimizer step, so gradients and figures of ranks add up as those of
+micro-batches do. Every rank knows the whole batch. Knows no model and no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from midthought.learning.batch import PPOBatch
+from midthought.learning.cutting import share_rows, share_tokens
+
+
+class Ranks(Protocol):
+    """What a learner asks of those that it learns with."""
+
+    is_alone: bool
+
+    def rows(self, batch: PPOBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+        """Row numbers of this rank's micro-batches, as `PPOBatch.micro_batch_rows` cuts; False: the pass counts nothing."""
+        ...
+
+    def micro_batches(
+        self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
+    ) -> Iterator[tuple[PPOBatch, bool]]:
+        """This rank's micro-batches of an optimizer step, as `PPOBatch.micro_batches` cuts; False: counts nothing."""
+        ...
+
+    def sum(self, figures: Mapping[str, Tensor]) -> None:
+        """Add up over all ranks, in place; every rank gives the same names and shapes."""
+        ...
+
+
+class Alone:
+    """One process learns: every micro-batch is its own."""
+
+    is_alone = True
+
+    def rows(self, batch: PPOBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+        return [(rows, True) for rows in batch.micro_batch_rows(max_tokens, packed=packed)]
+
+    def micro_batches(
+        self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
+    ) -> Iterator[tuple[PPOBatch, bool]]:
+        return ((micro, True) for micro in batch.micro_batches(max_tokens, num_parts, packed=packed))
+
+    def sum(self, figures: Mapping[str, Tensor]) -> None:
+        """Nothing: they are whole."""
+
+
+class RankGroup:
+    """A rank of the process group that `torch.distributed` was told of; `device`: where it sums."""
+
+    is_alone = False
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = device
+        self._number = dist.get_rank()
+        self._num_ranks = dist.get_world_size()
+
+    def rows(self, batch: PPOBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+        return self._own(batch, _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed))
+
+    def micro_batches(
+        self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
+    ) -> Iterator[tuple[PPOBatch, bool]]:
+        """`num_parts`: on every rank."""
+        if num_parts is None:
+            cut = _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed)
+        else:
+            cut = (share_tokens if packed else share_rows)(batch.lengths, num_parts * self._num_ranks)
+        return ((batch.select(rows), is_own) for rows, is_own in self._own(batch, cut))
+
+    def sum(self, figures: Mapping[str, Tensor]) -> None:
+        """All in one message, in float64."""
+        ordered = [figures[name] for name in sorted(figures)]
+        if not ordered:
+            return
+        message = torch.cat([figure.detach().reshape(-1).to(self._device, torch.float64) for figure in ordered])
+        dist.all_reduce(message)
+        for figure, total in zip(ordered, message.split([figure.numel() for figure in ordered]), strict=True):
+            figure.copy_(total.view(figure.shape))
+
+    def _own(self, batch: PPOBatch, cut: list[Tensor]) -> list[tuple[Tensor, bool]]:
+        """Passes of ranks go side by side (weights are gathered for each), so every rank has as many, and those of like
+        size are at the same time; where parts are short, the smallest is computed once more and counts nothing."""
+        cut = sorted(cut, key=lambda rows: -int(batch.lengths[rows].sum()))
+        num_short = -len(cut) % self._num_ranks
+        padded = [(rows, True) for rows in cut] + [(cut[-1], False)] * num_short
+        return padded[self._number :: self._num_ranks]
+
+
+def _rows_of_all(batch: PPOBatch, max_tokens: int, num_ranks: int, *, packed: bool) -> list[Tensor]:
+    """Micro-batches within `max_tokens` for all ranks: as many for each, of about as many tokens, where that can be."""
+    cut = batch.micro_batch_rows(max_tokens, packed=packed)
+    evened = (share_tokens if packed else share_rows)(batch.lengths, -(-len(cut) // num_ranks) * num_ranks)
+    largest = max(_num_tokens(batch, rows, packed=packed) for rows in cut)
+    fits = all(_num_tokens(batch, rows, packed=packed) <= max(max_tokens, largest) for rows in evened)
+    return evened if fits else cut
+
+
+def _num_tokens(batch: PPOBatch, rows: Tensor, *, packed: bool) -> int:
+    """What a pass over them takes."""
+    lengths = batch.lengths[rows]
+    return int(lengths.sum()) if packed else len(lengths) * int(lengths.max())

@@ -1,0 +1,236 @@
+"""Two ranks, real processes with their parts of the models, learn what one process learns; and what each of them is given."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from process_team import ProcessTeam
+
+from midthought.errors import CheckpointError
+from midthought.learning.adapters import add_adapters
+from midthought.learning.batch import PPOBatch
+from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.learner import Learner
+from midthought.learning.model import Critic, frozen_copy
+from midthought.learning.rank import Models
+from midthought.learning.ranked import RankedLearner
+from midthought.learning.ranks import RankGroup, _rows_of_all
+from midthought.learning.settings import LearnerSettings
+
+SETTINGS = LearnerSettings(
+    learning_rate=1e-2,
+    critic_learning_rate=1e-2,
+    warmup_steps=2,
+    mini_batch_size=5,
+    micro_batch_tokens=60,
+    kl_coef=0.1,
+    kl_loss_coef=0.1,
+    packing=False,
+)
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "shared critic": {"critic": "shared"},
+    "no critic, no reference": {"critic": None, "reference": False},
+    "LoRA": {"lora": True},
+    "LoRA, shared critic, in blocks": {"lora": True, "critic": "shared", "logits_mib": 48 * 4 * 3 / 2**20},
+    "in blocks": {"logits_mib": 48 * 4 * 3 / 2**20},
+    "in blocks, untied": {"logits_mib": 48 * 4 * 3 / 2**20, "tied": False},
+    "recomputed": {"gradient_checkpointing": True},
+    "recomputed, packed, in blocks": {
+        "gradient_checkpointing": True,
+        "packing": True,
+        "logits_mib": 48 * 4 * 3 / 2**20,
+    },
+    "recomputed, packed, in blocks, shared critic": {
+        "gradient_checkpointing": True,
+        "packing": True,
+        "logits_mib": 48 * 4 * 3 / 2**20,
+        "critic": "shared",
+    },
+    "accumulated": {"accumulation_steps": 2},
+    "packed, accumulated": {"accumulation_steps": 2, "packing": True},
+    "one row at a time": {"micro_batch_tokens": 1},
+    "critic only": {"critic_only": True},
+}
+
+
+def models(make_policy, way: dict[str, Any], dtype: torch.dtype = torch.float64) -> Models:
+    policy = make_policy(tie_word_embeddings=way.get("tied", True)).to(dtype)
+    makers = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
+    critic = makers[way.get("critic", "separate")](policy)
+    if critic is not None:
+        critic = critic.to(dtype)
+    if way.get("lora"):
+        torch.manual_seed(0)
+        adapted = add_adapters(policy, 2, 4).to(dtype)
+        return Models(adapted, critic, adapted)
+    return Models(policy, critic, frozen_copy(policy) if way.get("reference", True) else None)
+
+
+def settings_of(way: dict[str, Any]) -> LearnerSettings:
+    own = {"critic", "lora", "tied", "reference", "critic_only"}
+    changes = {name: value for name, value in way.items() if name not in own}
+    if way.get("critic", "separate") is None:
+        changes["adv_estimator"] = "grpo"
+    if not way.get("reference", True):
+        changes |= {"kl_coef": 0.0, "kl_loss_coef": 0.0}
+    return replace(SETTINGS, **changes)
+
+
+@contextmanager
+def both(make_policy, way: dict[str, Any], **options: Any) -> Iterator[tuple[Learner, RankedLearner]]:
+    """The same learner in this process, and on two ranks."""
+    made, settings = models(make_policy, way, **options), settings_of(way)
+    with closing(RankedLearner(copy.deepcopy(made), settings, ProcessTeam())) as ranked:
+        yield Learner(*made, settings), ranked
+
+
+@pytest.fixture
+def batch(make_trajectory) -> PPOBatch:
+    """Ten episodes of unlike lengths: two optimizer steps, of which the micro-batches do not come out even."""
+    return PPOBatch.from_trajectories(
+        [make_trajectory(seed, group=seed // 2, num_results=1 + 2 * seed) for seed in range(10)]
+    )
+
+
+def iterate(learner: Learner | RankedLearner, batch: PPOBatch, **options: Any) -> tuple[dict[str, float], PPOBatch]:
+    scored, health = learner.score(batch)
+    credited, credit = learner.credit(scored)
+    return {**health, **credit, **learner.update(credited, **options)}, scored
+
+
+def without_ties(figures: dict[str, float]) -> dict[str, float]:
+    """Before the first step every error is as large as the clipped one: which is larger is a matter of the last bit."""
+    return {name: figure for name, figure in figures.items() if name != "value_clip_fraction"}
+
+
+def weights(learner: Learner | RankedLearner) -> dict[str, torch.Tensor]:
+    return {n: tensor.detach().clone() for n, tensor in Models(learner.policy, learner.critic, None).tensors().items()}
+
+
+def difference(ones: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> float:
+    assert ones.keys() == others.keys()
+    return max(float((ones[name].double() - others[name].double()).abs().max()) for name in ones)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_ranks_have_the_parameters_of_one_after_six_updates(way, make_policy, batch):
+    if WAYS[way].get("lora"):
+        pytest.importorskip("peft")
+    options = {"critic_only": True} if WAYS[way].get("critic_only") else {}
+    with both(make_policy, WAYS[way]) as (alone, ranked):
+        before = weights(alone)
+        for _ in range(3):
+            figures, scored = iterate(alone, batch, **options)
+            others, far = iterate(ranked, batch, **options)
+            assert without_ties(others) == pytest.approx(without_ties(figures), rel=1e-5, abs=1e-6)
+            torch.testing.assert_close(far.old_logprobs, scored.old_logprobs, atol=2e-6, rtol=1e-6)
+        assert alone.num_steps == ranked.num_steps == 6
+        after = weights(alone)
+        assert difference(after, weights(ranked)) < 1e-9
+        learned = {name for name in after if (after[name] != before[name]).any()}
+        assert {name.partition(".")[0] for name in learned} >= ({"critic"} if options else {"policy"})
+        ours, theirs = alone.state_dict(), ranked.state_dict()
+        assert theirs["kl_controller"] == pytest.approx(ours["kl_controller"])
+        assert difference(ours["moments"], theirs["moments"]) < 1e-9
+
+
+def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(make_policy, batch):
+    """Read from Adam's first moment after one step: (1 - β₁) times the gradient; nothing is clipped."""
+    made, settings = models(make_policy, {}, torch.float32), replace(SETTINGS, max_grad_norm=1e9, mini_batch_size=10)
+    found = []
+    with closing(RankedLearner(copy.deepcopy(made), settings, ProcessTeam())) as ranked:
+        for learner in (Learner(*made, settings), ranked):
+            iterate(learner, batch)
+            moments = learner.state_dict()["moments"]
+            found.append(torch.cat([moments[n].flatten() for n in sorted(moments) if n.endswith("/exp_avg")]))
+    assert float((found[0] - found[1]).norm() / found[0].norm()) < 1e-5
+
+
+def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(make_policy, batch):
+    with both(make_policy, {"packing": True}, dtype=torch.bfloat16) as (alone, ranked):
+        iterate(alone, batch)
+        iterate(ranked, batch)
+        ours, theirs = alone.state_dict()["moments"], ranked.state_dict()["moments"]
+        assert ours.keys() == theirs.keys()
+        masters = [name for name in ours if name.endswith("/master")]
+        assert masters and all(theirs[name].dtype == torch.float32 for name in masters)
+        gradients = [torch.cat([m[n].flatten() for n in m if n.endswith("/exp_avg")]) for m in (ours, theirs)]
+        assert float((gradients[0] - gradients[1]).norm() / gradients[0].norm()) < 0.05
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_supervised_steps_are_those_of_one_process(mixed, make_policy, batch):
+    with both(make_policy, {"critic": None}, dtype=torch.float32 if mixed else torch.float64) as (alone, ranked):
+        for learner in (alone, ranked):
+            learner.settings = replace(learner.settings, learning_rate=1e-3)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            assert ranked.sft_loss(batch) == pytest.approx(alone.sft_loss(batch), rel=1e-3 if mixed else 1e-12)
+            steps = [[learner.sft_step(batch) for _ in range(3)] for learner in (alone, ranked)]
+        assert steps[1][-1] == pytest.approx(steps[0][-1], rel=1e-2 if mixed else 1e-9)
+        assert steps[0][-1]["learning_rate"] == 1e-3
+        assert mixed or difference(weights(alone), weights(ranked)) < 1e-9
+
+
+@pytest.mark.parametrize("way", ["plain", "LoRA, shared critic, in blocks"])
+@pytest.mark.parametrize("num_saving", [1, 2])
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(num_saving, way, make_policy, batch, tmp_path):
+    if WAYS[way].get("lora"):
+        pytest.importorskip("peft")
+    with both(make_policy, WAYS[way]) as through:
+        saving, other = through if num_saving == 1 else through[::-1]
+        iterate(saving, batch)
+        save_checkpoint(tmp_path / "c", saving)
+        iterate(saving, batch)
+        load_checkpoint(tmp_path / "c").restore(other)
+        assert other.num_steps == 2
+        iterate(other, batch)
+        assert difference(weights(saving), weights(other)) < 1e-9
+
+
+def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(make_policy, batch):
+    with both(make_policy, {}) as (_, ranked):
+        before = weights(ranked)
+        scored, _ = ranked.score(batch)
+        credited, _ = ranked.credit(scored)
+        credited.advantages[0] = float("inf")
+        assert ranked.update(credited)["num_skipped_steps"] >= 1
+        assert all(bool(tensor.isfinite().all()) for tensor in weights(ranked).values())
+        assert before.keys() == weights(ranked).keys()
+
+
+def test_moments_of_other_models_are_refused(make_policy, batch):
+    with both(make_policy, {}) as (alone, ranked):
+        iterate(alone, batch)
+        state = alone.state_dict()
+        state["moments"]["policy.other/exp_avg"] = torch.zeros(3)
+        with pytest.raises(CheckpointError, match=r"'policy\.other' has no place"):
+            ranked.load_state_dict(state)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("num_ranks", [2, 3, 8])
+def test_every_rank_has_as_many_passes_and_every_row_counts_once(num_ranks, packed, batch, monkeypatch):
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: num_ranks)
+    shares = []
+    for number in range(num_ranks):
+        monkeypatch.setattr("torch.distributed.get_rank", lambda number=number: number)
+        shares.append(RankGroup("cpu").rows(batch, 60, packed=packed))
+    assert len({len(share) for share in shares}) == 1
+    counted = sorted(row for share in shares for rows, is_own in share if is_own for row in rows.tolist())
+    assert counted == list(range(len(batch)))
+    for passes in zip(*shares, strict=True):
+        sizes = [int(batch.lengths[rows].sum()) for rows, _ in passes]
+        assert max(sizes) - min(sizes) <= 30
+
+
+def test_rows_that_cannot_be_evened_within_the_budget_stay_as_they_were_cut(batch):
+    lengths = torch.tensor([60, *[40] * 3, *[20] * 3] + [1] * 3)
+    uneven = batch.with_fields(lengths=lengths.clamp(max=batch.token_ids.shape[1]))
+    for max_tokens in (60, 41, 100):
+        for rows in _rows_of_all(uneven, max_tokens, 2, packed=True):
+            assert len(rows) == 1 or int(uneven.lengths[rows].sum()) <= max_tokens
