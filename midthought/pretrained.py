@@ -63,7 +63,9 @@ def placed(model: Any, device: str) -> Any:
     except (RuntimeError, AssertionError) as error:
         known = ["auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
         reason = str(error).splitlines()[0][:200]
-        raise SettingsError(f"no device {device!r} for the model here ({reason}); there are: {', '.join(known)}") from None
+        raise SettingsError(
+            f"no device {device!r} for the model here ({reason}); there are: {', '.join(known)}"
+        ) from None
 
 
 def load_tokenizer(path: str | Path) -> Any:
