@@ -317,7 +317,7 @@ class RayConfig(Section):
     """Training on several processes or machines."""
 
     use_ray: bool = False
-    """Roll out on Ray actors. False: everything in this process."""
+    """Roll out on Ray actors. False: in this process, or by its servers."""
     num_actors: int = Field(1, ge=1)
     """Actors that roll out, each with an engine of its own."""
     address: str = ""
@@ -326,8 +326,14 @@ class RayConfig(Section):
     """CPUs that an actor takes of the cluster. Rounded down, its threads; with `inference.deterministic` this process's."""
     gpus_per_actor: float = Field(0.0, ge=0)
     """GPUs that it takes; with any, its engine computes on the first of them."""
+    num_learners: int = Field(1, ge=1)
+    """Ray processes that learn together, each with its part of all models (FSDP2). 1: this process learns."""
+    cpus_per_learner: float = Field(1.0, gt=0)
+    """CPUs that each of them takes of the cluster; rounded as those of an actor."""
+    gpus_per_learner: float = Field(0.0, ge=0)
+    """GPUs that each takes; with any, it computes on the first of them."""
     placement: Literal["spread", "pack"] = "spread"
-    """Put the actors on as many nodes as there are, or on as few as hold them."""
+    """Put the actors, and the learners, on as many nodes as there are, or on as few as hold them."""
     start_timeout_seconds: float = Field(120.0, gt=0)
     """How long the cluster may take to make room for the actors, and an actor to start."""
     silence_timeout_seconds: float = Field(300.0, gt=0)

@@ -15,6 +15,7 @@ from midthought.errors import ModelPathError
 from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
+from midthought.learning.ranked import AnyLearner
 from midthought.learning.settings import LearnerSettings
 from midthought.learning.stopping import StopRequest
 from midthought.pretrained import load_model, load_tokenizer, save_model
@@ -57,7 +58,7 @@ class Stages:
         return is_best
 
     def save(
-        self, learner: Learner, tokenizer: Any, stage: str, step: int, more: Mapping[str, Any] | None = None
+        self, learner: AnyLearner, tokenizer: Any, stage: str, step: int, more: Mapping[str, Any] | None = None
     ) -> None:
         """A checkpoint of the stage; older ones go, but for the best."""
         folder = self.run.checkpoints_path / stage
@@ -73,7 +74,7 @@ class Stages:
         best = step_path(folder, self.best[1]) if self.checkpoint.keep_best and self.best[1] else None
         keep_last(folder, self.checkpoint.keep_last_n, best)
 
-    def go_on(self, learner: Learner, stage: str) -> tuple[int, dict[str, Any]]:
+    def go_on(self, learner: AnyLearner, stage: str) -> tuple[int, dict[str, Any]]:
         """Take the learner to the stage's newest checkpoint, if there is one; the steps it had taken, and all of its state."""
         self.best = (-1.0, 0)
         newest = latest(self.run.checkpoints_path / stage) if self.resume else None
@@ -86,7 +87,7 @@ class Stages:
         self.best = tuple(checkpoint.state["best"])
         return int(checkpoint.state["step"]), checkpoint.state
 
-    def export(self, name: str, policy: Any, tokenizer: Any, learner: Learner | None = None) -> None:
+    def export(self, name: str, policy: Any, tokenizer: Any, learner: AnyLearner | None = None) -> None:
         """The policy as a Hugging Face folder in the run folder; adapters that a stage learned become part of it."""
         if learner is not None and has_adapters(learner.policy):
             merge_adapters(learner.policy)

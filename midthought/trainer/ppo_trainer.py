@@ -24,7 +24,7 @@ from midthought.learning.ppo import learn
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.learning.stopping import StopRequest
 from midthought.learning.streaming import next_harvest
-from midthought.learning.translate import make_learner, ppo_plan, ppo_settings
+from midthought.learning.translate import ppo_plan, ppo_settings
 from midthought.pretrained import save_model
 from midthought.report.json_lines import json_value
 from midthought.text import Renderer
@@ -35,6 +35,7 @@ from midthought.tools.registry import ToolRegistry
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.ground import make_ground
 from midthought.trainer.keeping import Keeping, is_right
+from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import find_policy, vocabulary_digest
 from midthought.trainer.rollouts import MAX_LENGTH, Opening, as_notation, check_source, make_crew, make_source
 from midthought.types import RolloutData, Trajectory
@@ -64,7 +65,7 @@ class RayPPOTrainer:
     >>> trainer = RayPPOTrainer(config, env, reward_fn=my_reward)       # doctest: +SKIP
     >>> trainer.fit(num_epochs=3)                                        # doctest: +SKIP
 
-    With `ray.use_ray` the episodes are run by Ray's workers (docs/cluster.md); learning stays here.
+    With `ray.use_ray` the episodes are run by Ray's workers, with `ray.num_learners` its processes learn (docs/cluster.md).
 
     An episode that breaks (the environment or the reward function raises, takes too long or gives nonsense, NaN among it;
     a prompt that is longer than the model's positions) is a failed one: counted, logged, not learned from. Works inside a
@@ -138,7 +139,7 @@ class RayPPOTrainer:
         )
         self.renderer = Renderer(self.tokenizer)
         self._ground.open(self.renderer)
-        self.learner = make_learner(self.model, self.config, self.num_iters())
+        self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
         inference, seed = self.config.inference, self.config.training.seed
         model_path = "" if model is not None else self.config.model.local_path
         self._engine = policy_engine(
@@ -345,6 +346,8 @@ class RayPPOTrainer:
             self._keeping.run.close()
         if self.source is not None:
             self.source.close()
+        if self.learner is not None:
+            self.learner.close()
         self.learner = self.source = self._held_out = self.model = self._engine = self._harvest = None  # type: ignore
         self._is_closed = True
 

@@ -510,5 +510,5 @@ def test_settings_that_are_given_later_hold_for_the_next_step(make_policy, make_
     before = [parameter.detach().clone() for parameter in learner.policy.parameters()]
     expected = learner.learning_rate
     assert learner.sft_step(batch)["learning_rate"] == expected == pytest.approx(0.5e-7)
-    moved = max(float((p - b).abs().max()) for p, b in zip(learner.policy.parameters(), before, strict=True))
+    moved = max(float((p.detach() - b).abs().max()) for p, b in zip(learner.policy.parameters(), before, strict=True))
     assert 0 < moved < 1e-6

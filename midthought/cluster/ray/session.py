@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: one that runs already, or one that is started here; and the room in it for the workers.
+"""The connection to a Ray cluster: one that runs already, or one that is started here; and room in it for its processes.
 
 Knows settings and resources; nothing of models, episodes or weights.
 """
@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from midthought.config import InferenceConfig, RayConfig
 from midthought.errors import MissingExtraError, SettingsError
@@ -22,6 +22,8 @@ _lock = threading.Lock()
 _num_sessions = 0
 """Open sessions of the connection that was made here; the last one to close ends it."""
 
+Role = Literal["actor", "learner"]
+"""What the room is for: workers that roll out, or ranks that learn."""
 _KNOCK_SECONDS = 10.0
 _LOCAL_ROOM_SECONDS = 10.0
 """A cluster that was started here does not grow: room that is not free by then will not be."""
@@ -38,6 +40,8 @@ def require_ray() -> Any:
 
 def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
     """Raise SettingsError where rollouts on Ray cannot be what the settings ask for, MissingExtraError without Ray."""
+    if settings.use_ray or settings.num_learners > 1:
+        require_ray()
     if not settings.use_ray:
         return
     if inference.backend != "local":
@@ -51,25 +55,25 @@ def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
             "ray.use_ray with inference.partial_rollouts: Ray's workers end every iteration with its last episode; set one "
             "of the two to false"
         )
-    require_ray()
 
 
 class Session:
-    """A connection to a cluster, with the workers' room in it. Close it after use.
+    """A connection to a cluster, with room in it for all processes of a role. Close it after use.
 
     A cluster that this process is connected to already is used and left as it is. Otherwise the one at
     `settings.address` is joined, and left at the end; without an address one is started here, on the loopback interface
     and without dashboard, and ended with the last session that uses it.
 
-    Raises SettingsError where no cluster answers at the address, or it has no room for all workers within
+    Raises SettingsError where no cluster answers at the address, or it has no room for all of them within
     `settings.start_timeout_seconds`; MissingExtraError without Ray.
     """
 
-    def __init__(self, settings: RayConfig) -> None:
+    def __init__(self, settings: RayConfig, role: Role = "actor") -> None:
         global _num_sessions
         with _lock:
             self._is_ours = bool(_num_sessions) or _connect(settings)
             _num_sessions += self._is_ours
+        self._role: Role = role
         self._group: Any = None
         self._is_local = self._is_ours and not settings.address
         try:
@@ -79,12 +83,12 @@ class Session:
             raise
 
     def options(self, settings: RayConfig) -> dict[str, Any]:
-        """What Ray is to be told of a worker: its resources, and that it stands in the reserved room."""
+        """What Ray is to be told of a process: its resources, and that it stands in the reserved room."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return {
-            "num_cpus": settings.cpus_per_actor,
-            "num_gpus": settings.gpus_per_actor,
+            "num_cpus": bundle_of(settings, self._role).get("CPU", 0),
+            "num_gpus": bundle_of(settings, self._role).get("GPU", 0),
             "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=self._group),
         }
 
@@ -104,25 +108,30 @@ class Session:
                     ray.shutdown()
 
     def _reserved(self, settings: RayConfig) -> Any:
-        """A placement group with one bundle for every worker."""
+        """A placement group with one bundle for every process."""
         from ray.util import placement_group, remove_placement_group
 
-        bundle = bundle_of(settings)
-        group = placement_group([bundle] * settings.num_actors, strategy=settings.placement.upper())
+        role = self._role
+        number = settings.num_learners if role == "learner" else settings.num_actors
+        bundle = bundle_of(settings, role)
+        group = placement_group([bundle] * number, strategy=settings.placement.upper())
         seconds = min(settings.start_timeout_seconds, _LOCAL_ROOM_SECONDS if self._is_local else math.inf)
         if group.wait(timeout_seconds=seconds):
             return group
         remove_placement_group(group)
         raise SettingsError(
-            f"ray.num_actors={settings.num_actors} with {_told(bundle)} each: the cluster had no room for them within "
-            f"{seconds:g} seconds. {cluster_room()}; ask for fewer or smaller actors (ray.num_actors, ray.cpus_per_actor, "
-            "ray.gpus_per_actor), or add nodes"
+            f"ray.num_{role}s={number} with {_told(bundle)} each: the cluster had no room for them within "
+            f"{seconds:g} seconds. {cluster_room()}; ask for fewer or smaller {role}s (ray.num_{role}s, "
+            f"ray.cpus_per_{role}, ray.gpus_per_{role}), or add nodes"
         )
 
 
-def bundle_of(settings: RayConfig) -> dict[str, float]:
-    """The resources of one worker, by Ray's names."""
-    wanted = {"CPU": settings.cpus_per_actor, "GPU": settings.gpus_per_actor}
+def bundle_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
+    """The resources of one process, by Ray's names."""
+    if role == "learner":
+        wanted = {"CPU": settings.cpus_per_learner, "GPU": settings.gpus_per_learner}
+    else:
+        wanted = {"CPU": settings.cpus_per_actor, "GPU": settings.gpus_per_actor}
     return {name: number for name, number in wanted.items() if number}
 
 
@@ -185,11 +194,13 @@ def _start(settings: RayConfig) -> None:
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     num_cores = os.cpu_count() or 1
-    num_wanted = math.ceil(settings.num_actors * settings.cpus_per_actor)
+    num_actors = settings.num_actors if settings.use_ray else 0
+    num_learners = settings.num_learners if settings.num_learners > 1 else 0
+    num_wanted = math.ceil(num_actors * settings.cpus_per_actor) + math.ceil(num_learners * settings.cpus_per_learner)
     if num_wanted > num_cores:
         _log.warning(
-            "ray.num_actors=%d with %g CPUs each share %d cores: fewer actors may be as fast",
-            settings.num_actors, settings.cpus_per_actor, num_cores,
+            "%d actors with %g CPUs each and %d learner ranks with %g share %d cores: fewer may be as fast",
+            num_actors, settings.cpus_per_actor, num_learners, settings.cpus_per_learner, num_cores,
         )  # fmt: skip
     ray.init(
         address="local",

@@ -15,9 +15,9 @@ from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
 from midthought.inference.source import Source
 from midthought.learning.harvest import ShuffledTasks
-from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
-from midthought.learning.translate import make_learner, ppo_plan
+from midthought.learning.ranked import AnyLearner
+from midthought.learning.translate import ppo_plan
 from midthought.pretrained import placed
 from midthought.recipes.podcast.demonstrations import CLEAN, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
@@ -34,6 +34,7 @@ from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.text import Renderer
 from midthought.trainer.episodes import restore_stream, stream_state
+from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import check_source
 from midthought.types import RolloutData, Trajectory
 
@@ -180,12 +181,12 @@ class PodcastRun:
 
     def _reinforce(self) -> dict[str, Any]:
         training, num_iters = self.config.training, self._num_iters
-        learner = make_learner(self.workshop.policy, self.config, num_iters)
+        learner = choose_learner(self.workshop.policy, self.config, self.config.ray, num_iters)
         start, state = self.stages.go_on(learner, "ppo")
         source = self.workshop.source(state.get("policy_version", start), trained=learner.policy)
         tasks = ShuffledTasks(self.world.tasks["train"], training.seed)
         restore_stream(source, tasks, state)
-        with closing(source), self.console.stage("PPO", total=num_iters, unit="iterations") as bar:
+        with closing(learner), closing(source), self.console.stage("PPO", total=num_iters, unit="iterations") as bar:
             bar.start_at(start)
 
             def on_iteration(done: int, metrics: Mapping[str, float], data: RolloutData) -> None:
@@ -255,10 +256,10 @@ class PodcastRun:
         ]
         self.run.add_trajectories(rows)
 
-    def _save(self, learner: Learner, stage: str, step: int, more: Mapping[str, Any] | None = None) -> None:
+    def _save(self, learner: AnyLearner, stage: str, step: int, more: Mapping[str, Any] | None = None) -> None:
         self.stages.save(learner, self.workshop.renderer.tokenizer, stage, step, more)
 
-    def _export(self, name: str, learner: Learner | None = None) -> None:
+    def _export(self, name: str, learner: AnyLearner | None = None) -> None:
         self.stages.export(name, self.workshop.policy, self.workshop.renderer.tokenizer, learner)
 
     def _report(self) -> dict[str, Any]:

@@ -1,0 +1,174 @@
+"""Learner ranks as Ray actors: a team for `RankedLearner`. Knows actors and the room for them, no loss and no loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import ray
+import torch.distributed as dist
+
+from midthought.algo.losses import POLICY_LOSSES
+from midthought.cluster.ray.cargo import pack, unpack
+from midthought.cluster.ray.session import Session, cluster_room
+from midthought.cluster.ray.staff import LostError, got
+from midthought.cluster.ray.weights import frame_name, framed
+from midthought.cluster.ray.worker import Numerics
+from midthought.config import RayConfig
+from midthought.errors import EngineError
+from midthought.learning.rank import LearnerRank, Models
+from midthought.learning.settings import LearnerSettings
+
+_log = logging.getLogger(__name__)
+
+
+class RayTeam:
+    """Ranks of a learner on a Ray cluster, `settings.num_learners` of them.
+
+    Where one is lost all of them end, for each holds a part of what is learned: the run goes on from a checkpoint.
+    With `is_deterministic` they compute with as many threads as this process.
+    """
+
+    def __init__(self, settings: RayConfig, *, is_deterministic: bool = False) -> None:
+        self._settings = settings
+        self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_learner))
+        self._session: Session | None = None
+        self._actors: list[Any] = []
+
+    def open(self, models: Models, settings: LearnerSettings) -> None:
+        """Start the ranks. SettingsError where there is no room for them, or the models cannot be sent; EngineError where
+        one does not start."""
+        loss = settings.policy_loss, POLICY_LOSSES.find(settings.policy_loss)
+        tensors = models.tensors()
+        learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
+        parcel = pack((models, settings, loss, learning), "what is learned", frame_name(tensors))
+        self._session = Session(self._settings, "learner")
+        options = self._session.options(self._settings)
+        search_path = [os.path.abspath(folder) for folder in sys.path]
+        numerics = Numerics.of_this_process(self._num_threads)
+        number_of = range(self._settings.num_learners)
+        actor = ray.remote(RankActor).options(**options, max_restarts=0)
+        self._actors = [actor.remote(f"learner-{number}", numerics, search_path) for number in number_of]
+        seconds = self._settings.start_timeout_seconds
+        self._all("build", [(ray.put(parcel),)] * len(self._actors), seconds, "start")
+        [address] = self._all("open_store", [()], seconds, "start", first_only=True)
+        joining = [(address, number, len(self._actors), self._settings.silence_timeout_seconds) for number in number_of]
+        self._all("join", joining, seconds, "start")
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call the method of every rank; the answer of the first. Raises what a rank raises, EngineError where one dies;
+        either way all of them are gone then."""
+        if not self._actors:
+            raise EngineError(f"the learner's ranks have ended; {_REMEDY}")
+        reference = ray.put(arguments)
+        return self._all("ask", [(method, reference)] * len(self._actors), None, f"{method!r}")[0]
+
+    def close(self) -> None:
+        """End the ranks and leave the cluster. Doing so twice is fine."""
+        for actor in self._actors if ray.is_initialized() else ():
+            ray.kill(actor)
+        self._actors = []
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+
+    def _all(
+        self,
+        method: str,
+        arguments: Sequence[tuple[Any, ...]],
+        seconds: float | None,
+        what: str,
+        *,
+        first_only: bool = False,
+    ) -> list[Any]:
+        """Every rank's answer. The first that fails ends all: the others would wait for its part."""
+        actors = self._actors[:1] if first_only else self._actors
+        asked = [getattr(actor, method).remote(*given) for actor, given in zip(actors, arguments, strict=True)]
+        number = {reference: place for place, reference in enumerate(asked)}
+        waiting = list(asked)
+        try:
+            while waiting:
+                ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
+                if not ready:
+                    raise EngineError(f"not every learner rank did start within {seconds:g} seconds. {cluster_room()}")
+                try:
+                    got(ready[0])
+                except Exception as error:
+                    for reference, lost in _losses(ready[0], error, waiting):
+                        name = f"learner-{number[reference]} of {len(actors)} learner ranks"
+                        raise EngineError(f"{name} was lost ({what}): {lost}; {_REMEDY}") from error
+                    raise
+            return [got(reference) for reference in asked]
+        except BaseException:
+            self.close()
+            raise
+
+
+def _losses(failed: Any, error: Exception, waiting: Sequence[Any]) -> Iterator[tuple[Any, LostError]]:
+    """Ranks that are lost; of one that fails because another is lost, that other one."""
+    if isinstance(error, LostError):
+        yield failed, error
+    elif waiting:
+        ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=_GRACE_SECONDS)
+        for reference in ready:
+            try:
+                got(reference)
+            except LostError as lost:
+                yield reference, lost
+            except Exception as other:
+                _log.debug("another rank failed as well: %s", other)
+
+
+_GRACE_SECONDS = 5.0
+_REMEDY = "go on from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"
+
+
+class RankActor:
+    """One rank's process. Its name stands before every line that it logs."""
+
+    def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str]) -> None:
+        sys.path += [folder for folder in search_path if folder not in sys.path]
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        self._name = name
+        self._numerics = numerics
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def build(self, parcel: bytes) -> None:
+        """The models without their contents; memory is taken where something is written."""
+        self._numerics.apply()
+        models, settings, (name, loss), learning = unpack(parcel, "what is learned", framed("cpu"))
+        POLICY_LOSSES.add(name, loss)
+        for tensor in (tensor for key, tensor in models.tensors().items() if key in learning):
+            tensor.requires_grad_(True)
+        self._rank = LearnerRank(models, settings, "cuda" if ray.get_gpu_ids() else "cpu")
+
+    def open_store(self) -> tuple[str, int]:
+        """Where the ranks meet: on the address by which the cluster knows this node, and no other."""
+        host = ray.util.get_node_ip_address()
+        listener = socket.create_server((host, 0))
+        port = listener.getsockname()[1]
+        self._store = dist.TCPStore(
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
+        return host, port
+
+    def join(self, address: tuple[str, int], number: int, num_ranks: int, timeout_seconds: float) -> None:
+        if address[0].startswith("127.") and sys.platform == "linux":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        seconds = timedelta(seconds=timeout_seconds)
+        store = self._store if number == 0 else dist.TCPStore(*address, is_master=False, timeout=seconds)
+        self._rank.join(store, number, num_ranks, timeout_seconds)
+        self._is_first = number == 0
+
+    def ask(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """What the rank answers; nothing from any but the first."""
+        self._numerics.apply()
+        answer = getattr(self._rank, method)(*arguments)
+        return answer if self._is_first else None
