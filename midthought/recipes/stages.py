@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from midthought.config import CheckpointConfig, ModelConfig
+from midthought.config import CheckpointConfig, ModelConfig, TrainingConfig
 from midthought.errors import ModelPathError
 from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
@@ -18,6 +18,7 @@ from midthought.learning.learner import Learner
 from midthought.learning.ranked import AnyLearner
 from midthought.learning.settings import LearnerSettings
 from midthought.learning.stopping import StopRequest
+from midthought.learning.translate import pass_settings
 from midthought.pretrained import load_model, load_tokenizer, save_model
 from midthought.recipes.progress import RunProgress
 from midthought.report.run_folder import RunFolder
@@ -94,9 +95,27 @@ class Stages:
         save_model(policy, tokenizer, self.run.path / name)
 
 
-def supervised_learner(policy: Any, model: ModelConfig, settings: LearnerSettings) -> Learner:
-    """A learner for demonstrations: no critic, no reference; adapters where the settings ask for them."""
+def supervised_learner(
+    policy: Any,
+    model: ModelConfig,
+    training: TrainingConfig,
+    *,
+    learning_rate: float,
+    warmup_steps: int,
+    num_steps: int,
+) -> Learner:
+    """A learner for demonstrations, whose learning rate falls to 0 at `num_steps`: no critic, no reference; adapters where
+    the settings ask for them."""
     learned = add_adapters(policy, model.lora_rank, model.lora_alpha) if model.lora_rank else policy
+    settings = LearnerSettings(
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        schedule="linear",
+        total_steps=num_steps,
+        max_grad_norm=training.max_grad_norm,
+        seed=training.seed,
+        **pass_settings(training),
+    )
     return Learner(learned, None, None, settings)
 
 

@@ -13,7 +13,6 @@ import torch
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
 from midthought.learning.harvest import ShuffledTasks
-from midthought.learning.learner import LearnerSettings
 from midthought.learning.ppo import run_ppo
 from midthought.learning.ranked import AnyLearner
 from midthought.learning.sft import bfloat16_is_fast, run_sft
@@ -135,20 +134,15 @@ class FeedbackRun:
         self.workshop = Workshop(self.config, self.problems, policy, Renderer(tokenizer))
 
     def _warm_up(self) -> dict[str, Any]:
-        settings, training = self.config.sft, self.config.training
+        settings = self.config.sft
         demonstrate = self.workshop.demonstrations()
         learner = supervised_learner(
             self.workshop.policy,
             self.config.model,
-            LearnerSettings(
-                learning_rate=settings.learning_rate,
-                warmup_steps=settings.warmup_steps,
-                schedule="linear",
-                total_steps=settings.num_steps,
-                max_grad_norm=training.max_grad_norm,
-                micro_batch_tokens=training.micro_batch_tokens,
-                seed=training.seed,
-            ),
+            self.config.training,
+            learning_rate=settings.learning_rate,
+            warmup_steps=settings.warmup_steps,
+            num_steps=settings.num_steps,
         )
         start, _ = self.stages.go_on(learner, "warmup")
         every = 10 * self.config.checkpoint.save_interval

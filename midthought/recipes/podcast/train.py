@@ -15,6 +15,7 @@ from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
 from midthought.inference.source import Source
 from midthought.learning.harvest import ShuffledTasks
+from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
 from midthought.learning.ranked import AnyLearner
 from midthought.learning.translate import ppo_plan
@@ -23,7 +24,6 @@ from midthought.recipes.podcast.demonstrations import CLEAN, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
 from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.translate import sft_settings
 from midthought.recipes.podcast.workshop import Workshop
 from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
 from midthought.recipes.progress import RunProgress
@@ -137,9 +137,7 @@ class PodcastRun:
 
     def _warm_up(self) -> dict[str, Any]:
         settings = self.config.warmup
-        learner = supervised_learner(
-            self.workshop.policy, self.config.model, sft_settings(self.config, settings.num_steps)
-        )
+        learner = self._learner(self.workshop.policy, settings.num_steps)
         start, _ = self.stages.go_on(learner, "warmup")
         every = 10 * self.config.checkpoint.save_interval
         with self.console.stage("Warm-up (SFT)", total=settings.num_steps, unit="steps") as bar:
@@ -217,7 +215,7 @@ class PodcastRun:
         seconds = self.stages.progress.seconds["warmup"] + self.stages.progress.seconds["ppo"]
         deadline = time.monotonic() + seconds
         num_steps = round(self.config.warmup.num_steps * seconds / self.stages.progress.seconds["warmup"])
-        learner = supervised_learner(policy, self.config.model, sft_settings(self.config, num_steps))
+        learner = self._learner(policy, num_steps)
         with self.console.stage("Control arm (SFT only)", total=num_steps, unit="steps") as bar:
 
             def on_step(step: int, metrics: Mapping[str, float]) -> None:
@@ -231,6 +229,18 @@ class PodcastRun:
             "control.exact_match": sum(map(self.workshop.is_right, done)) / len(done),
             "control.num_steps": learner.num_steps,
         }
+
+    def _learner(self, policy: Any, num_steps: int) -> Learner:
+        """Of demonstrations, for the warm-up and the control arm."""
+        warmup = self.config.warmup
+        return supervised_learner(
+            policy,
+            self.config.model,
+            self.config.training,
+            learning_rate=warmup.learning_rate,
+            warmup_steps=warmup.warmup_steps,
+            num_steps=num_steps,
+        )
 
     def _validate(self, source: Source, iteration: int) -> bool:
         """Log the held-out figures; True where the exact match is the best so far."""
