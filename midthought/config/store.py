@@ -32,6 +32,7 @@ class RecipeConfig(Section):
     reward: RewardConfig = Field(default_factory=lambda: RewardConfig())
     training: TrainingConfig = Field(default_factory=lambda: TrainingConfig())
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
+    ray: RayConfig = Field(default_factory=lambda: RayConfig())
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -83,7 +84,6 @@ class ConfigStore(RecipeConfig):
     """
 
     environment: EnvironmentConfig = Field(default_factory=lambda: EnvironmentConfig())
-    ray: RayConfig = Field(default_factory=lambda: RayConfig())
 
 
 def create_default_config(**sections: Mapping[str, Any]) -> ConfigStore:

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from midthought.config import InferenceConfig, RayConfig, RecipeConfig, Section
+from midthought.config import InferenceConfig, RecipeConfig, Section
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
 
@@ -91,7 +91,6 @@ class FeedbackRecipeConfig(RecipeConfig):
     sft: SftSection = Field(default_factory=SftSection)
     reward: FeedbackRewardConfig = Field(default_factory=FeedbackRewardConfig)  # type: ignore[assignment]
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
-    ray: RayConfig = Field(default_factory=RayConfig)
 
     @model_validator(mode="after")
     def _reward_keeps_the_order(self) -> Self:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from midthought.config import RayConfig, RecipeConfig, Section
+from midthought.config import RecipeConfig, Section
 
 Kind = Literal["speaker", "episode", "continuation"]
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
@@ -106,7 +106,6 @@ class PodcastConfig(RecipeConfig):
     questions: QuestionsSection = Field(default_factory=QuestionsSection)
     warmup: WarmupSection = Field(default_factory=WarmupSection)
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
-    ray: RayConfig = Field(default_factory=RayConfig)
 
 
 def sample_transcripts() -> str:
