@@ -14,6 +14,7 @@ from benchmarks.work import Latency, LookTool, Shape, Work, at_once
 from midthought.inference.engine import Engine, Sampling, Stopper
 from midthought.inference.local import LocalEngine
 from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, Reward, SpanKind, Task, ToolOutcome, Trajectory
@@ -53,21 +54,7 @@ class Ours:
 
     def prepare(self, work: Work) -> None:
         self._shape = shape = work.shape
-        registry = ToolRegistry()
-        registry.register(LookTool(work.results, self._latency))
-        self._parts = RolloutParts(
-            engine=self._engine,
-            renderer=self._reciter.renderer,
-            notation=self._reciter.notation,
-            toolbox=Toolbox(registry, timeout_seconds=600.0, max_concurrency=shape.num_episodes),
-            messages=lambda task: [{"role": "user", "content": task.prompt}],
-            environment=_NoEnvironment,
-            settings=RolloutSettings(
-                max_tokens=shape.num_response,
-                max_tool_calls_per_cot=shape.num_calls,
-                max_turns=shape.num_spans,
-            ),
-        )
+        self._parts = make_parts(self._reciter, self._engine, LookTool(work.results, self._latency), shape)
         self._starts = [
             EpisodeStart(task=task, seed=work.seed * 1000 + number, group=number // shape.num_per_prompt)
             for number, task in enumerate(work.tasks())
@@ -85,17 +72,44 @@ class Ours:
         )
 
     def check(self) -> None:
-        shape = self._shape
-        for trajectory in self.trajectories:
-            assert trajectory.error is None, trajectory.error
-            trajectory.check()
-            lengths = [span.end - span.start for span in trajectory.spans]
-            assert lengths == [shape.num_prompt, *[shape.num_span, shape.num_result] * shape.num_calls, shape.num_span]
-            answered = [event for event in trajectory.tool_events if event.outcome is ToolOutcome.OK]
-            assert len(answered) == shape.num_calls, trajectory.tool_events
-            for span in trajectory.spans:
-                if span.kind is SpanKind.SAMPLED:
-                    self._reciter.check(trajectory.token_ids[span.start : span.end])
+        check_episodes(self.trajectories, self._reciter, self._shape)
+
+
+def make_parts(reciter: Reciter, engine: Engine, tool: Tool, shape: Shape) -> RolloutParts:
+    """What episodes of this shape are run with."""
+    registry = ToolRegistry()
+    registry.register(tool)
+    return RolloutParts(
+        engine=engine,
+        renderer=reciter.renderer,
+        notation=reciter.notation,
+        toolbox=Toolbox(registry, timeout_seconds=600.0, max_concurrency=shape.num_episodes),
+        messages=_one_message,
+        environment=_NoEnvironment,
+        settings=RolloutSettings(
+            max_tokens=shape.num_response,
+            max_tool_calls_per_cot=shape.num_calls,
+            max_turns=shape.num_spans,
+        ),
+    )
+
+
+def check_episodes(trajectories: Sequence[Trajectory], reciter: Reciter, shape: Shape) -> None:
+    """Raise AssertionError unless every one is an episode of this shape, with the tokens of the script."""
+    for trajectory in trajectories:
+        assert trajectory.error is None, trajectory.error
+        trajectory.check()
+        lengths = [span.end - span.start for span in trajectory.spans]
+        assert lengths == [shape.num_prompt, *[shape.num_span, shape.num_result] * shape.num_calls, shape.num_span]
+        answered = [event for event in trajectory.tool_events if event.outcome is ToolOutcome.OK]
+        assert len(answered) == shape.num_calls, trajectory.tool_events
+        for span in trajectory.spans:
+            if span.kind is SpanKind.SAMPLED:
+                reciter.check(trajectory.token_ids[span.start : span.end])
+
+
+def _one_message(task: Task) -> list[dict[str, str]]:
+    return [{"role": "user", "content": task.prompt}]
 
 
 class _NoEnvironment:

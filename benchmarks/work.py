@@ -97,6 +97,18 @@ class LookTool(Tool):
         return self._results[number]
 
 
+class EchoTool(Tool):
+    """Answers at once, and the same word alike wherever and whenever it is asked: `num_result` tokens of random words."""
+
+    definition = LookTool.definition
+
+    def __init__(self, reciter: Reciter, num_result: int) -> None:
+        self._num_words = num_result - len(result_ids(reciter, WORDS[0])) + 1
+
+    def execute(self, word: str) -> str:
+        return _words(self._num_words, random.Random(word))
+
+
 def prompt_ids(reciter: Reciter, words: str) -> list[int]:
     """A conversation of one message."""
     return reciter.renderer.prompt([{"role": "user", "content": words}])

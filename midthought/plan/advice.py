@@ -90,7 +90,7 @@ def _tensor_parallel(memory: Memory) -> Changes | None:
 
 def _offload_reference(memory: Memory) -> Changes | None:
     plan = memory.settings
-    apart = plan.reference and not plan.lora_rank and not plan.offload_reference
+    apart = plan.reference and not plan.lora_rank and not plan.offload_reference and plan.num_shards == 1
     return {"offload_reference": True} if apart else None
 
 
@@ -138,7 +138,7 @@ MEASURES = (
     Measure("model.lora_rank={lora_rank}", "adapters learn, not the weights", _adapters),
     Measure("training.adv_estimator=grpo", "no critic: groups are compared instead", _no_critic),
     Measure("inference.max_tokens={response_tokens}", "long answers are cut", _shorter),
-    Measure("verl.num_nodes or verl.gpus_per_node: {gpus} GPUs", "money", _more_gpus),
+    Measure("verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus),
 )
 """Least harm first."""
 

@@ -181,15 +181,15 @@ class Memory:
 
     @property
     def engine_weights(self) -> int:
-        """Of a GPU of the engine; `local` samples with the learner's."""
-        if self.settings.engine == "local":
+        """Of a GPU of the engine."""
+        if not self.settings.engine_has_copy:
             return 0
         return self.width * self.shape.parameters // self.settings.tensor_parallel
 
     @property
     def bucket(self) -> int:
         """New weights on their way: one bucket here and one on the other side."""
-        return 0 if self.settings.engine == "local" else round(2 * self.settings.bucket_mib * MIB)
+        return 0 if not self.settings.engine_has_copy else round(2 * self.settings.bucket_mib * MIB)
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midthought.config import RecipeConfig
+from midthought.config import RayConfig, RecipeConfig
 
 HEAD_SIZE = 64
 MLP = 3
@@ -24,7 +24,7 @@ FROM_TRAINING = (
 
 
 def words_of(config: RecipeConfig) -> dict[str, Any]:
-    """The plan's words that follow from a run's settings; machines are in none of them."""
+    """The plan's words that follow from a run's settings; machines are those of Ray or verl, where it names GPUs."""
     model, training, inference = config.model, config.training, config.inference
     needs = training.estimator_needs[training.adv_estimator]
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
@@ -40,7 +40,23 @@ def words_of(config: RecipeConfig) -> dict[str, Any]:
     }
     if inference.backend in ("local", "vllm", "sglang"):
         found["engine"] = inference.backend
-    return found | (_of_verl(config.verl, inference.max_tokens) if hasattr(config, "verl") else {})
+    if hasattr(config, "verl"):
+        return found | _of_verl(config.verl, inference.max_tokens)
+    return found | _of_ray(config.ray)
+
+
+def _of_ray(ray: RayConfig) -> dict[str, Any]:
+    """Which GPUs learn and which sample, a process each; nothing where one of the two computes on CPUs.
+
+    Ranks share all models; a training process that learns alone has a GPU, and so has one that samples alone.
+    """
+    has_ranks = ray.num_learners > 1
+    if not (has_ranks or ray.use_ray):
+        return {}
+    if (has_ranks and ray.gpus_per_learner < 1) or (ray.use_ray and ray.gpus_per_actor < 1):
+        return {}
+    num_engines = ray.num_actors if ray.use_ray else 1
+    return {"gpus": ray.num_learners + num_engines, "engine_gpus": num_engines, "shard": ray.num_learners}
 
 
 def _of_verl(verl: Any, response_tokens: int) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class PlanSettings(Section):
     """Weights and optimizer states lie in the host's memory while the engine samples (verl.offload)."""
 
     engine: Literal["local", "vllm", "sglang"] = "vllm"
-    """`local` samples with the learner's own weights; the others have a copy."""
+    """`local` samples with the learner's own weights, unless it has GPUs for itself; the others have a copy."""
     engine_gpus: int | None = Field(None, ge=1)
     """GPUs for the engine alone; by default it shares all of them with the learner."""
     engine_sleeps: bool = False
@@ -134,16 +134,17 @@ class PlanSettings(Section):
             raise ValueError(
                 f"shard={self.shard} does not divide the {self.learning_gpus} GPUs that learn; set a divisor"
             )
-        if self.engine == "local" and self.engine_gpus is not None:
-            raise ValueError(
-                f"engine_gpus={self.engine_gpus} with engine='local', which samples where it learns; leave it out"
-            )
         return self
 
     @property
     def is_split(self) -> bool:
         """Engine and learner have GPUs of their own."""
         return self.engine_gpus is not None
+
+    @property
+    def engine_has_copy(self) -> bool:
+        """The engine holds weights of its own."""
+        return self.engine != "local" or self.is_split
 
     @property
     def sampling_gpus(self) -> int:

@@ -120,7 +120,7 @@ class Timing:
     def syncing(self) -> Part | None:
         """What learned goes to every engine once: the weights, or the adapters."""
         memory, settings = self.memory, self.memory.settings
-        if settings.engine == "local":
+        if not settings.engine_has_copy:
             return None
         sent = (
             FLOAT * memory.shape.adapter_parameters(settings.lora_rank)

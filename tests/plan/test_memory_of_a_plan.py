@@ -122,7 +122,6 @@ def test_a_plan_that_fits_is_left_alone():
         ({"gpus": 8, "tensor_parallel": 3}, "does not divide"),
         ({"gpus": 8, "shard": 3}, "set a divisor"),
         ({"gpus": 8, "engine_gpus": 8}, "leaves none to learn"),
-        ({"gpus": 8, "engine_gpus": 4, "engine": "local"}, "samples where it learns"),
     ],
 )
 def test_words_that_contradict_each_other_are_refused(words, message):

@@ -54,6 +54,35 @@ def test_with_verl_the_machines_are_those_of_its_profile():
     assert settings["engine_sleeps"] and settings["offload"]
 
 
+RANKS = ("ray.num_learners=4", "ray.gpus_per_learner=1")
+ACTORS = ("ray.use_ray=true", "ray.num_actors=3", "ray.gpus_per_actor=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "engine_gpus", "shard"),
+    [
+        ((*RANKS, *ACTORS), 7, 3, 4),
+        (RANKS, 5, 1, 4),  # the training process samples
+        (ACTORS, 4, 3, 1),  # the training process learns
+        (("ray.use_ray=true", "ray.num_actors=3"), 1, None, None),  # on CPUs
+        (("ray.num_learners=4",), 1, None, None),
+    ],
+)
+def test_with_ray_the_machines_are_those_of_its_processes(words, gpus, engine_gpus, shard):
+    settings = json.loads(invoke("--recipe", "podcast", *words, "--json").output)["settings"]
+    assert (settings["gpus"], settings["engine_gpus"], settings["shard"]) == (gpus, engine_gpus, shard)
+
+
+def test_an_engine_on_rays_workers_holds_weights_of_its_own():
+    def parts(*words: str):
+        return json.loads(invoke("--recipe", "podcast", *words, "--json").output)
+
+    together, apart = parts(), parts(*ACTORS)
+    assert together["memory_bytes"]["learning"]["engine's weights"] == 0
+    assert apart["memory_bytes"]["sampling"]["engine's weights"] == 4 * apart["parameters"]
+    assert "weights to the engine" in apart["seconds"] and "weights to the engine" not in together["seconds"]
+
+
 def test_a_made_model_is_counted_as_it_is_made():
     from midthought.learning.small_model import make_policy, make_tokenizer
     from midthought.plan.settings import PlanSettings
