@@ -1,6 +1,6 @@
 """A language model as judge of answers: any endpoint that speaks OpenAI's chat completions, asked once per request.
 
-Knows no other reward and no training. How it is reached stands in chat_endpoint, how replies are kept in judge_cache.
+Knows no other reward and no training. How it is reached stands in endpoint, how replies are kept in judge_cache.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from midthought.env.chat_endpoint import ChatEndpoint, EndpointSettings, NoReplyError
+from midthought.endpoint import ChatEndpoint, EndpointSettings, NoReplyError
 from midthought.env.judge_cache import ReplyCache
 from midthought.env.thought import last_answer
 from midthought.errors import SettingsError

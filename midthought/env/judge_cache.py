@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from midthought.env.chat_endpoint import Reply
+from midthought.endpoint import Reply
 from midthought.errors import SettingsError
 
 WAIT_SECONDS = 5.0

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.env import chat_endpoint
+from midthought import endpoint as endpoint_module
 from midthought.env.judge import Judge, parse_verdict
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import MissingExtraError, SettingsError
@@ -461,6 +461,6 @@ def test_a_proxy_is_not_asked_for_this_machines_own_ports(endpoint, monkeypatch)
 
 
 def test_without_httpx_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr(chat_endpoint.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(endpoint_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"httpx.*midthought\[judge\]"):
         Judge(model="m")

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from midthought.env.chat_endpoint import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
+from midthought.endpoint import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
 from midthought.errors import NoReplyError, SettingsError
 
 NUM_ROUNDS = 3

@@ -1,4 +1,4 @@
-"""One request to an endpoint that speaks OpenAI's chat completions: deadline, retries, limits. Knows no judge.
+"""One request to an HTTP endpoint that takes and gives JSON, such as OpenAI's: deadline, retries, limits. Knows no judge.
 
 The key comes from an environment variable at each request; it is kept, logged and shown nowhere.
 """
@@ -12,8 +12,9 @@ import os
 import random
 import re
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from midthought.errors import MissingExtraError, NoReplyError, SettingsError
@@ -25,6 +26,8 @@ LONGEST_WAIT_SECONDS = 30.0
 """Between two attempts, whatever the endpoint asks for."""
 
 _PASSING_STATUS = frozenset({408, 429})
+
+Read = TypeVar("Read")
 
 
 class Reply(NamedTuple):
@@ -46,7 +49,7 @@ class EndpointSettings:
     """Where to ask, and how patiently."""
 
     base_url: str
-    """Up to and without `/chat/completions`."""
+    """Up to and without the path, e.g. `/chat/completions`."""
     api_key_env: str | None
     timeout_seconds: float
     """Deadline of one attempt, from connecting to the reply's last byte."""
@@ -55,15 +58,15 @@ class EndpointSettings:
     max_concurrency: int
 
 
-class ChatEndpoint:
-    """Raises SettingsError for settings that cannot work, MissingExtraError where httpx is not installed."""
+class JsonEndpoint:
+    """Posts JSON to one path. Raises SettingsError for settings that cannot work, MissingExtraError without httpx."""
 
-    def __init__(self, settings: EndpointSettings) -> None:
+    def __init__(self, settings: EndpointSettings, path: str) -> None:
         if importlib.util.find_spec("httpx") is None:
             raise MissingExtraError("httpx", "judge")
         _check(settings)
         self._settings = settings
-        self.url = f"{settings.base_url.rstrip('/')}/chat/completions"
+        self.url = f"{settings.base_url.rstrip('/')}{path}"
         self.num_retries = 0
         self._per_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _PerLoop] = weakref.WeakKeyDictionary()
 
@@ -74,25 +77,26 @@ class ChatEndpoint:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "_per_loop": weakref.WeakKeyDictionary()})
 
-    async def ask(self, body: bytes) -> Reply:
-        """The reply to one request (JSON). Raises NoReplyError.
+    async def post(self, body: bytes, read: Callable[[Any], Read]) -> Read:
+        """What `read` makes of the JSON that answers one request (JSON). Raises NoReplyError.
 
-        Tried again: a lost connection, a missed deadline, a reply that is no chat completion, status 408, 429 and 5xx.
+        Tried again: a lost connection, a missed deadline, a reply that is no JSON or of which `read` raises ValueError,
+        LookupError, TypeError or AttributeError, status 408, 429 and 5xx.
         """
         here, settings = self._here(), self._settings
         async with here.slots:
             for attempt in range(settings.retries):
                 try:
-                    return await self._post(here.client, body)
+                    return await self._post(here.client, body, read)
                 except NoReplyError as error:
                     if not error.is_passing:
                         raise
                     wait = settings.backoff_seconds * 2**attempt * random.uniform(0.5, 1.0)
                     await asyncio.sleep(min(max(wait, error.wait_seconds), LONGEST_WAIT_SECONDS))
                 self.num_retries += 1
-            return await self._post(here.client, body)
+            return await self._post(here.client, body, read)
 
-    async def _post(self, client: httpx.AsyncClient, body: bytes) -> Reply:
+    async def _post(self, client: httpx.AsyncClient, body: bytes, read: Callable[[Any], Read]) -> Read:
         import httpx
 
         key = _key(self._settings.api_key_env)
@@ -112,7 +116,13 @@ class ChatEndpoint:
                 is_passing=status in _PASSING_STATUS or status >= 500,
                 wait_seconds=_seconds(response.headers.get("retry-after", "")),
             )
-        return _reply_of(response)
+        try:
+            return read(response.json())
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            reason = str(error) if type(error) is ValueError else type(error).__name__
+            raise NoReplyError(
+                _hidden(f"the reply is not what was asked for: {reason}", key), is_passing=True
+            ) from None
 
     def _here(self) -> _PerLoop:
         import httpx
@@ -128,13 +138,34 @@ class ChatEndpoint:
         return self._per_loop[loop]
 
 
-def _reply_of(response: httpx.Response) -> Reply:
+class ChatEndpoint:
+    """OpenAI's chat completions. Raises as JsonEndpoint does."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self._endpoint = JsonEndpoint(settings, "/chat/completions")
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return self._endpoint.url
+
+    @property
+    def num_retries(self) -> int:
+        """Attempts beyond the first ones."""
+        return self._endpoint.num_retries
+
+    async def ask(self, body: bytes) -> Reply:
+        """The reply to one request (JSON), tried again as `JsonEndpoint.post` says. Raises NoReplyError."""
+        return await self._endpoint.post(body, _reply_of)
+
+
+def _reply_of(document: Any) -> Reply:
     try:
-        choice = response.json()["choices"][0]
+        choice = document["choices"][0]
         text = str(choice["message"]["content"] or "").encode(errors="replace").decode()  # no lone surrogates
         return Reply(text, str(choice.get("finish_reason")))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise NoReplyError("the reply is no chat completion", is_passing=True) from None
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError("no chat completion") from None
 
 
 def _hidden(text: str, key: str) -> str:
