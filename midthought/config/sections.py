@@ -328,10 +328,16 @@ class RayConfig(Section):
     """GPUs that it takes; with any, its engine computes on the first of them."""
     num_learners: int = Field(1, ge=1)
     """Ray processes that learn together, each with its part of all models (FSDP2). 1: this process learns."""
+    num_critics: int = Field(0, ge=0)
+    """Ray processes that learn a separate critic, beside those that learn the policy and at the same time, each as large as a
+    learner. 0: whoever learns the policy learns the critic, too."""
     cpus_per_learner: float = Field(1.0, gt=0)
     """CPUs that each of them takes of the cluster; rounded as those of an actor."""
     gpus_per_learner: float = Field(0.0, ge=0)
     """GPUs that each takes; with any, it computes on the first of them."""
+    colocate: bool = False
+    """Actor and learner of the same number share a place, and its GPU where each asks for a part of one
+    (`gpus_per_actor`, `gpus_per_learner`). False: each process has a place of its own."""
     placement: Literal["spread", "pack"] = "spread"
     """Put the actors, and the learners, on as many nodes as there are, or on as few as hold them."""
     start_timeout_seconds: float = Field(120.0, gt=0)

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError
 from midthought.learning.adapters import adapter_tensors, has_adapters, load_adapter_tensors, merged_copy
-from midthought.learning.ranked import AnyLearner
+from midthought.learning.apart import AnyLearner
 from midthought.pretrained import load_model, quiet_transformers
 
 FORMAT = 1

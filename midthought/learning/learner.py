@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from midthought.algo.aggregation import loss_weights
 from midthought.algo.kl import KLController
@@ -43,8 +43,9 @@ class Learner:
     policy is compared with itself without adapters. Raises ValueError where nothing of the policy learns, or where it is
     its own reference and has no adapters.
 
-    With `ranks` it is one of several that learn together, each with its part of the models (`sharding`): all of them are
-    told to do the same with the same batch, and all give the same figures.
+    Without a policy a critic learns alone (`CriticLearner`). With `ranks` it is one of several that learn together, each
+    with its part of the models (`sharding`): all of them are told to do the same with the same batch, and all give the
+    same figures.
     """
 
     def __init__(
@@ -55,20 +56,18 @@ class Learner:
         settings: LearnerSettings,
         ranks: Ranks | None = None,
     ) -> None:
-        if reference is policy and not hasattr(policy, "disable_adapter"):
+        if reference is policy is not None and not hasattr(policy, "disable_adapter"):
             raise ValueError("the reference is the policy itself, which learns; give `frozen_copy(policy)`")
-        if not any(parameter.requires_grad for parameter in policy.parameters()):
+        if policy is not None and not any(parameter.requires_grad for parameter in policy.parameters()):
             raise ValueError("no parameter of the policy requires a gradient: there is nothing to train")
-        self.policy = policy.eval()
+        self.policy: Any = policy.eval() if policy is not None else None
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
         self.ranks: Ranks = ranks or Alone()
         self.num_steps = 0
         """Optimizer steps taken."""
         self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
-        modules: dict[str, nn.Module] = {"policy": policy}
-        if critic is not None:
-            modules["critic"] = critic
+        modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
         self.optimizer = Optimizer(modules, settings)
         trunk = critic.trunk if critic is not None else None
         self._learning = [model for model in (policy, trunk) if model is not None]
@@ -92,7 +91,7 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
-        return next(self.policy.parameters()).device
+        return self.optimizer.param_groups[0]["params"][0].device
 
     @property
     def learning_rate(self) -> float:
@@ -150,14 +149,14 @@ class Learner:
             for rows, is_own in parts:
                 micro = batch.select(rows).to(self.device)
                 figures = self._figures(self.policy, micro, values=True)
-                _fill(filled["old_logprobs"], rows, figures.logprobs, micro, is_own)
+                fill(filled["old_logprobs"], rows, figures.logprobs, micro, is_own)
                 if figures.values is not None:
-                    _fill(filled["values"], rows, figures.values, micro, is_own)
+                    fill(filled["values"], rows, figures.values, micro, is_own)
             with self._reference_at_hand() as reference:
                 for rows, is_own in parts if reference is not None else ():
                     micro = batch.select(rows).to(self.device)
                     logprobs = self._figures(reference, micro).logprobs
-                    _fill(filled["reference_logprobs"], rows, logprobs, micro, is_own)
+                    fill(filled["reference_logprobs"], rows, logprobs, micro, is_own)
         self.ranks.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
@@ -292,7 +291,7 @@ class Learner:
         self.kl_controller.load_state_dict(state["kl_controller"])
 
 
-def _fill(filled: Tensor, rows: Tensor, figures: Tensor, micro: PPOBatch, is_own: bool) -> None:
+def fill(filled: Tensor, rows: Tensor, figures: Tensor, micro: PPOBatch, is_own: bool) -> None:
     """Write the figures of a micro-batch of one's own, cut out of the batch as `rows`, into those of the batch [B, T]."""
     if not is_own:
         return

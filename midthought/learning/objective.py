@@ -38,20 +38,25 @@ def ppo_losses(
         kl = kl_divergence(figures.logprobs, micro.reference_logprobs[mask], settings.kl_loss_kind)
         metrics["kl_loss"] = averaged(kl)
         loss = loss + settings.kl_loss_coef * metrics["kl_loss"]
-    if figures.values is not None:
-        everywhere = torch.ones_like(figures.logprobs, dtype=torch.bool)
-        assert micro.values is not None and micro.returns is not None
-        value_loss, value_metrics = compute_value_loss(
-            figures.values,
-            micro.values[mask],
-            micro.returns[mask],
-            everywhere,
-            settings.cliprange_value,
-            num_tokens,
-        )
-        loss = loss + settings.value_loss_coef * value_loss
-        metrics |= {"value_loss": value_loss, **value_metrics}
-    return {**metrics, "loss": loss}
+    if figures.values is None:
+        return {**metrics, "loss": loss}
+    of_critic = value_losses(figures.values, micro, settings, num_tokens=num_tokens)
+    return {**metrics, **of_critic, "loss": loss + of_critic["loss"]}
+
+
+def value_losses(values: Tensor, micro: PPOBatch, settings: LearnerSettings, *, num_tokens: int) -> dict[str, Tensor]:
+    """The critic's term alone: `values` [N] at the policy tokens, in row order; `loss` has a gradient."""
+    mask = micro.loss_mask
+    assert micro.values is not None and micro.returns is not None
+    value_loss, metrics = compute_value_loss(
+        values,
+        micro.values[mask],
+        micro.returns[mask],
+        torch.ones_like(values, dtype=torch.bool),
+        settings.cliprange_value,
+        num_tokens,
+    )
+    return {"value_loss": value_loss, **metrics, "loss": settings.value_loss_coef * value_loss}
 
 
 def _policy_losses(

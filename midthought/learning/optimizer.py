@@ -19,6 +19,8 @@ from midthought.learning.schedule import learning_rate_factor
 from midthought.learning.settings import LearnerSettings
 
 HALF = (torch.bfloat16, torch.float16)
+GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
+"""Figure by module."""
 MASTER = "master"
 """In the state: the float32 copy of a weight."""
 
@@ -32,7 +34,7 @@ class Optimizer:
     """
 
     def __init__(self, modules: Mapping[str, nn.Module], settings: LearnerSettings) -> None:
-        """`modules`: `policy`, perhaps `critic`. What requires no gradient does not learn."""
+        """`modules`: `policy`, `critic`, or both. What requires no gradient does not learn."""
         self._modules = modules
         self.settings = settings
         self._masters: dict[nn.Parameter, Tensor] = {}
@@ -69,7 +71,7 @@ class Optimizer:
         factor = learning_rate_factor(number, self.settings)
         for group in self._adam.param_groups:
             group["lr"] = self._peak(group["module"]) * factor
-        if without is not None:
+        if without is not None and without in self._modules:
             for learning in self._learning(self._modules[without]):
                 learning.grad = None
         norms = {name: self._clip(module) for name, module in self._modules.items()}
@@ -77,9 +79,7 @@ class Optimizer:
         if finite:
             self._adam.step()
             self._round()
-        figures = {"grad_norm": norms["policy"]}
-        if "critic" in norms:
-            figures["critic_grad_norm"] = norms["critic"]
+        figures = {GRADIENT_NORMS[name]: norm for name, norm in norms.items()}
         rate = self.settings.learning_rate * factor
         return {**figures, "learning_rate": rate, "num_skipped_steps": float(not finite)}
 

@@ -6,9 +6,9 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from midthought.learning.apart import AnyLearner
 from midthought.learning.batch import PPOBatch
 from midthought.learning.harvest import Harvest, PPOPlan, RolloutSource, TaskStream
-from midthought.learning.ranked import AnyLearner
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.learning.streaming import next_harvest
 from midthought.types import RolloutData, Trajectory

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from midthought.learning.batch import PPOBatch
+from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic
 from midthought.learning.parts import part_like, whole
@@ -23,7 +24,7 @@ from midthought.learning.sharding import shard_models
 
 
 class Models(NamedTuple):
-    """What a learner learns and compares with; `reference` may be the policy itself (LoRA)."""
+    """What a learner learns and compares with; `reference` may be the policy itself (LoRA). Without a policy: a critic alone."""
 
     policy: Any
     critic: Critic | None
@@ -77,7 +78,11 @@ class LearnerRank:
     def begin(self) -> None:
         """Once every weight is there."""
         policy, critic, reference = self._models
-        self.learner = Learner(policy, critic, reference, self._settings, RankGroup(self._device))
+        ranks = RankGroup(self._device)
+        if policy is None and critic is not None:
+            self.learner: Learner = CriticLearner(critic, self._settings, ranks)
+        else:
+            self.learner = Learner(policy, critic, reference, self._settings, ranks)
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
         """These weights, whole, in main memory; nothing from any rank but the first."""

@@ -15,7 +15,6 @@ from torch import Tensor
 from midthought.algo.kl import KLController
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import credit_batch
-from midthought.learning.learner import Learner
 from midthought.learning.model import Critic
 from midthought.learning.rank import Models
 from midthought.learning.schedule import learning_rate_factor
@@ -69,8 +68,8 @@ class RankedLearner:
 
     @property
     def device(self) -> torch.device:
-        """Of the policy here."""
-        return next(self.policy.parameters()).device
+        """Of the policy here; without one, of the critic."""
+        return next(iter(self._here.tensors().values())).device
 
     @property
     def learning_rate(self) -> float:
@@ -105,7 +104,8 @@ class RankedLearner:
     def _learned(self, metrics: dict[str, float], num_steps: int) -> dict[str, float]:
         self.num_steps = num_steps
         self._is_critic_old = self._critic is not None
-        self._fetch("policy.")
+        if self.policy is not None:
+            self._fetch("policy.")
         return metrics
 
     def _autocast(self) -> torch.dtype | None:
@@ -169,10 +169,6 @@ class RankedLearner:
     @property
     def _here(self) -> Models:
         return Models(self.policy, self._critic, None)
-
-
-AnyLearner = Learner | RankedLearner
-"""What the loop trains with: it need not know which."""
 
 
 def _num_bytes(tensor: Tensor) -> int:

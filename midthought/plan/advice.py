@@ -138,7 +138,9 @@ MEASURES = (
     Measure("model.lora_rank={lora_rank}", "adapters learn, not the weights", _adapters),
     Measure("training.adv_estimator=grpo", "no critic: groups are compared instead", _no_critic),
     Measure("inference.max_tokens={response_tokens}", "long answers are cut", _shorter),
-    Measure("verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus),
+    Measure(
+        "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus
+    ),
 )
 """Least harm first."""
 

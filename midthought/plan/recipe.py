@@ -48,15 +48,19 @@ def words_of(config: RecipeConfig) -> dict[str, Any]:
 def _of_ray(ray: RayConfig) -> dict[str, Any]:
     """Which GPUs learn and which sample, a process each; nothing where one of the two computes on CPUs.
 
-    Ranks share all models; a training process that learns alone has a GPU, and so has one that samples alone.
+    Ranks share all models; a training process that learns alone has a GPU, and so has one that samples alone. A critic on
+    ranks of its own is not on these GPUs.
     """
     has_ranks = ray.num_learners > 1
     if not (has_ranks or ray.use_ray):
         return {}
-    if (has_ranks and ray.gpus_per_learner < 1) or (ray.use_ray and ray.gpus_per_actor < 1):
+    if (has_ranks and not ray.gpus_per_learner) or (ray.use_ray and not ray.gpus_per_actor):
         return {}
+    found: dict[str, Any] = {"shard": ray.num_learners} | ({"critic": "none"} if ray.num_critics else {})
+    if ray.colocate:
+        return {**found, "gpus": ray.num_learners, "engine_copies": True}
     num_engines = ray.num_actors if ray.use_ray else 1
-    return {"gpus": ray.num_learners + num_engines, "engine_gpus": num_engines, "shard": ray.num_learners}
+    return {**found, "gpus": ray.num_learners + num_engines, "engine_gpus": num_engines}
 
 
 def _of_verl(verl: Any, response_tokens: int) -> dict[str, Any]:

@@ -76,7 +76,9 @@ class PlanSettings(Section):
     """Weights and optimizer states lie in the host's memory while the engine samples (verl.offload)."""
 
     engine: Literal["local", "vllm", "sglang"] = "vllm"
-    """`local` samples with the learner's own weights, unless it has GPUs for itself; the others have a copy."""
+    """`local` samples with the learner's own weights, the others have a copy."""
+    engine_copies: bool = False
+    """`local` has a copy beside the learner's (`ray.colocate`), as it has on GPUs of its own (`engine_gpus`)."""
     engine_gpus: int | None = Field(None, ge=1)
     """GPUs for the engine alone; by default it shares all of them with the learner."""
     engine_sleeps: bool = False
@@ -144,7 +146,7 @@ class PlanSettings(Section):
     @property
     def engine_has_copy(self) -> bool:
         """The engine holds weights of its own."""
-        return self.engine != "local" or self.is_split
+        return self.engine != "local" or self.is_split or self.engine_copies
 
     @property
     def sampling_gpus(self) -> int:

@@ -17,10 +17,10 @@ import torch
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
+from midthought.learning.apart import AnyLearner
 from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
-from midthought.learning.ranked import AnyLearner
 from midthought.learning.translate import ppo_plan
 from midthought.pretrained import placed
 from midthought.recipes.progress import RunProgress

@@ -13,9 +13,9 @@ from typing import Any
 from midthought.config import CheckpointConfig, ModelConfig, TrainingConfig
 from midthought.errors import ModelPathError
 from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
+from midthought.learning.apart import AnyLearner
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
-from midthought.learning.ranked import AnyLearner
 from midthought.learning.settings import LearnerSettings
 from midthought.learning.stopping import StopRequest
 from midthought.learning.translate import pass_settings

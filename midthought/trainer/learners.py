@@ -4,28 +4,61 @@ from __future__ import annotations
 
 from typing import Any
 
+from midthought.cluster.ray.session import Role
 from midthought.config import RayConfig, RecipeConfig
 from midthought.errors import SettingsError
-from midthought.learning.ranked import AnyLearner, RankedLearner
+from midthought.learning.apart import AnyLearner, LearnersApart
+from midthought.learning.learner import Learner
+from midthought.learning.rank import Models
+from midthought.learning.ranked import RankedLearner
 from midthought.learning.translate import learner_models, make_learner, ppo_settings
 
 
 def choose_learner(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> AnyLearner:
-    """A learner as `make_learner` makes it, in this process or (`ray.num_learners`) on that many ranks. Close it after use.
+    """A learner as `make_learner` makes it, in this process or (`ray.num_learners`) on that many ranks; with
+    `ray.num_critics` the critic on ranks of its own. Close it after use.
 
     Raises SettingsError where the settings ask for what ranks do not do.
     """
+    if ray.num_critics:
+        return _apart(policy, config, ray, num_iters)
     if ray.num_learners == 1:
         return make_learner(policy, config, num_iters)
-    for name in ("compile", "offload_reference"):
+    return _ranked(learner_models(policy, config), config, ray, num_iters)
+
+
+def _apart(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> LearnersApart:
+    """The critic on ranks of its own."""
+    models = learner_models(policy, config)
+    if models.critic is None or models.critic.is_shared:
+        lacks = (
+            f"training.adv_estimator={config.training.adv_estimator!r} has no critic"
+            if models.critic is None
+            else "model.critic='shared' learns in the policy's own layers"
+        )
+        raise SettingsError(
+            f"ray.num_critics={ray.num_critics}, but {lacks}; set ray.num_critics to 0, or take "
+            "training.adv_estimator=gae with model.critic=separate"
+        )
+    of_policy = Models(models.policy, None, models.reference)
+    if ray.num_learners == 1:
+        settings = ppo_settings(config.training, config.inference, num_iters)
+        learner: Learner | RankedLearner = Learner(*of_policy, settings)
+    else:
+        learner = _ranked(of_policy, config, ray, num_iters)
+    return LearnersApart(learner, _ranked(Models(None, models.critic, None), config, ray, num_iters, role="critic"))
+
+
+def _ranked(
+    models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int, *, role: Role = "learner"
+) -> RankedLearner:
+    for name in ("compile", "offload_reference") if role == "learner" else ("compile",):
         if getattr(config.training, name):
             raise SettingsError(
-                f"ray.num_learners={ray.num_learners} with training.{name}: learner ranks do not do that (each holds "
-                f"only a part of the reference); set training.{name} to false, or ray.num_learners to 1"
+                f"ray.num_{role}s={getattr(ray, f'num_{role}s')} with training.{name}: ranks do not do that (each holds "
+                f"only a part of the models); set training.{name} to false, or leave ray.num_{role}s as it was"
             )
     from midthought.cluster.ray.learners import RayTeam
 
-    team = RayTeam(ray, is_deterministic=config.inference.deterministic)
-    return RankedLearner(
-        learner_models(policy, config), ppo_settings(config.training, config.inference, num_iters), team
-    )
+    team = RayTeam(ray, role=role, is_deterministic=config.inference.deterministic)
+    return RankedLearner(models, ppo_settings(config.training, config.inference, num_iters), team)

@@ -64,6 +64,12 @@ ACTORS = ("ray.use_ray=true", "ray.num_actors=3", "ray.gpus_per_actor=1")
         ((*RANKS, *ACTORS), 7, 3, 4),
         (RANKS, 5, 1, 4),  # the training process samples
         (ACTORS, 4, 3, 1),  # the training process learns
+        (
+            (*RANKS, "ray.use_ray=true", "ray.num_actors=4", "ray.gpus_per_actor=0.4", "ray.colocate=true"),
+            4,
+            None,
+            4,
+        ),
         (("ray.use_ray=true", "ray.num_actors=3"), 1, None, None),  # on CPUs
         (("ray.num_learners=4",), 1, None, None),
     ],
@@ -80,6 +86,9 @@ def test_an_engine_on_rays_workers_holds_weights_of_its_own():
     together, apart = parts(), parts(*ACTORS)
     assert together["memory_bytes"]["learning"]["engine's weights"] == 0
     assert apart["memory_bytes"]["sampling"]["engine's weights"] == 4 * apart["parameters"]
+    colocated = parts(*RANKS, "ray.use_ray=true", "ray.num_actors=4", "ray.gpus_per_actor=0.4", "ray.colocate=true")
+    assert colocated["memory_bytes"]["learning"]["engine's weights"] == 4 * apart["parameters"]
+    assert parts(*RANKS, "ray.num_critics=2")["settings"]["critic"] == "none"
     assert "weights to the engine" in apart["seconds"] and "weights to the engine" not in together["seconds"]
 
 

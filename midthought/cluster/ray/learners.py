@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from midthought.algo.losses import POLICY_LOSSES
 from midthought.cluster.ray.cargo import pack, unpack
-from midthought.cluster.ray.session import Session, cluster_room
+from midthought.cluster.ray.session import Role, Session, cluster_room, number_of_role
 from midthought.cluster.ray.staff import LostError, got
 from midthought.cluster.ray.weights import frame_name, framed
 from midthought.cluster.ray.worker import Numerics
@@ -28,14 +28,16 @@ _log = logging.getLogger(__name__)
 
 
 class RayTeam:
-    """Ranks of a learner on a Ray cluster, `settings.num_learners` of them.
+    """Ranks of a learner on a Ray cluster, `settings.num_learners` of them (or `num_critics`).
 
     Where one is lost all of them end, for each holds a part of what is learned: the run goes on from a checkpoint.
     With `is_deterministic` they compute with as many threads as this process.
     """
 
-    def __init__(self, settings: RayConfig, *, is_deterministic: bool = False) -> None:
+    def __init__(self, settings: RayConfig, *, role: Role = "learner", is_deterministic: bool = False) -> None:
+        """`role`: whose room they take; "critic" for ranks that learn a critic alone."""
         self._settings = settings
+        self._role: Role = role
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_learner))
         self._session: Session | None = None
         self._actors: list[Any] = []
@@ -47,13 +49,17 @@ class RayTeam:
         tensors = models.tensors()
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
         parcel = pack((models, settings, loss, learning), "what is learned", frame_name(tensors))
-        self._session = Session(self._settings, "learner")
-        options = self._session.options(self._settings)
+        self._session = Session(self._settings, self._role)
         search_path = [os.path.abspath(folder) for folder in sys.path]
         numerics = Numerics.of_this_process(self._num_threads)
-        number_of = range(self._settings.num_learners)
-        actor = ray.remote(RankActor).options(**options, max_restarts=0)
-        self._actors = [actor.remote(f"learner-{number}", numerics, search_path) for number in number_of]
+        number_of = range(number_of_role(self._settings, self._role))
+        actor = ray.remote(RankActor)
+        self._actors = [
+            actor.options(**self._session.options(self._settings, number), max_restarts=0).remote(
+                f"{self._role}-{number}", numerics, search_path
+            )
+            for number in number_of
+        ]
         seconds = self._settings.start_timeout_seconds
         self._all("build", [(ray.put(parcel),)] * len(self._actors), seconds, "start")
         [address] = self._all("open_store", [()], seconds, "start", first_only=True)
@@ -95,12 +101,14 @@ class RayTeam:
             while waiting:
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
                 if not ready:
-                    raise EngineError(f"not every learner rank did start within {seconds:g} seconds. {cluster_room()}")
+                    raise EngineError(
+                        f"not every {self._role} rank did start within {seconds:g} seconds. {cluster_room()}"
+                    )
                 try:
                     got(ready[0])
                 except Exception as error:
                     for reference, lost in _losses(ready[0], error, waiting):
-                        name = f"learner-{number[reference]} of {len(actors)} learner ranks"
+                        name = f"{self._role}-{number[reference]} of {len(actors)} {self._role} ranks"
                         raise EngineError(f"{name} was lost ({what}): {lost}; {_REMEDY}") from error
                     raise
             return [got(reference) for reference in asked]

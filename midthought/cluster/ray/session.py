@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -22,8 +23,10 @@ _lock = threading.Lock()
 _num_sessions = 0
 """Open sessions of the connection that was made here; the last one to close ends it."""
 
-Role = Literal["actor", "learner"]
-"""What the room is for: workers that roll out, or ranks that learn."""
+Role = Literal["actor", "learner", "critic"]
+"""What the room is for: workers that roll out, ranks that learn, or ranks that learn a critic alone."""
+_places: dict[tuple[int, int], list[Any]] = {}
+"""[placement group, sessions that use it] by actors and learners, for those that share places (`ray.colocate`)."""
 _KNOCK_SECONDS = 10.0
 _LOCAL_ROOM_SECONDS = 10.0
 """A cluster that was started here does not grow: room that is not free by then will not be."""
@@ -40,8 +43,13 @@ def require_ray() -> Any:
 
 def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
     """Raise SettingsError where rollouts on Ray cannot be what the settings ask for, MissingExtraError without Ray."""
-    if settings.use_ray or settings.num_learners > 1:
+    if settings.use_ray or settings.num_learners > 1 or settings.num_critics:
         require_ray()
+    if settings.colocate and not (settings.use_ray and settings.num_learners > 1):
+        raise SettingsError(
+            "ray.colocate puts an actor and a learner rank on one place, and needs both: set ray.use_ray to true and "
+            "ray.num_learners to 2 or more, or ray.colocate to false"
+        )
     if not settings.use_ray:
         return
     if inference.backend != "local":
@@ -74,6 +82,7 @@ class Session:
             self._is_ours = bool(_num_sessions) or _connect(settings)
             _num_sessions += self._is_ours
         self._role: Role = role
+        self._shares_places = settings.colocate and role != "critic"
         self._group: Any = None
         self._is_local = self._is_ours and not settings.address
         try:
@@ -82,14 +91,14 @@ class Session:
             self.close()
             raise
 
-    def options(self, settings: RayConfig) -> dict[str, Any]:
-        """What Ray is to be told of a process: its resources, and that it stands in the reserved room."""
+    def options(self, settings: RayConfig, number: int) -> dict[str, Any]:
+        """What Ray is to be told of process `number`: its resources, and where it stands in the reserved room."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return {
             "num_cpus": bundle_of(settings, self._role).get("CPU", 0),
             "num_gpus": bundle_of(settings, self._role).get("GPU", 0),
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(placement_group=self._group),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, number if self._shares_places else -1),
         }
 
     def close(self) -> None:
@@ -97,7 +106,8 @@ class Session:
         global _num_sessions
         import ray
 
-        if self._group is not None and ray.is_initialized():
+        is_last = not self._shares_places or _leave(self._group)
+        if self._group is not None and is_last and ray.is_initialized():
             ray.util.remove_placement_group(self._group)
         self._group = None
         with _lock:
@@ -108,27 +118,51 @@ class Session:
                     ray.shutdown()
 
     def _reserved(self, settings: RayConfig) -> Any:
-        """A placement group with one bundle for every process."""
+        """A placement group with one bundle for every process, or for an actor and a learner."""
         from ray.util import placement_group, remove_placement_group
 
-        role = self._role
-        number = settings.num_learners if role == "learner" else settings.num_actors
-        bundle = bundle_of(settings, role)
+        role, number, bundle = self._role, number_of_role(settings, self._role), bundle_of(settings, self._role)
+        if self._shares_places:
+            places = _places.get((settings.num_actors, settings.num_learners))
+            if places is not None:
+                places[1] += 1
+                return places[0]
+            number = max(settings.num_actors, settings.num_learners)
+            bundle = dict(Counter(bundle_of(settings, "actor")) + Counter(bundle_of(settings, "learner")))
         group = placement_group([bundle] * number, strategy=settings.placement.upper())
         seconds = min(settings.start_timeout_seconds, _LOCAL_ROOM_SECONDS if self._is_local else math.inf)
         if group.wait(timeout_seconds=seconds):
+            if self._shares_places:
+                _places[settings.num_actors, settings.num_learners] = [group, 1]
             return group
         remove_placement_group(group)
+        size = "learner" if role == "critic" else role
         raise SettingsError(
             f"ray.num_{role}s={number} with {_told(bundle)} each: the cluster had no room for them within "
             f"{seconds:g} seconds. {cluster_room()}; ask for fewer or smaller {role}s (ray.num_{role}s, "
-            f"ray.cpus_per_{role}, ray.gpus_per_{role}), or add nodes"
+            f"ray.cpus_per_{size}, ray.gpus_per_{size}), or add nodes"
         )
+
+
+def _leave(group: Any) -> bool:
+    """Whether nobody is left on these places."""
+    for key, places in list(_places.items()):
+        if places[0] is group:
+            places[1] -= 1
+            if places[1]:
+                return False
+            del _places[key]
+    return True
+
+
+def number_of_role(settings: RayConfig, role: Role) -> int:
+    """Processes that the settings ask for."""
+    return int(getattr(settings, f"num_{role}s"))
 
 
 def bundle_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
     """The resources of one process, by Ray's names."""
-    if role == "learner":
+    if role != "actor":
         wanted = {"CPU": settings.cpus_per_learner, "GPU": settings.gpus_per_learner}
     else:
         wanted = {"CPU": settings.cpus_per_actor, "GPU": settings.gpus_per_actor}
@@ -196,6 +230,7 @@ def _start(settings: RayConfig) -> None:
     num_cores = os.cpu_count() or 1
     num_actors = settings.num_actors if settings.use_ray else 0
     num_learners = settings.num_learners if settings.num_learners > 1 else 0
+    num_learners += settings.num_critics
     num_wanted = math.ceil(num_actors * settings.cpus_per_actor) + math.ceil(num_learners * settings.cpus_per_learner)
     if num_wanted > num_cores:
         _log.warning(

@@ -107,14 +107,15 @@ class Staff:
         if not seats:
             return
         assert self._session is not None
-        worker = ray.remote(RolloutWorker).options(**self._session.options(self.settings), max_restarts=0)
+        worker = ray.remote(RolloutWorker)
         numerics = Numerics.of_this_process(self._num_threads)
         search_path = [os.path.abspath(folder) for folder in sys.path]
         building = {}
         for seat in seats:
             seat.num_actors += 1
             seat.digests = {}
-            seat.actor = worker.remote(seat.name, numerics, search_path)
+            options = self._session.options(self.settings, seat.number)
+            seat.actor = worker.options(**options, max_restarts=0).remote(seat.name, numerics, search_path)
             building[seat.actor.build.remote(self._model_ref, self._make_engine)] = seat
         seconds = self.settings.start_timeout_seconds
         ready, late = ray.wait(list(building), num_returns=len(building), timeout=seconds)

@@ -113,3 +113,8 @@ print("AFTER ALL", ray.is_initialized())
 def test_a_cluster_of_our_own_is_on_loopback_and_ends_with_its_last_session():
     done = subprocess.run([sys.executable, "-c", OWN_CLUSTER], capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:4] == ["NODE 127.0.0.1", "AFTER ONE True", "AFTER ALL False", ""], done.stderr
+
+
+def test_places_to_share_need_actors_and_learners():
+    with pytest.raises(SettingsError, match=r"ray\.num_learners to 2 or more"):
+        check_ray(RayConfig(use_ray=True, colocate=True), create_default_config().inference)
