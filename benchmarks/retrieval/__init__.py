@@ -1,0 +1,113 @@
+"""Part `retrieval`: how often a memory of 30 real episodes finds what is asked for: quotes, and questions in other words.
+
+It reads `../shared/data/podcast/changelog_md`, which is not part of the repository, and is left out where that is missing.
+The questions are described in README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.options import Options
+from benchmarks.retrieval.asked import Asked, Episodes, Place, draw_quotes, read_questions
+from benchmarks.retrieval.figures import FIGURES, NUM_RANKS, drawn_means, interval, lead, to_table
+from benchmarks.table import Row
+from midthought.memory.build import chunk_all
+from midthought.memory.embedding import Embedder
+from midthought.memory.store import MemoryStore, SearchMode
+from midthought.memory.transcripts import read_transcripts
+
+PART = "retrieval"
+FOLDER = Path(__file__).parents[3] / "shared/data/podcast/changelog_md"
+QUESTIONS = Path(__file__).with_name("paraphrased.jsonl")
+MODES: tuple[SearchMode, ...] = ("vector", "full_text", "hybrid")
+NUM_QUOTES = 500
+SEED = 7
+BOTH = "mean of both"
+MIN_LEADS = {"quotes": -0.02, "questions": -0.02, BOTH: 0.0}
+"""What hybrid may be behind the better of the two others, at recall@3 and recall@10."""
+GOAL_FIGURES = ("recall@3", "recall@10")
+
+Means = Mapping[str, Mapping[str, np.ndarray]]
+"""By kind and by figure, what `drawn_means` gives, the modes in the order of MODES."""
+
+
+def measure(options: Options) -> Iterator[Row]:
+    if not FOLDER.is_dir():
+        print(f"{PART}: left out, ../shared/data/podcast/{FOLDER.name} is not there", file=sys.stderr)
+        return
+    yield from measure_folder(FOLDER, QUESTIONS, num_quotes=50 if options.quick else NUM_QUOTES)
+
+
+def measure_folder(
+    folder: Path, questions: Path, num_quotes: int, embedder: Embedder | None = None, seed: int = SEED
+) -> Iterator[Row]:
+    """Build a memory of the episodes with the default settings and ask it; the figures side by side are printed last."""
+    transcripts = read_transcripts(folder).require_all()
+    chunks = chunk_all(transcripts)
+    episodes = Episodes(transcripts)
+    places = episodes.places_of(chunks)
+    asked = {
+        "quotes": draw_quotes(chunks, places, episodes, num_quotes, seed),
+        "questions": read_questions(questions, episodes),
+    }
+    with tempfile.TemporaryDirectory() as uri:
+        store = MemoryStore.open(uri, embedder=embedder)
+        store.build(chunks)
+        ranks = {kind: find(store, each, places) for kind, each in asked.items()}
+    means = means_of(ranks)
+    setting = f"{len(transcripts)} episodes, {len(chunks):,} chunks"
+    yield from rows_of(setting, means)
+    lengths = np.array([quote.num_words for quote in asked["quotes"]])
+    yield from rows_of_lengths(setting, ranks["quotes"], lengths)
+    print(f"\n{to_table(means, MODES)}\n")
+
+
+def find(store: MemoryStore, asked: Sequence[Asked], places: Mapping[str, Place]) -> np.ndarray:
+    """The rank of the first relevant chunk for each query and mode, int [N, M]; 0 where none is among the first 10."""
+    ranks = np.zeros((len(asked), len(MODES)), dtype=np.int64)
+    for number, each in enumerate(asked):
+        for column, mode in enumerate(MODES):
+            hits = store.search(each.text, k=NUM_RANKS, mode=mode)
+            relevant = (rank for rank, hit in enumerate(hits, 1) if each.is_answered_by(places[hit.chunk_id]))
+            ranks[number, column] = next(relevant, 0)
+    return ranks
+
+
+def means_of(ranks: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """Of each kind, drawn for itself, and of both, which count the same however many there are of each."""
+    means = {
+        kind: {name: drawn_means(each, worth, seed) for name, worth in FIGURES.items()}
+        for seed, (kind, each) in enumerate(ranks.items())
+    }
+    return means | {BOTH: {name: np.mean([of_kind[name] for of_kind in means.values()], axis=0) for name in FIGURES}}
+
+
+def rows_of(setting: str, means: Means) -> Iterator[Row]:
+    """Every figure of every kind and mode, and what hybrid is above the better of the two others."""
+    for kind, of_kind in means.items():
+        for name, of_modes in of_kind.items():
+            for column, mode in enumerate(MODES):
+                yield _row(f"{setting}, {kind}", f"{name}, {mode}", of_modes[:, column])
+            goal = MIN_LEADS[kind] if name in GOAL_FIGURES else None
+            leads = lead(of_modes, MODES.index("hybrid"))
+            yield _row(f"{setting}, {kind}", f"{name}, hybrid less the better of the others", leads, goal)
+
+
+def rows_of_lengths(setting: str, ranks: np.ndarray, lengths: np.ndarray) -> Iterator[Row]:
+    """recall@1 of the quotes of each length, int [N]."""
+    for length in sorted(set(lengths.tolist())):
+        means = drawn_means(ranks[lengths == length], FIGURES["recall@1"], seed=length)
+        asked = f"{setting}, {(lengths == length).sum()} quotes of {length} words"
+        for column, mode in enumerate(MODES):
+            yield _row(asked, f"recall@1, {mode}", means[:, column])
+
+
+def _row(setting: str, figure: str, means: np.ndarray, at_least: float | None = None) -> Row:
+    figure = f"{figure} (range: 95 % interval)"
+    return Row(part=PART, setting=setting, figure=figure, value=interval(means), at_least=at_least)
