@@ -1,7 +1,7 @@
 """Sums and products whose difficulty can be told: made from a seed, solved as somebody would who sees one column ahead.
 
 A column whose digits come to 9 hands on the carry that it gets. Whoever writes from the left and looks one column ahead does
-not know it: such a column is open, and the digit before it a guess. Easy problems have none, hard ones three.
+not know it: such a column is open, and the digit before it a guess. Easy problems have none, hard ones four.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from midthought.feedback.critics.hints import calculation_of
 from midthought.feedback.problems.fields import DATASET_LABEL, QUESTION_LABEL
 from midthought.types import Task
 
-NUM_DIGITS = 8
-OPEN_PLACES = (1, 3, 5)
+NUM_DIGITS = 9
+OPEN_PLACES = (1, 3, 5, 7)
 """Of a hard problem, from the left: no two are neighbours, so each hides one carry."""
 CHECKED_AS = "multiplication"
 """The data set whose answers are checked in the same way: the last number counts."""

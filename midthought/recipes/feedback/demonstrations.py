@@ -17,7 +17,7 @@ from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.protocol import TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
 from midthought.inference.private_loop import PrivateLoop
-from midthought.recipes.feedback.arithmetic import Columns, draw_problem
+from midthought.recipes.feedback.arithmetic import NUM_DIGITS, Columns, draw_problem
 from midthought.recipes.feedback.settings import SftSection
 from midthought.text import Renderer
 from midthought.tools.definition import ToolOutput
@@ -157,7 +157,7 @@ def corpus() -> Iterator[str]:
 
     call = HermesNotation().render_call(TOOL_NAME, {"current_answer": "1"})
     begins = [f"The digit at the {place} place is wrong" for place in _PLACES]
-    begins += ["The digit at place 8 from the right is wrong"]
+    begins += [f"The digit at place {NUM_DIGITS} from the right is wrong"]
     rights = ["", "; what is to its right is right", "; the 2 digits to its right are right"]
     works = ["the steps", "that column and its carry"]
     hints = [f"{begin}{right}. Go through {work} again." for begin in begins for right in rights for work in works]
