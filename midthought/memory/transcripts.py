@@ -9,26 +9,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
-from midthought.memory.formats import READERS
-from midthought.memory.turns import Turn
+from midthought.memory.formats import SUFFIXES, format_of
+from midthought.memory.formats.decoding import decode
+from midthought.memory.repeats import without_repeats
+from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unfit
 
 __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts"]
 
-_IGNORED_STEMS = {"readme", "license", "licence", "copying", "notice", "contributing"}
+MAX_BYTES = 256 * 2**20
+"""Of one file. Ten hours of speech with a time for each word are 20 MB."""
+
+_IGNORED_STEMS = {
+    "readme",
+    "license",
+    "licence",
+    "copying",
+    "notice",
+    "contributing",
+    "makefile",
+    "authors",
+    "changelog",
+}
 _SUMMARY_NAMES = {
     "scraping_summary.json",
     "conversion_summary.json",
     "embeddings_summary.json",
     "generation_summary.json",
+    "ingestion_summary.json",
 }
 _ACRONYMS = {"afk", "ai", "api", "css", "html", "js", "qa", "rfc", "sql", "tv", "ui", "ux"}
-_REMEDIES = {
-    ".md": "write each turn as '**Speaker:** text'",
-    ".txt": "write each turn as 'Name (00:00:29):' or 'Name: text'",
-    ".json": "give it {'speakers', 'episode', 'content': [{'speaker', 'transcript', 'time'}]} or {'segments': [...]}",
-    ".srt": "give it cues with 'HH:MM:SS,mmm --> HH:MM:SS,mmm' and words",
-    ".vtt": "give it cues with 'HH:MM:SS.mmm --> HH:MM:SS.mmm' and words",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,26 @@ class Transcript:
     """The file's name without its suffix; within one folder read together, unique. Chunk ids begin with it."""
     turns: tuple[Turn, ...]
     path: Path
+    format: str = ""
+    """`Markdown`, `text`, `JSON`, `SRT`, `VTT` or `HTML`, as its content shows."""
+    encoding: str = "utf-8"
+    num_repeats: int = 0
+    """Lines that a speech recogniser repeated again and again, and that were dropped."""
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Who is named, in the order of their first words. Nobody where the source names nobody."""
+        return tuple(dict.fromkeys(turn.speaker for turn in self.turns if turn.speaker != UNKNOWN_SPEAKER))
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the source says of any word when it was said."""
+        return any(turn.time or turn.marks for turn in self.turns)
+
+    @property
+    def num_words(self) -> int:
+        """Words of all turns."""
+        return sum(turn.text.count(" ") + 1 for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +78,9 @@ class TranscriptFolder:
 
     transcripts: tuple[Transcript, ...]
     failures: tuple[tuple[Path, str], ...]
+    left_out: tuple[Path, ...] = ()
+    """Files whose names say that they are no transcripts: another suffix, a licence, a summary."""
+    path: Path = Path()
 
     def require_all(self) -> tuple[Transcript, ...]:
         """The transcripts; raises TranscriptError where any file could not be read."""
@@ -58,44 +90,54 @@ class TranscriptFolder:
 
 
 def read_transcript(path: str | Path) -> Transcript:
-    """Read one file. Raises TranscriptError, naming the file, the reason and the remedy."""
+    """Read one file, in whatever format its content shows. Raises TranscriptError with the file, the reason and the remedy."""
     path = Path(path)
-    suffix = path.suffix.lower()
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; give the path of a transcript or of a folder of them")
-    if suffix not in READERS:
-        raise TranscriptError(f"{path}: {suffix or 'no suffix'} is not a known format; known: {' '.join(READERS)}")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TranscriptError(f"{path}: it is not UTF-8 text (byte {error.start}); save the file as UTF-8") from None
+        if path.stat().st_size > MAX_BYTES:
+            raise TranscriptError(f"{path}: it has more than {MAX_BYTES >> 20} MiB; split it by episode")
+        content = path.read_bytes()
     except OSError as error:
         raise TranscriptError(
             f"{path}: it cannot be read ({error.strerror}); check the file and its permissions"
         ) from None
     try:
-        title, turns = READERS[suffix](text.replace("\r\n", "\n").replace("\r", "\n"))
+        decoded = decode(content)
     except ValueError as error:
-        raise TranscriptError(f"{path}: {error}; {_REMEDIES[suffix]}") from None
+        raise TranscriptError(f"{path}: {error}") from None
+    text = without_unfit(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
+    form = format_of(text, path.suffix)
+    try:
+        title, segments = form.read(text)
+    except ValueError as error:
+        raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
+    segments, num_repeats = without_repeats(segments)
+    turns = turns_of(segments)
     if not turns:
-        raise TranscriptError(f"{path}: no turn of a speaker was found; {_REMEDIES[suffix]}")
-    return Transcript(" ".join((title or "").split()) or title_of(path.stem), path.stem, tuple(turns), path)
+        raise TranscriptError(f"{path}: no turn of a speaker was found; {form.remedy}")
+    episode = " ".join((title or "").split()) or title_of(path.stem)
+    return Transcript(episode, path.stem, tuple(turns), path, form.name, decoded.encoding, num_repeats)
 
 
 def read_transcripts(folder: str | Path) -> TranscriptFolder:
     """Read every transcript below `folder` (or the one file that it names).
 
-    Licences, READMEs, summaries, hidden files and unknown suffixes are left out. Raises TranscriptError where the path
-    is missing or nothing below it can be read; single files that cannot be read are `failures`.
+    Licences, READMEs, summaries and unknown suffixes are `left_out`, hidden files not even named. Raises TranscriptError
+    where the path is missing or nothing below it can be read; single files that cannot be read are `failures`.
     """
     folder = Path(folder)
     if folder.is_file():
-        return TranscriptFolder((read_transcript(folder),), ())
+        return TranscriptFolder((read_transcript(folder),), (), path=folder)
     if not folder.is_dir():
         raise TranscriptError(f"{folder}: there is no such file or folder; give the path of your transcripts")
     transcripts: list[Transcript] = []
     failures: list[tuple[Path, str]] = []
-    for path in _transcript_paths(folder):
+    left_out: list[Path] = []
+    for path in _files(folder):
+        if path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES or not _may_be_one(path):
+            left_out.append(path)
+            continue
         try:
             transcripts.append(read_transcript(path))
         except TranscriptError as error:
@@ -104,23 +146,27 @@ def read_transcripts(folder: str | Path) -> TranscriptFolder:
         raise TranscriptError(_failure_message(failures))
     if not transcripts:
         raise TranscriptError(
-            f"{folder}: no transcript in this folder; put files there that end in {' '.join(READERS)}"
+            f"{folder}: no transcript in this folder; put files there that end in {' '.join(SUFFIXES)}"
         )
-    return TranscriptFolder(tuple(_with_unique_stems(transcripts, folder)), tuple(failures))
+    unique = _with_unique_stems(transcripts, folder)
+    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder)
 
 
 def title_of(stem: str) -> str:
     """`practical-ai-110` gives `Practical AI 110`."""
-    words = [word for word in re.split(r"[-_.\s]+", stem) if word]
-    return " ".join(word.upper() if word.lower() in _ACRONYMS else word[0].upper() + word[1:] for word in words) or stem
+    words = [word for word in re.split(r"[-_.\s]+", without_unfit(stem)) if word]
+    title = " ".join(word.upper() if word.lower() in _ACRONYMS else word[0].upper() + word[1:] for word in words)
+    return title or stem
 
 
-def _transcript_paths(folder: Path) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        ignored = path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES
-        if path.suffix.lower() in READERS and not hidden and not ignored and path.is_file():
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
             yield path
+
+
+def _may_be_one(path: Path) -> bool:
+    return not path.suffix or path.suffix.lower() in SUFFIXES
 
 
 def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Transcript]:

@@ -1,41 +1,26 @@
-"""What is said in an episode: turns with speaker, text and times, and the tidying of the words that sources give.
+"""What is said in an episode: turns with speaker, text and times, made of the segments that sources give.
 
-Knows nothing of files and formats (formats, transcripts).
+Knows nothing of files and formats (formats, transcripts) and nothing of markup (markup).
 """
 
 from __future__ import annotations
 
-import html
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNKNOWN_SPEAKER = "Unknown Speaker"
+"""Who speaks where a source does not say: in all of a transcript without speakers, and before the first that is named."""
 
-_CLOCK = r"(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,]\d+)?"
-CLOCK_PATTERN = rf"(?P<time>{_CLOCK})"
+CLOCK = r"(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,]\d{1,9})?"
+CLOCK_PATTERN = rf"(?P<time>{CLOCK})"
 """`MM:SS` or `HH:MM:SS`, with or without a fraction, as a named group for the regular expressions of the formats."""
 
-_TIME_MARK = "\ue100"
-_INLINE_TIME = re.compile(rf"\\?\[\s*({_CLOCK})\s*\\?\](?:\([^()\s]*\))?")
-_TIME_RANGE = re.compile(rf"{_TIME_MARK}[\d:]+\s+(?:to|[-–—])\s+({_TIME_MARK})")
-_NOTE_WITH_TIME = re.compile(rf"(\\?\[[^\[\]\d]{{1,60}}?)\s+{_CLOCK}\s*(\\?\])")
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-# the spans are bounded, so that a stray sign in a long text costs little
-_CODE = re.compile(r"(`{1,3})([^`]{1,500})\1", re.DOTALL)
-_COMMENT = re.compile(r"<!--.{0,5000}?-->", re.DOTALL)
-_TAG = re.compile(
-    r"</?(?:a|b|br|cite|code|em|i|kbd|mark|p|s|small|span|strong|sub|sup|u)\b[^<>]{0,500}>", re.IGNORECASE
-)
-_AUTOLINK = re.compile(r"<(\w+:[^<>\s]+)>")
-_IMAGE = re.compile(r"!\[[^\[\]]*\]\((?:[^()]|\([^()]*\))*\)")
-_LINK = re.compile(r"\[([^\[\]]*)\](?:\((?:[^()]|\([^()]*\))*\)|\[[^\[\]]*\])")
-_STARS = re.compile(r"(\*{1,3})(?=[^\s*])(.{1,500}?)(?<=[^\s*])\1", re.DOTALL)
-_UNDERLINES = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])(.{1,500}?)(?<=[^\s_])\1(?!\w)", re.DOTALL)
-_STRUCK = re.compile(r"~~(?=\S)(.{1,500}?)(?<=\S)~~", re.DOTALL)
+TIME_MARK = "\ue100"
+"""Stands before a time among the words of a segment (`markup.mark_times`)."""
 
-_PRIVATE = 0xE000  # escaped punctuation waits in the private use area while markup is taken away
-_TO_PRIVATE = {code: chr(_PRIVATE + code) for code in range(0x21, 0x7F) if not chr(code).isalnum()}
-_FROM_PRIVATE = {_PRIVATE + code: chr(code) for code in _TO_PRIVATE}
+_MAX_SECONDS = 3_600_000
+_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ue000-\uf8ff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +36,33 @@ class Turn:
     """Times within the turn: (number of the turn's words before it, `HH:MM:SS`), in order, each number > 0."""
 
 
-class TurnCollector:
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of speech as a source gives it: a cue, a line, a paragraph, a turn."""
+
+    speaker: str | None
+    """None: whoever spoke last."""
+    text: str
+    """Plain words, with time marks among them or not."""
+    time: str | None = None
+    """`HH:MM:SS` of the first word."""
+    begins_turn: bool = False
+    """True for a turn of its own, though the same speaker may have spoken before."""
+
+
+def turns_of(segments: Iterable[Segment]) -> list[Turn]:
+    """Segments of one speaker after the other form one turn; turns without words vanish."""
+    collector = _TurnCollector()
+    speaker: str | None = None
+    for segment in segments:
+        if segment.begins_turn or (segment.speaker is not None and segment.speaker != speaker):
+            speaker = segment.speaker
+            collector.begin(speaker or UNKNOWN_SPEAKER)
+        collector.say(segment.text, segment.time)
+    return collector.finish()
+
+
+class _TurnCollector:
     """Collects the turns of one episode: keeps the times where they belong, drops turns without words."""
 
     def __init__(self) -> None:
@@ -63,14 +74,14 @@ class TurnCollector:
     def begin(self, speaker: str) -> None:
         """Begin a turn; a time after the last word of the turn before is the time of this one."""
         self._end()
-        self._speaker = speaker or UNKNOWN_SPEAKER
+        self._speaker = speaker
 
     def say(self, text: str, time: str | None = None) -> None:
-        """Add plain words to the turn, spoken at `time`. Time marks left by `plain_words` count as times."""
+        """Add plain words to the turn, spoken at `time`."""
         if time is not None:
             self._marks.append((len(self._words), time))
         for word in text.split():
-            marked = clock_time(word[1:]) if word.startswith(_TIME_MARK) else None
+            marked = clock_time(word[1:]) if word.startswith(TIME_MARK) else None
             if marked:
                 self._marks.append((len(self._words), marked))
             else:
@@ -92,39 +103,28 @@ class TurnCollector:
         self._marks = [] if trailing is None else [(0, trailing)]
 
 
-def clock_time(value: str | float | None) -> str | None:
-    """`HH:MM:SS` of seconds or of a written time (`75:10`, `1:02:03.5`), fractions cut off; None where it is none."""
+def clock_time(value: object) -> str | None:
+    """`HH:MM:SS` of seconds or of a written time (`75:10`, `1:02:03.5`, `12.5`), fractions cut off; None where it is none."""
     if isinstance(value, str):
-        if not re.fullmatch(_CLOCK, value.strip()):
+        value = value.strip()
+        if re.fullmatch(CLOCK, value):
+            seconds = 0
+            for part in re.split("[.,]", value)[0].split(":"):
+                seconds = seconds * 60 + int(part)
+        elif re.fullmatch(r"\d{1,7}(?:\.\d{1,20})?", value):
+            seconds = int(value.partition(".")[0])
+        else:
             return None
-        seconds = 0
-        for part in re.split("[.,]", value.strip())[0].split(":"):
-            seconds = seconds * 60 + int(part)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 3_600_000:
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MAX_SECONDS:
         seconds = int(value)
     else:
         return None
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if seconds < _MAX_SECONDS else None
 
 
-def mark_times(text: str) -> str:
-    r"""Replace `[00:04:01.06]` and `\[04:01\]` by marks that `TurnCollector.say` understands; a range gives its end.
+def without_unfit(text: str) -> str:
+    """The text with blanks for what no words are made of: control characters, halves of surrogates, private signs.
 
-    A note such as `[unintelligible 00:04:01]` keeps its words and loses its time, which often comes from another cut.
+    They could not be stored as UTF-8, or would be taken for marks of ours.
     """
-    text = _INLINE_TIME.sub(lambda match: f" {_TIME_MARK}{clock_time(match[1])} ", text)
-    return _NOTE_WITH_TIME.sub(r"\1\2", _TIME_RANGE.sub(r"\1", text))
-
-
-def plain_words(markdown: str) -> str:
-    """The words of Markdown text without links, emphasis, code marks, tags and escapes; inline times become marks."""
-    text = _CODE.sub(lambda match: match[2].translate(_TO_PRIVATE), mark_times(markdown))
-    text = _ESCAPED.sub(lambda match: match[1].translate(_TO_PRIVATE), text)
-    text = _AUTOLINK.sub(r"\1", _COMMENT.sub(" ", text))
-    text = _TAG.sub(" ", text)
-    text = _LINK.sub(r"\1", _IMAGE.sub(" ", text))
-    for markup in (_STARS, _UNDERLINES):
-        for _ in range(2):  # emphasis within emphasis
-            text = markup.sub(r"\2", text)
-    text = html.unescape(_STRUCK.sub(r"\1", text))
-    return " ".join(text.translate(_FROM_PRIVATE).split())
+    return _UNFIT.sub(" ", text)

@@ -199,6 +199,191 @@ def test_captions_without_any_speaker_are_one_unknown_speakers(read):
     assert said(read("a.srt", text)) == [("Unknown Speaker", "One two.", "00:00:01")]
 
 
+# -- formats by content --------------------------------------------------------------------------------------------
+
+SAMPLES = {
+    "Markdown": "# The Bell\n\n**Ann:** One two.\n\n**Bob:** Three.\n",
+    "text": "Ann (00:00:01):\nOne two.\n\nBob (00:00:02):\nThree.\n",
+    "JSON": '{"segments": [{"speaker": "Ann", "start": 1, "text": "One two."},\n'
+    ' {"speaker": "Bob", "start": 2, "text": "Three."}]}',
+    "SRT": "1\n00:00:01,000 --> 00:00:02,000\nAnn: One two.\n\n2\n00:00:02,000 --> 00:00:03,000\nBob: Three.\n",
+    "VTT": "WEBVTT\n\n1\n00:01.000 --> 00:02.000\n<v Ann>One two.\n\n2\n00:02.000 --> 00:03.000\n<v Bob>Three.\n",
+    "HTML": "<cite>Ann:</cite>\n<time>0:01</time>\n<p>One two.</p>\n<cite>Bob:</cite>\n<time>0:02</time>\n<p>Three.</p>\n",
+}
+
+
+@pytest.mark.parametrize("suffix", ["", ".txt", ".md", ".json", ".srt", ".vtt", ".html"])
+@pytest.mark.parametrize("form", SAMPLES)
+def test_the_content_says_which_format_a_file_has_whatever_its_suffix(read, form, suffix):
+    transcript = read(f"episode{suffix}", SAMPLES[form])
+    assert transcript.format == form
+    assert [turn.speaker for turn in transcript.turns] == ["Ann", "Bob"]
+    assert [turn.text for turn in transcript.turns] == ["One two.", "Three."]
+    assert [turn.time for turn in transcript.turns] == ([None] * 2 if form == "Markdown" else ["00:00:01", "00:00:02"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "cp1252"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_other_encodings_and_line_ends_are_read_right(read, encoding, line_end):
+    text = (
+        "1\n00:00:01,000 --> 00:00:02,000\nZoë: “Déjà vu” – naïve.\n\n2\n00:00:02,000 --> 00:00:03,000\nBob: Three.\n"
+    )
+    transcript = read("a.srt", text.replace("\n", line_end).encode(encoding))
+    assert said(transcript) == [("Zoë", "“Déjà vu” – naïve.", "00:00:01"), ("Bob", "Three.", "00:00:02")]
+
+
+def test_a_page_about_captions_is_no_transcript(read):
+    page = "# Formats\n\n" + "Some words about a format.\n\n" * 20 + f"```vtt\n{SAMPLES['VTT']}```\n"
+    with pytest.raises(TranscriptError, match="no turn of a speaker was found"):
+        read("spec.md", page)
+
+
+# -- more ways of writing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "00:00:01 One two.\n00:00:04 Three.",
+        "[00:01] One two.\n[00:04] Three.",
+        "(0:01) One two.\n(0:04)\nThree.",
+        "[00:00:01.000 --> 00:00:04.000]   One two.\n[00:00:04.000 --> 00:00:06.000]   Three.",
+        "0:01\nOne two.\n0:04\nThree.",
+        "00:00:01 - One two.\n00:00:04 - Three.",
+    ],
+)
+def test_lines_with_times_and_no_names_are_one_unknown_speakers(read, text):
+    assert read("a.txt", text).turns == (Turn("Unknown Speaker", "One two. Three.", "00:00:01", ((2, "00:00:04"),)),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "00:00:01 Ann Lee: One two.\n00:00:04 Bob: Three.",
+        "Ann Lee  0:01\nOne two.\n\nBob  0:04\nThree.",
+        "Ann Lee (00:01) One two.\nBob (00:04) Three.",
+        "[00:00:01] [Ann Lee]: One two.\n[00:00:04] [Bob]: Three.",
+        "Ann Lee [00:01]: One two.\nBob [00:04]: Three.",
+    ],
+)
+def test_names_and_times_stand_in_many_orders(read, text):
+    assert said(read("a.txt", text)) == [("Ann Lee", "One two.", "00:00:01"), ("Bob", "Three.", "00:00:04")]
+
+
+def test_names_in_brackets_as_whisperx_writes_them(read):
+    text = "[SPEAKER_00]: One two.\n[SPEAKER_01]: Three.\n[SPEAKER_00]: Four."
+    assert [turn.speaker for turn in read("a.txt", text).turns] == ["SPEAKER_00", "SPEAKER_01", "SPEAKER_00"]
+
+
+def test_prose_is_a_transcript_from_fifty_words_on(read):
+    words = "".join(f"Line {number} of what was said there\nand another one of them.\n" for number in range(5))
+    (turn,) = read("a.txt", words).turns
+    assert turn == Turn("Unknown Speaker", " ".join(words.split()))
+    with pytest.raises(TranscriptError, match="no turn"):
+        read("b.txt", "A note of eight words, and no more.")
+
+
+def test_whisper_words_give_the_speakers_that_segments_lack(read):
+    words = [{"word": " One", "start": 1.0, "speaker": "A"}, {"word": " two.", "start": 2.0, "speaker": "A"}]
+    words += [{"word": " Three.", "start": 3.0, "speaker": "B"}, {"word": " Four."}]
+    document = {"segments": [{"start": 1.0, "text": " One two. Three. Four.", "words": words}]}
+    assert said(read("a.json", json.dumps(document))) == [
+        ("A", "One two.", "00:00:01"),
+        ("B", "Three. Four.", "00:00:03"),
+    ]
+    without_text = {"segments": [{"start": 1.0, "words": [{"word": "One"}, {"word": "two."}]}]}
+    assert said(read("b.json", json.dumps(without_text))) == [("Unknown Speaker", "One two.", "00:00:01")]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"transcription": [{"timestamps": {"from": "00:00:01,500", "to": "00:00:02,000"}, "text": " One two."}]},
+        {"text": "One two.", "chunks": [{"timestamp": [1.5, 2.0], "text": " One two."}]},
+        [{"start": 1.5, "text": "One two."}],
+        {"segments": [{"start": "1.5", "text": "One two."}]},
+        {"segments": [{"start": "00:01", "text": "One two.", "words": None}]},
+    ],
+)
+def test_lists_of_other_tools(read, document):
+    assert said(read("a.json", json.dumps(document))) == [("Unknown Speaker", "One two.", "00:00:01")]
+    assert said(read("b.json", json.dumps({"text": "One two."}))) == [("Unknown Speaker", "One two.", None)]
+
+
+def test_one_json_object_on_each_line(read):
+    text = (
+        '{"start": 1, "speaker": 0, "text": "One two."}\n{"start": 2, "speaker": {"name": "Bob"}, "text": "Three."}\n'
+    )
+    assert said(read("a", text)) == [("Speaker 0", "One two.", "00:00:01"), ("Bob", "Three.", "00:00:02")]
+
+
+def test_values_of_wrong_types_and_odd_letters_do_not_stop_a_file(read):
+    entries = [
+        {"speaker": ["x"], "start": "soon", "text": "One\x00 \ud800two."},
+        {"start": float("nan"), "text": "Three.", "words": 5, "wdlist": {"a": 1}},
+        {"start": -1, "text": None, "body": 7},
+        {"start": 10**40, "text": "Four. \ue10000:01"},
+    ]
+    assert said(read("a.json", json.dumps({"segments": entries}))) == [
+        ("Unknown Speaker", "One two. Three. Four. 00:01", None)
+    ]
+
+
+def test_captions_without_blank_lines_and_cues_that_roll_up(read):
+    srt = "1\n00:01,000 --> 00:02,000\nOne two.\n2\n00:02,000 --> 00:03,000\n3 three.\n3\n00:03,000 --> 00:04,000\nFour.\n"
+    assert said(read("a.srt", srt)) == [("Unknown Speaker", "One two. 3 three. Four.", "00:00:01")]
+    rolled = (
+        "WEBVTT\nKind: captions\n\n00:00:01.000 --> 00:00:02.000\n \none<00:00:01.500><c> two</c>\n\n"
+        "00:00:02.000 --> 00:00:02.010\none two\n \n\n00:00:02.010 --> 00:00:04.000\none two\nthree<c> four</c>\n\n"
+        "00:00:04.000 --> 00:00:04.010\nthree four\n \n\n00:00:04.010 --> 00:00:06.000\nthree four\nfive\n"
+    )
+    (turn,) = read("a.vtt", rolled).turns
+    assert turn.text == "one two three four five" and turn.time == "00:00:01"
+
+
+def test_html_pages_without_cite_are_read_line_by_line(read):
+    page = (
+        "<!DOCTYPE html><html><head><title>The Bell &amp; I</title><style>p { x: '<p>' }</style></head><body>"
+        "<script>if (a < b) { document.write('<p>Eve: no</p>') }</script><!-- <p>Eve: no</p> -->"
+        '<div class="ts-segment"><span class="ts-name">Ann Lee</span><span class="ts-timestamp">'
+        '<a href="https://x.org?t=1">(00:00:01)</a></span> <span class="ts-text">One &lt;two&gt;.</span></div>'
+        '<div class="ts-segment"><span>Bob</span> <span><a>(00:00:02)</a></span> <span>Three.</span></div></body></html>'
+    )
+    transcript = read("a.html", page)
+    assert transcript.episode == "The Bell & I"
+    assert said(transcript) == [("Ann Lee", "One <two>.", "00:00:01"), ("Bob", "Three.", "00:00:02")]
+
+
+# -- repetitions ---------------------------------------------------------------------------------------------------
+
+
+def whisper(*lines: str, **fields: str) -> str:
+    return json.dumps({"segments": [{"start": n, "text": f" {text}", **fields} for n, text in enumerate(lines)]})
+
+
+def test_a_line_again_and_again_is_dropped_and_counted(read):
+    lines = ["So we began.", *["Thanks for watching this video."] * 9, "And then it rang."]
+    transcript = read("a.json", whisper(*lines))
+    assert transcript.turns[0].text == "So we began. Thanks for watching this video. And then it rang."
+    assert transcript.turns[0].marks == ((3, "00:00:01"), (8, "00:00:10"))
+    assert transcript.num_repeats == 8
+
+
+def test_lines_that_come_round_together_and_loops_within_a_line_are_dropped(read):
+    rounds = read("a.json", whisper("Begin.", *["I do not know what it is.", "It is what it is."] * 4, "End."))
+    assert rounds.turns[0].text == "Begin. I do not know what it is. It is what it is. End." and rounds.num_repeats == 6
+    loop = read("b.json", whisper("Well, " + "it goes on and on. " * 20 + "The end."))
+    assert loop.turns[0].text == "Well, it goes on and on. The end." and loop.num_repeats == 19
+
+
+def test_what_people_say_twice_stays(read):
+    answers = "".join(f"**{name}:** {word}\n\n" for name in ("Ann", "Bob") * 3 for word in ("Yeah.",))
+    assert read("a.md", answers).num_repeats == 0
+    assert read("a.json", whisper("Yeah.", "Yeah.", "No.", "No.", "No.")).num_repeats == 0
+    assert read("b.json", whisper("I told you so, again.", "I told you so, again.")).num_repeats == 0
+    assert read("c.json", whisper("No, no, no, no, no, no! Ha ha ha ha ha ha ha ha.")).num_repeats == 0
+
+
 # -- folders and mistakes ------------------------------------------------------------------------------------------
 
 
@@ -229,13 +414,20 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
     ("name", "content", "words"),
     [
         ("a.md", b"Only prose.", "no turn of a speaker was found; write each turn as '**Speaker:** text'"),
-        ("a.md", b"**Ann:** caf\xe9", "not UTF-8 text (byte 12); save the file as UTF-8"),
+        ("a.md", b"**Ann:** caf\xe9 \x81", "not UTF-8 text (byte 12); save the file as UTF-8"),
+        ("a.md", "**Ann:** café, naïve".encode().replace(b"\xaf", b"?"), "not UTF-8 text (byte 18)"),
+        ("a.md", "**Анна:** Привет".encode("cp1251"), "not UTF-8 text (byte 2); save the file as UTF-8"),
+        ("a.md", b"\xff\xfe*\0*\0\xd8", "not whole UTF-16-LE text"),
+        ("a.txt", b"Ann: \0\0\1\2\0", "zero bytes"),
+        ("a.txt", b"%PDF-1.7 ...", "it is a PDF, not text; export its words"),
         ("a.json", b'{"episode": ', "not valid JSON"),
-        ("a.json", b"[1]", "neither a 'content' nor a 'segments' list"),
+        ("a.json", b"[1]", "the entries of the list are not all objects"),
+        ("a.json", b'{"words": 1}', "neither a 'content' nor a 'segments' list"),
+        ("a.json", b'{"segments": [{"text": "x", "start": 1' + b"0" * 5000 + b"}]}", "a number that is too long"),
         ("a.json", b'{"content": ["x"]}', "not all objects"),
         ("a.json", b"[" * 100_000, "nested too deeply"),
         ("a.vtt", b"WEBVTT\n", "no turn of a speaker was found"),
-        ("a.pdf", b"x", "not a known format; known: .md"),
+        ("a.pdf", b"x", "no turn of a speaker was found"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_reason_and_remedy(read, name, content, words):

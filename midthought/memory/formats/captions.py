@@ -1,0 +1,69 @@
+"""Captions, SRT and VTT: cues with times; a speaker stands as `<v Name>` or `Name: text` and speaks until another is named."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from midthought.memory.formats.reading import Reading, name_of, untimed_headers
+from midthought.memory.markup import unescape
+from midthought.memory.turns import CLOCK_PATTERN, Segment, clock_time
+
+CUE_TIME = re.compile(rf"^[^\S\n]{{0,9}}{CLOCK_PATTERN}[^\S\n]{{0,9}}-->[^\S\n]{{0,9}}[\d:.,]{{4,30}}", re.MULTILINE)
+"""A line that begins a cue."""
+
+_VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
+_TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>", re.IGNORECASE)
+_DASH = re.compile(r"^\s*(?:>>+|[-–—])\s+")
+
+
+class _Cue(NamedTuple):
+    time: str | None
+    lines: list[str]
+
+
+def read_captions(text: str) -> Reading:
+    """Notes, styles, numbers and headers stand outside of cues. Captions that roll up are read once."""
+    cues = _unrolled(_cues(text))
+    spoken = [" ".join(cue.lines) for cue in cues]
+    segments: list[Segment] = []
+    for cue, words, prefix in zip(cues, spoken, untimed_headers(spoken), strict=True):
+        voices = _VOICE.split(words)  # words before the first voice, then name and words in turn
+        named = [(unescape(name), said) for name, said in zip(voices[1::2], voices[2::2], strict=True)]
+        if prefix and not named:
+            named, voices[0] = [(prefix["name"], prefix["rest"] or "")], ""
+        if voices[0].strip():
+            segments.append(Segment(None, unescape(voices[0]), cue.time))
+        segments += [Segment(name_of(name) or None, unescape(said), cue.time) for name, said in named]
+    return Reading(None, segments)
+
+
+def _cues(text: str) -> list[_Cue]:
+    cues: list[_Cue] = []
+    is_vtt = text.startswith("WEBVTT")
+    inside = False
+    for line in text.split("\n"):
+        if start := CUE_TIME.match(line):
+            if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
+                number.pop()  # of a cue that no blank line stands before
+            cues.append(_Cue(clock_time(start["time"]), []))
+            inside = True
+        elif not line or not (is_vtt or line.strip()):  # a line of blanks ends no cue of VTT
+            inside = False
+        elif inside:
+            cues[-1].lines.append(_TAG.sub("", _DASH.sub("", line)).strip())
+    return [_Cue(cue.time, [line for line in cue.lines if line]) for cue in cues]
+
+
+def _unrolled(cues: Sequence[_Cue]) -> Sequence[_Cue]:
+    """Cues of a caption that rolls up repeat the line before theirs, as those of YouTube do: they get their new lines only."""
+    spoken = [cue for cue in cues if cue.lines]
+    rolled = [bool(after.lines[0] == before.lines[-1]) for before, after in itertools.pairwise(spoken)]
+    has_two = sum(len(cue.lines) > 1 for cue in spoken)
+    if sum(rolled) * 2 <= len(rolled) or has_two * 4 < len(spoken):
+        return cues
+    return spoken[:1] + [
+        _Cue(cue.time, cue.lines[1:] if again else cue.lines) for cue, again in zip(spoken[1:], rolled, strict=True)
+    ]

@@ -1,0 +1,79 @@
+"""Bytes of a file as text: UTF-8, UTF-16 and UTF-32 by their marks, Windows-1252 where nothing speaks against it.
+
+A text in another encoding is refused with a reason, and never read as something that it is not.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import NamedTuple
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_BINARY = {b"%PDF": "a PDF", b"PK\x03\x04": "a ZIP or Office file", b"ID3": "an MP3", b"\x1f\x8b": "a gzip file"}
+_UTF8_SIGN = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
+_WESTERN = frozenset("ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜßàáâãäåæçèéêëìíîïñòóôõöøùúûüÿŒœ‘’‚“”„«»‹›–—…•·€£¥§©®™°´¿¡¼½¾ºª\xa0")
+_MAX_WESTERN_SHARE = 0.12  # accented letters are at most 8 % of French, a third or more of other scripts' bytes
+
+
+class Decoded(NamedTuple):
+    """A file's words, and the encoding that they were in."""
+
+    text: str
+    encoding: str
+
+
+def decode(content: bytes) -> Decoded:
+    """The text, without a byte order mark. Raises ValueError with the reason and the remedy where that is uncertain."""
+    for magic, kind in _BINARY.items():
+        if content.startswith(magic):
+            raise ValueError(f"it is {kind}, not text; export its words as text, SRT, VTT or JSON")
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            try:
+                return Decoded(content[len(mark) :].decode(encoding), encoding)
+            except UnicodeDecodeError as error:
+                position = error.start + len(mark)
+                raise ValueError(
+                    f"it is not whole {encoding.upper()} text (byte {position}); save it as UTF-8"
+                ) from None
+    if b"\0" in content[:4096]:
+        return Decoded(_unmarked_utf16(content), "utf-16")
+    try:
+        return Decoded(content.decode("utf-8"), "utf-8")
+    except UnicodeDecodeError as error:
+        return Decoded(_western(content, error.start), "cp1252")
+
+
+def _unmarked_utf16(content: bytes) -> str:
+    """Text whose every second byte is 0, as Western text in UTF-16 has it."""
+    head = content[:4096]
+    for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
+        zeros = head[offset::2].count(0)
+        if zeros > 0.8 * len(head[offset::2]) and zeros > 10 * head[1 - offset :: 2].count(0):
+            try:
+                return content.decode(encoding)
+            except UnicodeDecodeError:
+                break
+    raise ValueError("it holds zero bytes, so it is no text; save the file as UTF-8")
+
+
+def _western(content: bytes, position: int) -> str:
+    """Windows-1252 text. Raises ValueError where it may be anything else; `position` is the first byte that is not UTF-8."""
+    refusal = ValueError(f"it is not UTF-8 text (byte {position}); save the file as UTF-8")
+    if _UTF8_SIGN.search(content):
+        raise refusal  # UTF-8 with a damaged byte: the others would become nonsense
+    try:
+        text = content.decode("cp1252")
+    except UnicodeDecodeError:
+        raise refusal from None
+    foreign = [sign for sign in text if sign > "\x7f"]
+    if len(foreign) > _MAX_WESTERN_SHARE * len(text) or not _WESTERN.issuperset(foreign):
+        raise refusal
+    return text

@@ -1,0 +1,89 @@
+"""HTML: the podcast namespace's `<cite>`, `<time>` and `<p>`; other pages by their lines, as plain text."""
+
+from __future__ import annotations
+
+import re
+
+from midthought.memory.formats.plain_text import read_plain_text
+from midthought.memory.formats.reading import Reading, name_of
+from midthought.memory.markup import unescape, without_comments
+from midthought.memory.turns import Segment, clock_time, without_unfit
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
+_UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE)
+_BLOCK = re.compile(
+    "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|table|td|th|tr|ul"
+)
+_TITLES = ("h1", "title")
+
+
+def read_html(text: str) -> Reading:
+    """`<cite>` names the speaker, `<time>` the time of the next `<p>`. Pages without `<cite>` are read line by line."""
+    pieces = _pieces(_spoken(without_comments(text)))
+    title = next(
+        (said for wanted in _TITLES for tag, said in _elements(pieces, _TITLES) if tag == wanted and said), None
+    )
+    if any(tag == "cite" for _, tag, _ in pieces):
+        return Reading(title, _cited(pieces))
+    reading = read_plain_text(_lines(pieces))
+    return Reading(title or reading.title, reading.segments)
+
+
+def _spoken(text: str) -> str:
+    """The page without scripts, styles and the like."""
+    kept: list[str] = []
+    lowered, start = text.lower(), 0
+    for match in _UNSPOKEN.finditer(text):
+        if match.start() < start:
+            continue
+        end = lowered.find(f"</{match[1].lower()}", match.end())
+        kept.append(text[start : match.start()])
+        if end < 0:
+            return "".join(kept)
+        start = end
+    return "".join([*kept, text[start:]])
+
+
+def _pieces(text: str) -> list[tuple[bool, str, str]]:
+    """(whether the tag closes, tag, text behind it) of every tag; the text before the first has an empty tag."""
+    pieces: list[tuple[bool, str, str]] = []
+    closes, tag, start = False, "", 0
+    for match in _TAG.finditer(text):
+        pieces.append((closes, tag, without_unfit(unescape(text[start : match.start()]))))
+        closes, tag, start = match[1] == "/", (match[2] or "").lower(), match.end()
+    return [*pieces, (closes, tag, without_unfit(unescape(text[start:])))]
+
+
+def _elements(pieces: list[tuple[bool, str, str]], wanted: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(tag, words) of the elements with these tags, in order; words outside of them have an empty tag."""
+    elements: list[tuple[str, list[str]]] = [("", [])]
+    for closes, tag, said in pieces:
+        if tag in wanted:
+            elements.append(("" if closes else tag, []))
+        elements[-1][1].append(said)
+    return [(tag, " ".join(" ".join(said).split())) for tag, said in elements]
+
+
+def _cited(pieces: list[tuple[bool, str, str]]) -> list[Segment]:
+    segments: list[Segment] = []
+    name: str | None = None
+    time: str | None = None
+    for tag, said in _elements(pieces, ("cite", "time", "p")):
+        if tag == "cite":
+            name = name_of(said) or None
+        elif tag == "time":
+            time = clock_time(said.strip("()[] "))
+        elif tag == "p" and said:
+            segments.append(Segment(name, said, time))
+            time = None
+    return segments
+
+
+def _lines(pieces: list[tuple[bool, str, str]]) -> str:
+    """The page's words, a line for each block."""
+    lines: list[list[str]] = [[]]
+    for _, tag, said in pieces:
+        if _BLOCK.fullmatch(tag):
+            lines.append([])
+        lines[-1].append(f" {said}" if tag in ("span", "time") else said)
+    return "\n".join(line for words in lines if (line := " ".join("".join(words).split())))

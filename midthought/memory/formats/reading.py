@@ -1,0 +1,57 @@
+"""What every reader gives, and what a speaker's name looks like. Readers raise ValueError with the reason; they know no files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from midthought.memory.turns import CLOCK_PATTERN, Segment
+
+BRACKETED_TIME = rf"[(\[]{CLOCK_PATTERN}[)\]]"
+MAX_NAME_LETTERS = 80
+
+_NAME_ONLY = re.compile(r"^(?P<name>[^:\[\]]{1,60}?|\[[^:\[\]]{1,60}\]):(?:\s+(?P<rest>.*))?$", re.DOTALL)
+_NAME_WORD = re.compile(
+    r"[^\W\d_a-z][\w.'’\-]*,?|\d+|&|(?:de|da|del|der|den|di|du|la|le|van|von|bin|al|and|of|y|e)|\([^()]{1,40}\)"
+)
+_SENTENCE_END = re.compile(r"(?:[.!?…:—–-][\"'”’)\]]*|[)\]])$")
+
+
+class Reading(NamedTuple):
+    """The episode's title, None where the source has none, and what is said in it."""
+
+    title: str | None
+    segments: list[Segment]
+
+
+def looks_like_name(text: str) -> bool:
+    """True for one to six words that begin with capitals, particles such as `van` aside: `Mireille B. Reece, Psy.D`."""
+    words = text.split() if len(text) <= MAX_NAME_LETTERS else []
+    return 1 <= len(words) <= 6 and words[0][0].isupper() and all(_NAME_WORD.fullmatch(word) for word in words)
+
+
+def untimed_headers(lines: Sequence[str]) -> list[re.Match[str] | None]:
+    """Lines that begin with a speaker's name and a colon, told from sentences that hold a colon.
+
+    A name's words begin with capitals, and it either comes more than once or stands where a sentence has ended.
+    """
+    candidates = [
+        match if (match := _NAME_ONLY.match(line)) and looks_like_name(match["name"].strip("[]")) else None
+        for line in lines
+    ]
+    counts = Counter(match["name"] for match in candidates if match)
+    for number, match in enumerate(candidates):
+        before = lines[number - 1][-20:].rstrip() if number else ""
+        follows_sentence = not before or _SENTENCE_END.search(before)
+        if match and (
+            (counts[match["name"]] < 2 and not follows_sentence) or (number == 0 and match["name"] == "Title")
+        ):
+            candidates[number] = None
+    return candidates
+
+
+def name_of(written: str) -> str:
+    """A speaker's name without brackets, dashes and colons around it."""
+    return " ".join(written.strip(" \t[]:–—-").split())

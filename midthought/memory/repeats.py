@@ -1,0 +1,115 @@
+"""Drops what a speech recogniser wrote again and again: Whisper, over silence and music, repeats its last lines.
+
+People repeat themselves, too ("Yeah." "Yeah."), so a repetition must be long before it counts as none of theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from midthought.memory.turns import Segment
+
+MAX_PERIOD_LINES = 4
+"""Lines that come round together: A B A B A B has a period of 2."""
+NUM_LINES = 3
+"""So many times in a row are a hallucination …"""
+NUM_SHORT_LINES = 5
+"""… and so many where the lines have fewer than MIN_WORDS words together."""
+MIN_WORDS = 4
+
+MAX_PERIOD_WORDS = 30
+NUM_PHRASES = 5
+"""So many times in a row within one line, for a phrase of MIN_WORDS words or more."""
+NUM_SHORT_PHRASES = 16
+
+
+def without_repeats(segments: Sequence[Segment]) -> tuple[list[Segment], int]:
+    """The segments with the first of every hallucinated repetition only, and how many repetitions were dropped.
+
+    Only lines of one speaker repeat each other: two who say the same in turn are talking.
+    """
+    kept: list[Segment] = []
+    num_dropped = 0
+    for segment in segments:
+        text, num_phrases = _without_phrases(segment.text)
+        kept.append(segment if not num_phrases else replace(segment, text=text))
+        num_dropped += num_phrases
+    keys = _keys(kept)
+    result: list[Segment] = []
+    place = 0
+    while place < len(kept):
+        period, length = _repetition(keys, place)
+        result += kept[place : place + period]
+        num_dropped += length - period
+        place += length
+    return result, num_dropped
+
+
+def _keys(segments: Sequence[Segment]) -> list[tuple[str, ...]]:
+    """What makes lines equal: the speaker and the words, without case and punctuation. A silent line equals none."""
+    keys: list[tuple[str, ...]] = []
+    speaker = ""
+    for number, segment in enumerate(segments):
+        speaker = speaker if segment.speaker is None and not segment.begins_turn else segment.speaker or ""
+        words = _folded(segment.text)
+        keys.append((speaker, *words) if words else ("", "", str(number)))
+    return keys
+
+
+def _folded(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower()) or text.split()
+
+
+def _repetition(keys: Sequence[tuple[str, ...]], place: int) -> tuple[int, int]:
+    """(lines of the repeated block, lines of all its repetitions) from `place` on; (1, 1) where nothing repeats."""
+    for period in range(1, MAX_PERIOD_LINES + 1):
+        if place + period >= len(keys) or keys[place] != keys[place + period]:
+            continue
+        length = period
+        while place + length < len(keys) and keys[place + length] == keys[place + length - period]:
+            length += 1
+        num_words = sum(len(key) - 1 for key in keys[place : place + period])
+        if length // period >= (NUM_LINES if num_words >= MIN_WORDS else NUM_SHORT_LINES):
+            return period, length
+    return 1, 1
+
+
+def _without_phrases(text: str) -> tuple[str, int]:
+    """A line with every phrase once that comes again and again in it, and how many repetitions were dropped."""
+    words = text.split()
+    if len(words) < NUM_SHORT_PHRASES:
+        return text, 0
+    folded = [" ".join(_folded(word)) for word in words]
+    places: dict[str, list[int]] = defaultdict(list)
+    later: list[tuple[int, ...]] = [()] * len(words)  # the next places of the same word
+    for place in range(len(words) - 1, -1, -1):
+        seen = places[folded[place]]
+        later[place] = tuple(seen[:-4:-1])
+        seen.append(place)
+    result: list[str] = []
+    num_dropped = place = 0
+    while place < len(words):
+        period, length = _phrase(folded, place, later[place])
+        result += words[place : place + period]
+        num_dropped += length // period - 1
+        place += length
+    return (" ".join(result), num_dropped) if num_dropped else (text, 0)
+
+
+def _phrase(words: Sequence[str], place: int, later: Sequence[int]) -> tuple[int, int]:
+    for other in later:
+        period = other - place
+        if period > MAX_PERIOD_WORDS:
+            break
+        least = period * (NUM_PHRASES if period >= MIN_WORDS else NUM_SHORT_PHRASES)
+        if place + least > len(words) or words[place + least - 1] != words[place + least - 1 - period]:
+            continue
+        length = period
+        while place + length < len(words) and words[place + length] == words[place + length - period]:
+            length += 1
+        if length >= least:
+            return period, length - length % period
+    return 1, 1
