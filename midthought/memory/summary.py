@@ -1,0 +1,81 @@
+"""What reading a folder of transcripts gave: as rows of a table, and as JSON with every file. Prints nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from midthought.memory.chunks import Chunk
+from midthought.memory.transcripts import Transcript, TranscriptFolder
+
+COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "repeats dropped", "chunks")
+
+
+def summary_rows(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> list[tuple[str | int, ...]]:
+    """A row for each format in the order of COLUMNS, and one for all where there are several."""
+    by_format: dict[str, list[Transcript]] = {}
+    for transcript in folder.transcripts:
+        by_format.setdefault(transcript.format, []).append(transcript)
+    num_chunks = Counter(chunk.stem for chunk in chunks)
+    groups = sorted(by_format.items())
+    if len(groups) > 1:
+        groups.append(("all", list(folder.transcripts)))
+    return [(name, *_figures(group, num_chunks)) for name, group in groups]
+
+
+def _figures(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int, ...]:
+    return (
+        len(group),
+        sum(bool(each.speakers) for each in group),
+        sum(each.has_times for each in group),
+        sum(len(each.turns) for each in group),
+        sum(each.num_words for each in group),
+        sum(each.num_repeats for each in group),
+        sum(num_chunks[each.stem] for each in group),
+    )
+
+
+def failure_lines(folder: TranscriptFolder) -> list[str]:
+    """A line for each file that could not be read, with its reason; one more for the files that were not tried."""
+    lines = [f"not read: {reason}" for _, reason in folder.failures]
+    if folder.left_out:
+        shown = ", ".join(str(_relative(path, folder)) for path in folder.left_out[:3])
+        more = f" and {len(folder.left_out) - 3} more" if len(folder.left_out) > 3 else ""
+        lines.append(f"left out by name: {shown}{more}")
+    return lines
+
+
+def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str, Any]:
+    """Every file by its path below the folder; figures are counts."""
+    num_chunks = Counter(chunk.stem for chunk in chunks)
+    return {
+        "num_files": len(folder.transcripts) + len(folder.failures),
+        "num_read": len(folder.transcripts),
+        "num_failed": len(folder.failures),
+        "num_chunks": len(chunks),
+        "num_repeats_dropped": sum(each.num_repeats for each in folder.transcripts),
+        "files": [
+            {
+                "path": str(_relative(each.path, folder)),
+                "episode": each.episode,
+                "stem": each.stem,
+                "format": each.format,
+                "encoding": each.encoding,
+                "speakers": list(each.speakers),
+                "has_times": each.has_times,
+                "num_turns": len(each.turns),
+                "num_words": each.num_words,
+                "num_repeats_dropped": each.num_repeats,
+                "num_chunks": num_chunks[each.stem],
+            }
+            for each in folder.transcripts
+        ],
+        "failed": [{"path": str(_relative(path, folder)), "reason": reason} for path, reason in folder.failures],
+        "left_out": [str(_relative(path, folder)) for path in folder.left_out],
+    }
+
+
+def _relative(path: Path, folder: TranscriptFolder) -> Path:
+    return path.relative_to(folder.path) if path.is_relative_to(folder.path) and path != folder.path else path
