@@ -35,7 +35,7 @@ class WordEmbedder:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def new_embedder() -> type[WordEmbedder]:
     return WordEmbedder
 

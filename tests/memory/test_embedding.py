@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,7 @@ def test_a_folder_of_a_small_encoder_is_used_alike(tmp_path):
     )  # fmt: skip
     BertModel(config).save_pretrained(tmp_path / "tiny")
     embedder = load_embedder(tmp_path / "tiny")
-    assert (embedder.name, embedder.dimension) == ("tiny", 16)
+    assert re.fullmatch("tiny-[0-9a-f]{8}", embedder.name) and embedder.dimension == 16
     vectors = embedder.embed(["a b", "a", "a b a b a b a b a b"])
     np.testing.assert_allclose(vectors[0], embedder.embed(["a b"])[0], atol=1e-5)
 
@@ -96,7 +97,10 @@ def test_a_path_without_a_model_and_a_missing_package_are_told(tmp_path, monkeyp
 
 
 def test_importing_the_room_loads_nothing_heavy():
-    modules = ["build", "chunks", "embedding", "rows", "store", "tool", "transcripts"]
+    modules = [
+        "build", "building", "chunks", "embedder", "embedding", "endpoint_embedder", "filters", "indexing", "minilm",
+        "rows", "searching", "sentence_transformer", "store", "table", "tool", "transcripts", "vector_cache",
+    ]  # fmt: skip
     code = f"import sys; [__import__('midthought.memory.' + name) for name in {modules}]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "lancedb", "pyarrow", "sentence_transformers"} & set(loaded)

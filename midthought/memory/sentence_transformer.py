@@ -1,0 +1,69 @@
+"""A sentence-transformers folder, used as it says itself: its pooling, its normalisation, its prompts. Knows no store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from midthought.errors import MissingExtraError
+from midthought.memory.minilm import does_not_load, fingerprint
+
+
+class SentenceTransformerEmbedder:
+    """What `sentence_transformers.SentenceTransformer` computes from a folder with `modules.json`.
+
+    Texts take the folder's prompt for documents and queries the one for queries, where it names any. The memory
+    compares by cosine, so vectors are scaled to length 1 also where the model leaves them as they are. Only safetensors
+    are loaded, and no code from the folder is run.
+    """
+
+    def __init__(self, path: str | Path, *, batch_size: int = 64) -> None:
+        """The model is loaded at once, to know its dimension. Raises MissingExtraError and ModelPathError."""
+        self._path = Path(path)
+        self.name = f"{self._path.resolve().name}-{fingerprint(self._path)}"
+        self._batch_size = batch_size
+        self._load()
+        self.dimension = len(self._encode(["a"], "encode_document")[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which loads the model itself."""
+        return {**vars(self), "_model": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._load()
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors of what is searched, float32 [N, D]."""
+        return self._encode(texts, "encode_document")
+
+    def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """Unit vectors of what is asked, float32 [N, D]."""
+        return self._encode(queries, "encode_query")
+
+    def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        with self._lock:  # a tokenizer keeps its padding as state
+            vectors = getattr(self._model, kind)(
+                list(texts), batch_size=self._batch_size, show_progress_bar=False, normalize_embeddings=True
+            )
+        return np.asarray(vectors, dtype=np.float32)
+
+    def _load(self) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise MissingExtraError("sentence-transformers", "memory") from None
+        self._lock = threading.Lock()
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "device": "cpu"}
+        try:
+            self._model: Any = SentenceTransformer(
+                str(self._path), **options, model_kwargs={"use_safetensors": True}
+            ).eval()
+        except Exception as error:  # whatever a folder's settings bring about in that library
+            raise does_not_load(self._path, error) from None

@@ -1,0 +1,188 @@
+"""A memory's table where it lies: opened, written whole or in part, restored. Knows LanceDB, and no embedding model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from midthought.errors import MemoryStoreError, MissingExtraError
+from midthought.memory.filters import is_among, quoted
+from midthought.memory.indexing import extend_indices, has_vector_index, index_table, is_indexed
+from midthought.memory.rows import require_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BUILD_REMEDY = "build it with 'midthought memory build'"
+_IDS_PER_DELETION = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTable:
+    """A version of the table, with what does not change while it is open."""
+
+    table: Any
+    embedding: tuple[str, int] | None
+    """Model and dimension, None where there is no row."""
+    is_indexed: bool
+    """True where the words of every row are indexed; a build that was killed may have left that undone."""
+    is_large: bool
+    """True where the vectors are indexed: then a small change is not worth writing all anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The memory as a build, or a restoring, left it."""
+
+    number: int
+    written: datetime
+    num_chunks: int
+
+
+class TablePlace:
+    """A table of a LanceDB database: `uri` is a folder or what LanceDB takes (`s3://…`, with `storage_options`)."""
+
+    def __init__(self, uri: str, name: str, storage_options: Mapping[str, str], keep_versions: timedelta) -> None:
+        self.uri = uri
+        self.name = name
+        self.is_local = "://" not in uri
+        self.storage_options = dict(storage_options)
+        self.keep_versions = keep_versions
+        self._database: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which connects anew, where the table lies."""
+        uri = str(Path(self.uri).absolute()) if self.is_local else self.uri
+        return {**vars(self), "uri": uri, "_database": None}
+
+    def check(self) -> None:
+        """Raises MemoryStoreError where no memory can lie."""
+        if self.is_local and Path(self.uri).is_file():
+            raise MemoryStoreError(f"{self.uri}: a memory is a folder, but this is a file; give another path")
+
+    def exists(self) -> bool:
+        """True where the table is there, and not merely what a build that was killed has left of one."""
+        if self.is_local and not Path(self.uri).is_dir():
+            return False  # connecting would create the folder
+        database = self._connect()
+        with self._told():
+            if self.name not in database.list_tables().tables:
+                return False
+        try:
+            database.open_table(self.name)
+        except ValueError:
+            return False
+        return True
+
+    def open(self, version: int | None = None) -> OpenedTable:
+        """The table as it is now, or as it was. Raises MemoryStoreError where there is none, or another's."""
+        if not self.exists():
+            raise MemoryStoreError(f"{self.uri}: there is no memory (table {self.name!r}); {BUILD_REMEDY}")
+        table, where = self._connect().open_table(self.name), f"{self.uri} (table {self.name!r})"
+        if version is not None:
+            self._check_out(table, version)
+        require_columns(table.schema.names, where)
+        return OpenedTable(table, _embedding_of(table, where), is_indexed(table), has_vector_index(table))
+
+    def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        """Put these rows in the table's place and index them; where that fails, the memory is as it was before."""
+        import pyarrow as pa
+
+        database = self._connect()
+        mode = "overwrite" if self.exists() else "create"
+        with self._undone_on_failure():
+            table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
+            index_table(table, self.keep_versions)
+
+    def change(self, removed: Sequence[str], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        """Delete the rows of these ids, put others in, each replacing the one of its id, and index what is new."""
+        import pyarrow as pa
+
+        table = self._connect().open_table(self.name)
+        with self._undone_on_failure():
+            for start in range(0, len(removed), _IDS_PER_DELETION):
+                table.delete(is_among("id", removed[start : start + _IDS_PER_DELETION]))
+            rows = pa.Table.from_batches(batches, schema)
+            if len(rows):
+                table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+            extend_indices(table, self.keep_versions)
+
+    def index(self) -> None:
+        """Index every row, as after a build that was killed."""
+        index_table(self._connect().open_table(self.name), self.keep_versions)
+
+    def versions(self) -> list[Version]:
+        """What can be opened or restored, oldest first: whole states only, none that a build passed through."""
+        table, found = self._connect().open_table(self.name), []
+        listed = table.list_versions()
+        for entry, following in zip(listed, [*listed[1:], None], strict=True):
+            if following is None or entry["metadata"] != following["metadata"]:  # a new index leaves the data as it is
+                table.checkout(entry["version"])
+                if is_indexed(table):
+                    written = entry["timestamp"].astimezone(UTC)
+                    found.append(Version(entry["version"], written, int(entry["metadata"]["total_rows"])))
+        return found
+
+    def restore(self, version: int) -> None:
+        """Make the table what it was; that is a version of its own, so it can be undone."""
+        table = self._connect().open_table(self.name)
+        self._check_out(table, version)
+        table.restore()
+
+    def _check_out(self, table: Any, version: int) -> None:
+        try:
+            table.checkout(version)
+        except (ValueError, RuntimeError):
+            known = ", ".join(str(each.number) for each in self.versions())
+            raise MemoryStoreError(f"{self.uri}: there is no version {version}; there is: {known}") from None
+
+    @contextlib.contextmanager
+    def _undone_on_failure(self) -> Iterator[None]:
+        database = self._connect()
+        old_version = database.open_table(self.name).version if self.exists() else None
+        try:
+            yield
+        except BaseException:
+            if old_version is not None:
+                database.open_table(self.name).restore(old_version)
+            else:
+                database.drop_table(self.name, ignore_missing=True)
+                if self.is_local:
+                    with contextlib.suppress(OSError):  # other tables, or vectors that were embedded, stand in it
+                        Path(self.uri).rmdir()
+            raise
+
+    def _connect(self) -> Any:
+        if self._database is None:
+            try:
+                import lancedb
+            except ImportError:
+                raise MissingExtraError("lancedb", "memory") from None
+            self.check()
+            with self._told():
+                self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
+        return self._database
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RuntimeError, OSError) as error:
+            reason = " ".join(str(error).split())[:500]
+            raise MemoryStoreError(f"{self.uri}: LanceDB does not reach it: {reason}") from None
+
+
+def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
+    """Raises MemoryStoreError if the rows come from several models."""
+    columns = ["embedding_model", "embedding_dimension"]
+    first = table.search().select(columns).limit(1).to_arrow().to_pylist()
+    if not first:
+        return None
+    name, dimension = (first[0][column] for column in columns)
+    if table.count_rows(f"embedding_model != {quoted(name)} OR embedding_dimension != {int(dimension)}"):
+        raise MemoryStoreError(f"{where} holds rows of several embedding models, {name} among them; build it anew")
+    return name, dimension

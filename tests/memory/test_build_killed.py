@@ -1,0 +1,105 @@
+"""A build that is killed at any moment and started again ends in the table of one that was not."""
+
+import multiprocessing
+import random
+import signal
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
+
+from midthought.memory.chunks import Chunk  # noqa: E402
+from midthought.memory.store import MemoryStore  # noqa: E402
+
+NUM_KILLS = 20
+NUM_CHUNKS = 400
+
+
+class SlowEmbedder:
+    """Writes down what it is asked to embed, before it does; a part takes 10 ms."""
+
+    name, dimension, texts_per_call = "slow", 16, 16
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+
+    def embed(self, texts):
+        with self._log.open("a") as file:
+            file.write("".join(f"{text}\n" for text in texts))
+        time.sleep(0.01)
+        seeds = [zlib.crc32(text.encode()) for text in texts]
+        vectors = np.stack([np.random.default_rng(seed).normal(size=self.dimension) for seed in seeds])
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def chunks_of(seed: int) -> list[Chunk]:
+    """Each text twice; the seeds share half of them."""
+    return [
+        Chunk(f"e_{number}", "E", "e", "Ann", f"Words of {number // 2 + seed * NUM_CHUNKS // 4}.", "00:00:00", number)
+        for number in range(NUM_CHUNKS)
+    ]
+
+
+def build(folder: Path, seed: int, started) -> None:
+    store = MemoryStore.open(folder / "memory", embedder=SlowEmbedder(folder / "log"))
+    started.set()
+    store.build(chunks_of(seed))
+
+
+class Builder:
+    """Builds in processes of its own, which begin as copies of one that has loaded everything and done nothing."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["lancedb", "midthought.memory.store"])
+
+    def run(self, folder: Path, seed: int, kill_after: float | None = None) -> tuple[bool, float]:
+        """Whether it was killed, and the seconds that it built."""
+        folder.mkdir(exist_ok=True)
+        started = self._context.Event()
+        process = self._context.Process(target=build, args=(folder, seed, started))
+        process.start()
+        assert started.wait(60)
+        began = time.monotonic()
+        process.join(kill_after)
+        process.kill()
+        process.join()
+        if kill_after is None:
+            assert process.exitcode == 0
+        return process.exitcode == -signal.SIGKILL, time.monotonic() - began
+
+
+def rows_at(folder: Path):
+    table = lancedb.connect(folder / "memory").open_table("transcripts")
+    (index,) = table.list_indices()
+    assert (index.columns, index.num_unindexed_rows) == (["transcript"], 0)
+    return table.to_arrow()
+
+
+@pytest.mark.parametrize("over_another", [False, True], ids=["a new memory", "another memory's place"])
+def test_a_build_that_was_killed_at_random_moments_ends_in_the_same_table(tmp_path, over_another):
+    builder, random_moment = Builder(), random.Random(7)
+    whole = tmp_path / "whole"
+    if over_another:
+        builder.run(whole, seed=0)
+    _, seconds = builder.run(whole, seed=1)
+    num_killed = 0
+    for number in range(NUM_KILLS // 2):
+        folder = tmp_path / str(number)
+        if over_another:
+            builder.run(folder, seed=0)
+            (folder / "log").unlink()
+        was_killed, _ = builder.run(folder, 1, random_moment.uniform(0, seconds))
+        num_killed += was_killed
+        builder.run(folder, seed=1)
+        assert rows_at(folder).equals(rows_at(whole))
+        assert not (folder / "memory" / "embeddings").exists()
+        embedded = (folder / "log").read_text().splitlines()
+        assert len(embedded) - len(set(embedded)) <= SlowEmbedder.texts_per_call
+        hit = MemoryStore.open(folder / "memory").search("words of 150", 1, "full_text")[0]
+        assert hit.transcript == "Words of 150."
+    assert num_killed >= NUM_KILLS // 4

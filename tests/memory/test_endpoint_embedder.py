@@ -1,0 +1,263 @@
+"""Embeddings from a real HTTP server that speaks `/embeddings`, and speaks it badly, slowly or not at all."""
+
+import asyncio
+import base64
+import http.server
+import importlib.util
+import itertools
+import json
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from midthought.errors import MemoryStoreError, SettingsError
+from midthought.memory.chunks import Chunk
+from midthought.memory.embedder import embed_queries, embed_texts
+from midthought.memory.embedding import load_embedder
+from midthought.memory.endpoint_embedder import EndpointEmbedder, EndpointModel
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("httpx") is None, reason="needs httpx")
+
+KEY = "sk-secret-0123456789"
+DIMENSION = 8
+
+
+def vector_of(text: str) -> list[float]:
+    return np.random.default_rng(list(text.encode())).normal(size=DIMENSION).tolist()
+
+
+def reply(texts: list[str], **changes: object) -> bytes:
+    rows = [{"object": "embedding", "index": row, "embedding": vector_of(text)} for row, text in enumerate(texts)]
+    return json.dumps({"object": "list", "data": rows[::-1], **changes}).encode()
+
+
+class Endpoint(http.server.ThreadingHTTPServer):
+    """Embeds, but where `faults` says otherwise: one for each request in turn, None where nothing is wrong."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.faults = iter(())
+        self.bodies: list[dict] = []
+        self.keys: list[str | None] = []
+        self.times: list[float] = []
+        self.num_now = self.num_most = 0
+        self.pause_seconds = 0.0
+        self.lock = threading.Lock()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def handle_error(self, request, client_address) -> None:
+        """A client that gave up is no error here."""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        server, body = self.server, json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with server.lock:
+            server.bodies.append(body)
+            server.keys.append(self.headers["Authorization"])
+            server.times.append(time.monotonic())
+            server.num_now += 1
+            server.num_most = max(server.num_most, server.num_now)
+            fault = next(server.faults, None)
+        time.sleep(server.pause_seconds)
+        status, headers, content = fault(body["input"]) if fault else (200, {}, reply(body["input"]))
+        with server.lock:
+            server.num_now -= 1
+        assert self.path == "/v1/embeddings"
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+def fails(status: int, **headers: str):
+    return lambda texts: (
+        status,
+        {name.replace("_", "-"): value for name, value in headers.items()},
+        b'{"error": "no"}',
+    )
+
+
+def answers(change):
+    return lambda texts: (200, {}, json.dumps(change(json.loads(reply(texts)))).encode())
+
+
+@pytest.fixture
+def endpoint():
+    server = Endpoint()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def embedder_at(endpoint, **settings) -> EndpointEmbedder:
+    defaults = {"texts_per_call": 3, "backoff_seconds": 0.01, "retries": 3, "timeout_seconds": 5.0}
+    return EndpointEmbedder(EndpointModel(model="m", base_url=endpoint.base_url, **{**defaults, **settings}))
+
+
+def expected(texts):
+    vectors = np.asarray([vector_of(text) for text in texts])
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+TEXTS = [f"text {number}" for number in range(10)]
+
+
+def test_vectors_come_in_the_order_of_the_texts_in_batches(endpoint):
+    embedder = embedder_at(endpoint, dimension=None)
+    assert (embedder.name, embedder.dimension, embedder.dimension) == ("m", DIMENSION, DIMENSION)
+    assert len(endpoint.bodies) == 1
+    np.testing.assert_allclose(embedder.embed(TEXTS), expected(TEXTS), atol=1e-6)
+    assert sorted(len(body["input"]) for body in endpoint.bodies[1:]) == [1, 3, 3, 3]
+    assert embedder.embed([]).shape == (0, DIMENSION)
+    assert all("dimensions" not in body and body["model"] == "m" for body in endpoint.bodies)
+
+
+def test_vectors_in_base64_are_read_as_well(endpoint):
+    def packed(document):
+        for row in document["data"]:
+            row["embedding"] = base64.b64encode(np.asarray(row["embedding"], "<f4").tobytes()).decode()
+        return document
+
+    endpoint.faults = itertools.repeat(answers(packed))
+    np.testing.assert_allclose(embedder_at(endpoint).embed(TEXTS), expected(TEXTS), atol=1e-6)
+
+
+def drop_last(document):
+    return {"data": document["data"][1:]}
+
+
+def same_index(document):
+    return {"data": [{**row, "index": 0} for row in document["data"]]}
+
+
+def shorter(document):
+    return {"data": [{**row, "embedding": row["embedding"][:4]} for row in document["data"]]}
+
+
+def zero(document):
+    return {"data": [{**row, "embedding": [0.0] * DIMENSION} for row in document["data"]]}
+
+
+def not_finite(document):
+    return {"data": [{**row, "embedding": [float("nan")] * DIMENSION} for row in document["data"]]}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fails(429), fails(500), fails(503, Retry_After="0"), fails(408), answers(drop_last), answers(same_index),
+        answers(shorter), answers(zero), answers(not_finite), answers(lambda document: {"data": None}),
+        answers(lambda document: []), lambda texts: (200, {}, b"<html>"), lambda texts: (200, {}, b""),
+    ],
+)  # fmt: skip
+def test_a_batch_that_fails_is_sent_again_and_none_is_missing(endpoint, fault):
+    endpoint.faults = iter([None, fault, fault, None, fault])
+    embedder = embedder_at(endpoint, dimension=DIMENSION)
+    np.testing.assert_allclose(embedder.embed(TEXTS), expected(TEXTS), atol=1e-6)
+    assert embedder.num_retries == 3 and len(endpoint.bodies) == 7
+
+
+def test_the_endpoint_is_left_alone_as_long_as_it_asks_for(endpoint):
+    endpoint.faults = iter([fails(429, Retry_After="0.4")])
+    embedder_at(endpoint, dimension=DIMENSION).embed(["a"])
+    assert endpoint.times[1] - endpoint.times[0] >= 0.4
+
+
+def test_a_mistake_is_told_at_once_and_a_deaf_endpoint_after_its_retries(endpoint):
+    endpoint.faults = iter([fails(401)])
+    with pytest.raises(MemoryStoreError, match=r"v1/embeddings gave no vectors: status 401.*is kept, start again"):
+        embedder_at(endpoint, dimension=DIMENSION).embed(["a"])
+    assert len(endpoint.bodies) == 1
+    endpoint.faults = itertools.repeat(fails(503))
+    with pytest.raises(MemoryStoreError, match="status 503"):
+        embedder_at(endpoint, dimension=DIMENSION).embed(["a"])
+    assert len(endpoint.bodies) == 1 + 4
+    endpoint.faults, endpoint.pause_seconds = iter(()), 0.5
+    with pytest.raises(MemoryStoreError, match=r"no reply within 0\.1 seconds"):
+        embedder_at(endpoint, dimension=DIMENSION, timeout_seconds=0.1, retries=0).embed(["a"])
+
+
+def test_requests_run_side_by_side_and_no_more_than_set(endpoint):
+    endpoint.pause_seconds = 0.05
+    embedder = embedder_at(endpoint, dimension=DIMENSION, max_concurrency=3, texts_per_call=1)
+    np.testing.assert_allclose(embed_texts(TEXTS, embedder), expected(TEXTS), atol=1e-6)
+    assert endpoint.num_most == 3
+    embedder.embed(TEXTS)
+    assert endpoint.num_most == 3
+
+
+def test_the_key_travels_in_the_header_only_and_comes_from_the_environment(endpoint, monkeypatch):
+    monkeypatch.setenv("EMBEDDING_KEY", KEY)
+    embedder = load_embedder("m", endpoint.base_url, "EMBEDDING_KEY", dimension=4)
+    endpoint.faults = itertools.repeat(answers(shorter))
+    assert embedder.embed(["a"]).shape == (1, 4)
+    assert endpoint.keys == [f"Bearer {KEY}"] and endpoint.bodies[0]["dimensions"] == 4
+    assert (
+        KEY not in json.dumps(endpoint.bodies)
+        and KEY not in repr(vars(embedder))
+        and KEY.encode() not in pickle.dumps(embedder)
+    )
+    endpoint.faults = iter([lambda texts: (400, {}, f"bad key {KEY}".encode())])
+    with pytest.raises(MemoryStoreError) as told:
+        embedder.embed(["a"])
+    assert KEY not in str(told.value)
+
+
+def test_prompts_stand_before_texts_and_queries_and_are_part_of_the_name(endpoint):
+    embedder = embedder_at(endpoint, dimension=DIMENSION, query_prompt="query: ", text_prompt="passage: ")
+    assert embedder.name == "m after 'passage: '"
+    np.testing.assert_allclose(embedder.embed(["a"]), expected(["passage: a"]), atol=1e-6)
+    np.testing.assert_allclose(embed_queries(["a"], embedder), expected(["query: a"]), atol=1e-6)
+
+
+def test_blank_and_endless_texts_are_sent_as_something_that_endpoints_take(endpoint):
+    embedder_at(endpoint, dimension=DIMENSION, max_letters=5).embed(["", "123456789"])
+    assert endpoint.bodies[0]["input"] == [" ", "12345"]
+
+
+def test_it_can_be_asked_inside_a_running_loop_and_from_another_process(endpoint):
+    embedder = pickle.loads(pickle.dumps(embedder_at(endpoint)))  # noqa: S301
+
+    async def ask():
+        return embedder.embed(["a"])
+
+    np.testing.assert_allclose(asyncio.run(ask()), expected(["a"]), atol=1e-6)
+
+
+def test_settings_that_cannot_work_are_refused(endpoint):
+    with pytest.raises(SettingsError, match="texts_per_call must be at least 1, not 0"):
+        embedder_at(endpoint, texts_per_call=0)
+    with pytest.raises(SettingsError, match="is no address"):
+        load_embedder("m", "localhost:80")
+    with pytest.raises(SettingsError, match="are for an endpoint"):
+        load_embedder("minilm", api_key_env="KEY")
+
+
+def test_what_was_paid_for_before_a_failure_is_not_asked_for_again(endpoint, tmp_path):
+    pytest.importorskip("lancedb", reason="the memory extra is not installed")
+    from midthought.memory.store import MemoryStore
+
+    chunks = [Chunk(f"a_{row}", "A", "a", "Ann", text, "00:00:00", row) for row, text in enumerate(TEXTS)]
+    endpoint.faults = iter([None, None, fails(400)])
+    embedder = embedder_at(endpoint, dimension=DIMENSION, max_concurrency=1)
+    with pytest.raises(MemoryStoreError, match="start again to go on"):
+        MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks)
+    assert MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks).num_embedded == 4
+    sent = [text for body in endpoint.bodies for text in body["input"]]
+    assert sorted(sent) == sorted([*TEXTS, *TEXTS[6:9]])
