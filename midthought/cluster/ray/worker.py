@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +19,6 @@ from midthought.cluster.ray.cargo import pack, unpack
 from midthought.cluster.ray.weights import Piece, apply_pieces, digest_of, framed, named_tensors
 from midthought.errors import SettingsError
 from midthought.inference.engine import TrainedEngine
-from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import EpisodeStart, RolloutParts, run_episodes
 from midthought.types import StopReason, Trajectory
 
@@ -73,7 +70,7 @@ class RolloutWorker:
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         self._name = name
         self._numerics = numerics
-        self._loop = PrivateLoop("midthought-rollout")
+        self._loop = asyncio.new_event_loop()
         self._standing: dict[str, Any] = {}
         numerics.apply()
 
@@ -98,20 +95,22 @@ class RolloutWorker:
 
     def run(self, parcel: bytes, job: Job) -> Iterator[list[tuple[int, bytes]]]:
         """Run the episodes; gives `(place, pickled Trajectory)` of those that have ended, and nothing now and then, to say
-        that it lives."""
-        outbox: queue.SimpleQueue[tuple[int, bytes] | Future[None] | None] = queue.SimpleQueue()
+        that it lives.
+
+        All of it in this thread: a second one that computes would have OpenMP threads of its own, and with more of them than
+        cores every pass is slower.
+        """
+        outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         parts = RolloutParts(engine=self._engine, **self._opened(parcel, job.standing))
         self._engine.policy_version = job.policy_version
-        running = self._loop.start(_episodes(parts, job, self._numerics, outbox.put))
-        running.add_done_callback(outbox.put)
-        is_over = False
-        while not is_over:
-            messages = [outbox.get()]
+        self._numerics.apply()
+        episodes = self._loop.create_task(_episodes(parts, job, outbox.put_nowait))
+        while not episodes.done():
+            messages = [self._loop.run_until_complete(outbox.get())]
             while not outbox.empty():
-                messages.append(outbox.get())
-            yield [message for message in messages if isinstance(message, tuple)]
-            is_over = running in messages
-        running.result()
+                messages.append(outbox.get_nowait())
+            yield [message for message in messages if message is not None]
+        episodes.result()
 
     def _opened(self, parcel: bytes, standing: Mapping[str, Any]) -> dict[str, Any]:
         for name, reference in standing.items():
@@ -121,17 +120,18 @@ class RolloutWorker:
         return fields
 
 
-async def _episodes(
-    parts: RolloutParts, job: Job, numerics: Numerics, put: Callable[[tuple[int, bytes] | None], None]
-) -> None:
-    """Not a method: Ray would take the worker for an asynchronous one, and run all of it on one event loop."""
-    numerics.apply()
+async def _episodes(parts: RolloutParts, job: Job, put: Callable[[tuple[int, bytes] | None], None]) -> None:
+    """Not a method: Ray would take the worker for an asynchronous one, and run all of it on one event loop.
+
+    The last thing that it puts comes when all has ended.
+    """
     place_of = {start.seed: place for start, place in zip(job.starts, job.places, strict=True)}
     beating = asyncio.ensure_future(_beat(put))
     try:
         await run_episodes(parts, job.starts, on_finished=lambda done: put((place_of[done.seed], _packed(done))))
     finally:
         beating.cancel()
+        put(None)
 
 
 async def _beat(put: Callable[[None], None]) -> None:
