@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import ipaddress
+import json
 import os
 import random
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 LONGEST_WAIT_SECONDS = 30.0
 """Between two attempts, whatever the endpoint asks for."""
 
+_CONTROL = re.compile(r"<|\[(?=/?[A-Z_]+\])")
 _PASSING_STATUS = frozenset({408, 429})
 
 Read = TypeVar("Read")
@@ -157,6 +159,12 @@ class ChatEndpoint:
     async def ask(self, body: bytes) -> Reply:
         """The reply to one request (JSON), tried again as `JsonEndpoint.post` says. Raises NoReplyError."""
         return await self._endpoint.post(body, _reply_of)
+
+
+def as_data(material: Mapping[str, Any]) -> str:
+    """One JSON object in which nothing can be a control token: `<` and the `[` of `[INST]` are written as JSON escapes."""
+    text = json.dumps(material, ensure_ascii=False).encode(errors="replace").decode()
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _reply_of(document: Any) -> Reply:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 
 FLOORS = [
     ("types", "errors"),
-    ("text", "config", "pretrained", "endpoint"),
+    ("text", "config", "pretrained", "endpoint", "reply_cache"),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "health"),
     ("inference", "feedback"),
@@ -25,8 +25,8 @@ FLOORS = [
     ("cli",),
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-BELOW_THEIR_FLOOR = {("errors", "types")}
-"""Rooms of one floor of which the first may be seen by the second: the record raises errors."""
+BELOW_THEIR_FLOOR = {("errors", "types"), ("endpoint", "reply_cache")}
+"""Rooms of one floor of which the first may be seen by the second: the record raises errors, the cache keeps replies."""
 
 HEAVY = ("torch", "transformers", "tokenizers", "lancedb", "pyarrow", "sentence_transformers")
 

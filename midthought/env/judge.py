@@ -1,6 +1,6 @@
 """A language model as judge of answers: any endpoint that speaks OpenAI's chat completions, asked once per request.
 
-Knows no other reward and no training. How it is reached stands in endpoint, how replies are kept in judge_cache.
+Knows no other reward and no training. How it is reached stands in endpoint, how replies are kept in reply_cache.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from midthought.endpoint import ChatEndpoint, EndpointSettings, NoReplyError
-from midthought.env.judge_cache import ReplyCache
+from midthought.endpoint import ChatEndpoint, EndpointSettings, NoReplyError, as_data
 from midthought.env.thought import last_answer
 from midthought.errors import SettingsError
+from midthought.reply_cache import ReplyCache
 from midthought.types import Trajectory
 
 INSTRUCTION = """\
@@ -38,7 +38,6 @@ _SCALE_FORM = (
 _MARKUP = " \t*_`"
 _VERDICT = re.compile(r"verdict\s*:", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?")
-_CONTROL = re.compile(r"<|\[(?=/?[A-Z_]+\])")
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +165,7 @@ class Judge:
             "model": self.model,
             "messages": [
                 {"role": "system", "content": f"{self.prompt}\n\n{form}"},
-                {"role": "user", "content": _as_data(material)},
+                {"role": "user", "content": as_data(material)},
             ],
             "temperature": 0,
             "max_tokens": self.max_reply_tokens,
@@ -204,9 +203,3 @@ def parse_verdict(reply: str, scale: tuple[float, float] | None = None) -> float
     low, high = scale
     number = float(words)
     return (number - low) / (high - low) if low <= number <= high else None
-
-
-def _as_data(material: dict[str, Any]) -> str:
-    """One JSON object in which nothing can be a control token: `<` and the `[` of `[INST]` are written as JSON escapes."""
-    text = json.dumps(material, ensure_ascii=False).encode(errors="replace").decode()
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

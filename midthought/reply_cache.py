@@ -1,4 +1,4 @@
-"""Replies of a judge by the hash of the whole request, in one SQLite file. Knows nothing of what they mean.
+"""Replies of a model by the hash of the whole request, in one SQLite file. Knows nothing of what they mean.
 
 What was put stays, also where the process is killed; several processes may share a file.
 """
@@ -40,7 +40,7 @@ class ReplyCache:
                 self._file.execute("SELECT key, text, finish_reason FROM replies LIMIT 1")
         except (sqlite3.Error, OSError) as error:
             raise SettingsError(
-                f"the judge's cache {path} cannot be used: {error}; give another cache_path, or remove that file"
+                f"the cache of replies {path} cannot be used: {error}; give another path, or remove that file"
             ) from None
 
     def get(self, key: str) -> Reply | None:
