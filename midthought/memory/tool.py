@@ -9,24 +9,30 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.memory.chunks import Chunk
-from midthought.memory.store import Hit, MemoryStore, SearchMode
+from midthought.memory.remote import RemoteMemory
+from midthought.memory.searching import Hit, SearchMode
+from midthought.memory.store import MemoryStore
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 
 TOOL_NAME = "memory_retrieval"
 MAX_RESULTS = 10
+MAX_QUERY_CHARS = 4_000
 NOTHING_FOUND = "Nothing found."
 
 
 class MemoryRetrievalTool(Tool):
     """`memory_retrieval(query, k)`: one line for each chunk found; `metadata["chunk_ids"]` tells which.
 
-    `k` is the number of results where the model does not say (1 to 10). Equal questions are answered from a cache.
+    The memory lies here, or is served elsewhere (`RemoteMemory`): the results are the same. `k` is the number of results
+    where the model does not say (1 to 10). Equal questions are answered from a cache.
     """
 
     pure = True
     max_concurrency = 16  # searches compute: more at once would only make each slower
 
-    def __init__(self, store: MemoryStore, k: int = 3, mode: SearchMode = "hybrid", max_cached: int = 10_000) -> None:
+    def __init__(
+        self, store: MemoryStore | RemoteMemory, k: int = 3, mode: SearchMode = "hybrid", max_cached: int = 10_000
+    ) -> None:
         if not 1 <= k <= MAX_RESULTS:
             raise SettingsError(f"k must be from 1 to {MAX_RESULTS}, not {k}")
         self.definition = ToolDefinition(
@@ -37,6 +43,8 @@ class MemoryRetrievalTool(Tool):
                 ToolParameter("k", "integer", f"How many results, 1 to {MAX_RESULTS}.", required=False, default=k),
             ],
         )
+        if isinstance(store, RemoteMemory):
+            self.max_concurrency = store.max_concurrency
         self._store = store
         self._k = k
         self._mode: SearchMode = mode
@@ -52,10 +60,12 @@ class MemoryRetrievalTool(Tool):
         vars(self).update(state, _lock=threading.Lock())
 
     def execute(self, *, query: str, k: int | None = None) -> ToolOutput:
-        """Search. Raises ValueError, which the model reads, where the query is empty or `k` is out of range."""
+        """Search. Raises ValueError, which the model reads, where the query is empty or too long, or `k` out of range."""
         k = self._k if k is None else k
         if not query.strip():
             raise ValueError("query is empty")
+        if len(query) > MAX_QUERY_CHARS:
+            raise ValueError(f"query is longer than {MAX_QUERY_CHARS:,} characters")
         if not 1 <= k <= MAX_RESULTS:
             raise ValueError(f"k must be from 1 to {MAX_RESULTS}")
         key = (" ".join(query.split()), k)

@@ -12,8 +12,7 @@ from midthought.cluster.verl.settings import VerlConfig
 from midthought.cluster.verl.supply import Supply, ToolPlan, VerlJob
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.memory.embedding import load_embedder
-from midthought.memory.store import MemoryStore
+from midthought.memory.opening import open_memory
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
@@ -95,11 +94,12 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
                 reference=f"{__name__}:memory_tool",
                 definition=tool.definition,
                 options={
-                    "path": str(Path(memory.path).resolve()) if memory.path else "{bundle}/memory",
+                    "path": _whole(memory.path) if memory.path else "{bundle}/memory",
                     "table": memory.table,
                     "embedding_model": memory.embedding_model,
                     "k": memory.k,
                     "search": memory.search,
+                    "token_env": memory.token_env,
                 },
             )
         ],
@@ -110,9 +110,14 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     )
 
 
-def memory_tool(path: str, table: str, embedding_model: str, k: int, search: Any) -> Tool:
-    """The recipe's tool over a memory that is built. Raises MemoryStoreError where it is not."""
-    return MemoryRetrievalTool(MemoryStore.open(path, table, load_embedder(embedding_model)), k=k, mode=search)
+def memory_tool(path: str, table: str, embedding_model: str, k: int, search: Any, token_env: str | None = None) -> Tool:
+    """The recipe's tool over a memory that is built or served. Raises MemoryStoreError where it is not."""
+    return MemoryRetrievalTool(open_memory(path, table, embedding_model, token_env), k=k, mode=search)
+
+
+def _whole(path: str) -> str:
+    """The place as another process finds it."""
+    return path if "://" in path else str(Path(path).resolve())
 
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:

@@ -1,0 +1,293 @@
+"""A memory that is served elsewhere (`midthought memory serve`), searched like one that lies here. Needs no package.
+
+Knows HTTP and the service's answers; nothing of tools. The token is read from its variable at each request, and shown
+nowhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import os
+import random
+import ssl
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
+from midthought.memory.chunks import Chunk
+from midthought.memory.searching import Hit, SearchMode, check_search
+
+_MAX_REPLY_BYTES = 64 * 1024 * 1024
+_IDS_PER_REQUEST = 500
+_BACKOFF_SECONDS = 0.1
+_LONGEST_WAIT_SECONDS = 2.0
+_IDLE_SECONDS = 20.0
+"""A connection that was idle for longer is opened anew: the service closes it after 30."""
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_HIT_FIELDS = frozenset(field.name for field in dataclasses.fields(Hit))
+_CHUNK_FIELDS = frozenset(field.name for field in dataclasses.fields(Chunk))
+
+
+def is_service(path: str) -> bool:
+    """Whether a memory's `path` names a service."""
+    return path.lower().startswith(("http://", "https://"))
+
+
+class RemoteMemory:
+    """Searching is safe from many threads at once; connections are kept and used again, directly: no proxy is asked.
+
+    A request has `timeout_seconds` in all. Within them it is sent again, up to `retries` times, where the service could
+    not be reached, was too busy or failed; after that, NoReplyError. What the service refuses for the question's sake is
+    a ValueError; a token that it does not take, or another service at that address, MemoryStoreError.
+    """
+
+    max_concurrency = 64
+    """Searches that may wait at once: the service works on them together."""
+
+    def __init__(
+        self, url: str, *, token_env: str | None = None, timeout_seconds: float = 8.0, retries: int = 3
+    ) -> None:
+        parts = _checked(url)
+        if token_env is not None and not os.environ.get(token_env):
+            raise SettingsError(
+                f"the environment variable {token_env} is empty; it should hold the memory service's token"
+            )
+        if timeout_seconds <= 0 or retries < 0:
+            raise SettingsError(f"timeout_seconds={timeout_seconds} must be more than 0, retries={retries} 0 or more")
+        self.url = url.rstrip("/")
+        self._is_tls = parts.scheme == "https"
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if self._is_tls else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._token_env = token_env
+        self._timeout_seconds = timeout_seconds
+        self._retries = retries
+        self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which connects anew."""
+        return {**vars(self), "_idle": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _idle=deque())
+
+    def search(
+        self,
+        query: str,
+        k: int = 3,
+        mode: SearchMode = "hybrid",
+        *,
+        episodes: Sequence[str] = (),
+        speakers: Sequence[str] = (),
+    ) -> list[Hit]:
+        """What `MemoryStore.search` finds where the service is."""
+        check_search(k, mode)
+        asked = {"query": _plain(query), "k": k, "mode": mode, "episodes": list(episodes), "speakers": list(speakers)}
+        return self._ask("POST", "/search", asked, lambda reply: _hits(reply["hits"]))
+
+    def search_batch(
+        self,
+        queries: Sequence[str],
+        k: int = 3,
+        mode: SearchMode = "hybrid",
+        *,
+        episodes: Sequence[str] = (),
+        speakers: Sequence[str] = (),
+    ) -> list[list[Hit]]:
+        """What `search` finds for each of the queries."""
+        check_search(k, mode)
+        found: list[list[Hit]] = []
+        size = int(self.stats()["max_queries"]) if len(queries) > 1 else 1
+        for start in range(0, len(queries), size):
+            part = [_plain(query) for query in queries[start : start + size]]
+            asked = {"queries": part, "k": k, "mode": mode, "episodes": list(episodes), "speakers": list(speakers)}
+            found += self._ask("POST", "/search/batch", asked, lambda reply: [_hits(one) for one in reply["results"]])
+        return found
+
+    def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
+        """Those of the chunks that are there, by id."""
+        found: dict[str, Chunk] = {}
+        for start in range(0, len(chunk_ids), _IDS_PER_REQUEST):
+            asked = {"ids": list(chunk_ids[start : start + _IDS_PER_REQUEST])}
+            chunks = self._ask("POST", "/chunks", asked, lambda reply: [_chunk(row) for row in reply["chunks"]])
+            found |= {chunk.chunk_id: chunk for chunk in chunks}
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """What the service says of itself: `num_chunks`, `embedding_model`, `max_k`, …"""
+        return self._ask("GET", "/stats", None, dict)
+
+    def require(self, chunks: Sequence[Chunk]) -> None:
+        """Raises MemoryStoreError unless the service holds these chunks, word for word; it may hold more."""
+        found = self.get([chunk.chunk_id for chunk in chunks])
+        missing = [chunk.chunk_id for chunk in chunks if found.get(chunk.chunk_id) != chunk]
+        if missing:
+            raise MemoryStoreError(
+                f"{self.url}: the memory lacks {len(missing)} of {len(chunks)} chunks, {missing[0]!r} among them, or holds "
+                "other words there; build it from the same transcripts, cut alike (memory.chunk_words), and serve it anew"
+            )
+
+    def __len__(self) -> int:
+        return int(self.stats()["num_chunks"])
+
+    def _ask(self, method: str, path: str, asked: Any, read: Any) -> Any:
+        """What `read` makes of the service's answer."""
+        ends_at = time.monotonic() + self._timeout_seconds
+        body = None if asked is None else json.dumps(asked).encode()
+        for attempt in range(self._retries + 1):
+            try:
+                reply = self._once(method, path, body, ends_at)
+                try:
+                    return read(json.loads(reply))
+                except (ValueError, LookupError, TypeError, RecursionError):
+                    words = f"{self.url}: that is no memory service; start one with 'midthought memory serve'"
+                    raise MemoryStoreError(words) from None
+            except NoReplyError as error:
+                wait = max(error.wait_seconds, _BACKOFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0))
+                wait = min(wait, _LONGEST_WAIT_SECONDS)
+                if attempt == self._retries or time.monotonic() + wait >= ends_at:
+                    raise
+                time.sleep(wait)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _once(self, method: str, path: str, body: bytes | None, ends_at: float) -> bytes:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        token = os.environ.get(self._token_env, "") if self._token_env else ""
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        connection, was_used = self._connection()
+        try:
+            try:
+                status, retry_after, reply = _exchange(connection, method, self._prefix + path, body, headers, ends_at)
+            except (ConnectionError, http.client.BadStatusLine):
+                if not was_used:
+                    raise
+                connection.close()  # the service had closed it while it was idle
+                connection = self._new_connection()
+                status, retry_after, reply = _exchange(connection, method, self._prefix + path, body, headers, ends_at)
+        except TimeoutError:
+            connection.close()
+            words = f"the memory did not answer within {self._timeout_seconds:g} seconds; go on without it"
+            raise NoReplyError(words, is_passing=True) from None
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise NoReplyError(f"the memory cannot be reached ({reason}); go on without it", is_passing=True) from None
+        except BaseException:
+            connection.close()
+            raise
+        if connection.sock is not None:
+            self._idle.append((connection, time.monotonic()))
+        if status == 200:
+            return reply
+        raise self._refusal(status, reply, retry_after)
+
+    def _refusal(self, status: int, reply: bytes, retry_after: str) -> Exception:
+        try:
+            detail = str(json.loads(reply)["detail"])
+        except (ValueError, LookupError, TypeError, RecursionError):
+            detail = f"status {status}"
+        if status in _PASSING:
+            seconds = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 4 else 0.0
+            return NoReplyError(
+                f"the memory has no time ({detail}); go on without it", is_passing=True, wait_seconds=seconds
+            )
+        if status in (400, 413, 422):
+            return ValueError(detail)
+        if status == 401:
+            remedy = (
+                "name the variable that holds it (memory.token_env)" if self._token_env is None else "see its value"
+            )
+            return MemoryStoreError(f"{self.url} does not take the token; {remedy}")
+        return MemoryStoreError(f"{self.url}: {detail} (status {status}); is a memory served there?")
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        while self._idle:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:  # another thread took it
+                break
+            if time.monotonic() - since < _IDLE_SECONDS:
+                return connection, True
+            connection.close()
+        return self._new_connection(), False
+
+    def _new_connection(self) -> http.client.HTTPConnection:
+        if self._is_tls:
+            return http.client.HTTPSConnection(self._host, self._port, context=ssl.create_default_context())
+        return http.client.HTTPConnection(self._host, self._port)
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: dict[str, str],
+    ends_at: float,
+) -> tuple[int, str, bytes]:
+    """Status, Retry-After and body. TimeoutError once it is past `ends_at`, however slowly the body drips in."""
+    connection.timeout = _left(ends_at)
+    if connection.sock is not None:
+        connection.sock.settimeout(connection.timeout)
+    connection.request(method, path, body, headers)
+    connection.sock.settimeout(_left(ends_at))
+    response = connection.getresponse()
+    parts, size = [], 0
+    while True:
+        if connection.sock is not None:
+            connection.sock.settimeout(_left(ends_at))
+        part = response.read1(1 << 16)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+        if size > _MAX_REPLY_BYTES:
+            raise http.client.HTTPException(f"more than {_MAX_REPLY_BYTES:,} bytes")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    response.close()  # `read1` leaves that open at the end, and the connection could not be used again
+    if response.will_close:
+        connection.close()
+    return response.status, response.getheader("Retry-After", ""), b"".join(parts)
+
+
+def _left(ends_at: float) -> float:
+    left = ends_at - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _checked(url: str) -> Any:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(f"{url!r} is no address of a service; write http://HOST:PORT")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise SettingsError(
+            f"the service's address at {parts.hostname} holds more than scheme, host, port and path; its token belongs "
+            "in an environment variable"
+        )
+    return parts
+
+
+def _plain(query: str) -> str:
+    """As the store takes it: no halves of surrogate pairs. A NUL says nothing."""
+    return query.encode(errors="replace").decode().replace("\0", " ")
+
+
+def _hits(rows: Any) -> list[Hit]:
+    return [Hit(**{name: value for name, value in row.items() if name in _HIT_FIELDS}) for row in rows]
+
+
+def _chunk(row: Any) -> Chunk:
+    return Chunk(**{name: value for name, value in row.items() if name in _CHUNK_FIELDS})

@@ -1,0 +1,228 @@
+"""The service's routes: requests to searches, hits to answers. Knows no address, no token and no process."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Annotated
+
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+
+from midthought.memory.service import schema
+from midthought.memory.service.access import Access
+from midthought.memory.service.catalogue import Catalogue, QuestionBook, neighbours, page
+from midthought.memory.service.guard import Guard
+from midthought.memory.service.metrics import CONTENT_TYPE, Metrics
+from midthought.memory.service.searcher import BusyError, HandedVectors, Pace, Searcher
+from midthought.memory.store import MemoryStore
+from midthought.types import Task
+
+_PAGE = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_REFUSALS = {
+    400: "not JSON",
+    401: "no token",
+    408: "too slow",
+    413: "too large",
+    415: "not JSON's type",
+    422: "not valid",
+}
+_DOCUMENTED = {status: {"model": schema.Refusal, "description": words} for status, words in _REFUSALS.items()}
+_MAX_TOLD = 5
+
+Letters = Annotated[schema.Name, Query(description="Only names that hold these letters, whatever their case.")]
+Offset = Annotated[int, Query(ge=0, le=schema.MAX_OFFSET)]
+Limit = Annotated[int, Query(ge=1, le=schema.MAX_PAGE)]
+Neighbours = Annotated[int, Query(ge=0, le=schema.MAX_NEIGHBOURS)]
+
+
+class Parts:
+    """What the routes speak to. `store` must have been opened with `vectors` as its embedder."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        vectors: HandedVectors,
+        questions: QuestionBook | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self.store = store
+        self.catalogue = Catalogue.read(store)
+        self.questions = questions or QuestionBook()
+        self.metrics = Metrics()
+        self.searcher = Searcher(store, vectors, pace, self.metrics.observe)
+        self.metrics.watch(lambda: self.searcher.num_under_way, self.catalogue.num_chunks)
+
+
+def make_app(parts: Parts, access: Access, *, body_seconds: float = 10.0, answer_seconds: float = 30.0) -> Guard:
+    """The whole service as an ASGI application."""
+    return Guard(
+        make_routes(parts),
+        access,
+        max_body_bytes=schema.MAX_BODY_BYTES,
+        body_seconds=body_seconds,
+        answer_seconds=answer_seconds,
+        observe=parts.metrics.count_request,
+    )
+
+
+def make_routes(parts: Parts) -> FastAPI:
+    """The routes, without what guards them."""
+    store, searcher, catalogue = parts.store, parts.searcher, parts.catalogue
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        searcher.close()
+
+    app = FastAPI(
+        title="midthought memory",
+        description="Searches a podcast memory: what was said, by whom, in which episode and when.",
+        version=importlib.metadata.version("midthought"),
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=_DOCUMENTED,  # type: ignore[arg-type]
+    )
+    app.add_exception_handler(RequestValidationError, _invalid)
+
+    @app.post("/search", tags=["search"], responses={429: {"model": schema.Refusal, "description": "too busy"}})
+    async def search(asked: schema.Query) -> schema.Found:
+        """The best `k` chunks for a query, best first."""
+        begun = time.perf_counter()
+        hits = await _search(searcher, [asked.query], asked)
+        return schema.Found(hits=hits[0], seconds=time.perf_counter() - begun)
+
+    @app.post("/search/batch", tags=["search"], responses={429: {"model": schema.Refusal, "description": "too busy"}})
+    async def search_batch(asked: schema.QueryBatch) -> schema.FoundBatch:
+        """The same for several queries at once."""
+        begun = time.perf_counter()
+        results = await _search(searcher, asked.queries, asked)
+        return schema.FoundBatch(results=results, seconds=time.perf_counter() - begun)
+
+    @app.post("/chunks", tags=["browse"])
+    async def chunks(asked: schema.Ids) -> schema.Chunks:
+        """Chunks by their ids, in the order asked for; ids that are not there are left out."""
+        found = await searcher.run(functools.partial(store.get, asked.ids))
+        return schema.Chunks(chunks=[found[chunk_id] for chunk_id in dict.fromkeys(asked.ids) if chunk_id in found])
+
+    @app.get("/context", tags=["browse"], responses={404: {"model": schema.Refusal, "description": "no such chunk"}})
+    async def context(id: schema.Name, before: Neighbours = 2, after: Neighbours = 2) -> schema.Context:
+        """A chunk with those before and after it in its episode."""
+        found = await searcher.run(functools.partial(neighbours, store, id, before, after))
+        if found is None:
+            raise HTTPException(404, "there is no chunk of this id")
+        return schema.Context(chunks=found[0], position=found[1])
+
+    @app.get("/episodes", tags=["browse"])
+    async def episodes(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schema.CountedPage:
+        """The episodes with their numbers of chunks, in the order of names."""
+        return _counted(*page(catalogue.episodes, contains, offset, limit))
+
+    @app.get("/speakers", tags=["browse"])
+    async def speakers(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schema.CountedPage:
+        """The speakers with their numbers of chunks, in the order of names."""
+        return _counted(*page(catalogue.speakers, contains, offset, limit))
+
+    @app.post(
+        "/qa/batch",
+        tags=["questions"],
+        responses={404: {"model": schema.Refusal, "description": "the memory has no questions"}},
+    )
+    async def qa_batch(asked: schema.QuestionChoice) -> schema.QuestionBatch:
+        """Questions with their answers, drawn by a seed or in their order."""
+        if not len(parts.questions):
+            raise HTTPException(404, "this memory has no questions; make some with 'midthought memory questions'")
+        taken, num_available, seed = await searcher.run(functools.partial(parts.questions.take, **asked.model_dump()))
+        return schema.QuestionBatch(
+            questions=[_question(task, parts.questions.episode_of(task)) for task in taken],
+            num_available=num_available,
+            seed=seed,
+        )
+
+    @app.get("/stats", tags=["service"])
+    async def stats() -> schema.Stats:
+        """How much there is, and the limits of a search."""
+        name, dimension = catalogue.embedding or (None, None)
+        return schema.Stats(
+            table=store.table,
+            num_chunks=catalogue.num_chunks,
+            num_episodes=len(catalogue.episodes),
+            num_speakers=len(catalogue.speakers),
+            num_questions=len(parts.questions),
+            embedding_model=name,
+            embedding_dimension=dimension,
+            version=app.version,
+        )
+
+    @app.get("/healthz", tags=["service"])
+    async def healthz() -> schema.Health:
+        """A sign of life; needs no token."""
+        return schema.Health()
+
+    @app.get("/metrics", tags=["service"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(parts.metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+    folder = resources.files("midthought.memory.service") / "page"
+    for path, (name, media_type) in _PAGE.items():
+        body = (folder / name).read_bytes()
+        endpoint = functools.partial(_static, body, media_type)
+        app.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False)
+    return app
+
+
+async def _search(
+    searcher: Searcher, queries: list[str], asked: schema.Query | schema.QueryBatch
+) -> list[list[schema.Hit]]:
+    try:
+        return await searcher.search(queries, asked.k, asked.mode, asked.episodes, asked.speakers)
+    except BusyError as error:
+        raise HTTPException(429, str(error), {"Retry-After": "1"}) from None
+
+
+async def _static(body: bytes, media_type: str) -> Response:
+    return Response(body, headers={"content-type": media_type})
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    """One sentence for what was wrong. It repeats nothing of the request: not all of it could be sent back."""
+    assert isinstance(error, RequestValidationError)
+    told = []
+    for problem in error.errors()[:_MAX_TOLD]:
+        place = ".".join(str(part)[:50] for part in problem["loc"] if part not in ("body", "query"))
+        words = problem["msg"].removeprefix("Value error, ")
+        told.append(f"{place}: {words}" if place else words)
+    detail = "; ".join(told).encode(errors="replace").decode()
+    return JSONResponse({"detail": detail}, 400 if "json_invalid" in _kinds(error) else 422)
+
+
+def _kinds(error: RequestValidationError) -> set[str]:
+    return {problem["type"] for problem in error.errors()}
+
+
+def _counted(found: list[tuple[str, int]], num_available: int) -> schema.CountedPage:
+    items = [schema.Counted(name=name, num_chunks=count) for name, count in found]
+    return schema.CountedPage(items=items, num_available=num_available)
+
+
+def _question(task: Task, episode: str) -> schema.Question:
+    return schema.Question(
+        id=task.task_id,
+        question=task.prompt,
+        answer=task.answer,
+        episode=episode,
+        evidence=list(task.evidence),
+        labels=json.loads(json.dumps(dict(task.labels), default=str)),
+    )

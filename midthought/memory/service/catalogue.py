@@ -1,0 +1,101 @@
+"""What a memory holds besides search: episodes and speakers with their sizes, a chunk's neighbours, questions."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from midthought.memory.chunks import Chunk
+from midthought.memory.store import MemoryStore
+from midthought.types import Task
+
+Entry = TypeVar("Entry")
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The memory as it was when it was read; the chunks stay where they lie."""
+
+    episodes: Mapping[str, int]
+    """Chunks by episode, in the order of names."""
+    speakers: Mapping[str, int]
+    num_chunks: int
+    embedding: tuple[str, int] | None
+    """Model and dimension; None where the memory is empty."""
+
+    @classmethod
+    def read(cls, store: MemoryStore) -> Catalogue:
+        """Raises MemoryStoreError where nothing was built."""
+        opened = store._open_table()
+        counts: dict[str, Counter[str]] = {"episode": Counter(), "speaker": Counter()}
+        for batch in opened.table.search().select(list(counts)).to_batches(65_536):
+            for name, counter in counts.items():
+                for value in batch.column(name).value_counts():
+                    counter[value["values"].as_py()] += value["counts"].as_py()
+        episodes, speakers = (dict(sorted(counter.items())) for counter in counts.values())
+        return cls(episodes, speakers, sum(episodes.values()), opened.embedding)
+
+
+def page(counts: Mapping[str, int], contains: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
+    """Names that hold these letters, whatever their case, with their counts; and how many there are in all."""
+    wanted = contains.casefold()
+    found = [(name, count) for name, count in counts.items() if wanted in name.casefold()]
+    return found[offset : offset + limit], len(found)
+
+
+def neighbours(store: MemoryStore, chunk_id: str, num_before: int, num_after: int) -> tuple[list[Chunk], int] | None:
+    """The chunk among those before and after it in its episode, and its place; None where there is no such chunk."""
+    chunk = store.get([chunk_id]).get(chunk_id)
+    if chunk is None:
+        return None
+    numbers = range(max(0, chunk.number - num_before), chunk.number + num_after + 1)
+    around = store.get([f"{chunk.stem}_{number}" for number in numbers]) | {chunk_id: chunk}
+    found = sorted((one for one in around.values() if one.stem == chunk.stem), key=lambda one: one.number)
+    return found, found.index(chunk)
+
+
+class QuestionBook:
+    """Questions to be leafed through, or drawn from."""
+
+    def __init__(self, tasks: Sequence[Task] = (), store: MemoryStore | None = None) -> None:
+        """Where a store is given, questions name their episode as its chunks do, whatever their own label says."""
+        self._tasks = list(tasks)
+        self._episode_of = _episodes_by_label(self._tasks, store) if store else {}
+        self._words = [f"{task.prompt}\n{task.answer}".casefold() for task in self._tasks]
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def take(
+        self, size: int, *, shuffle: bool, seed: int | None, offset: int, episodes: Sequence[str], contains: str
+    ) -> tuple[list[Task], int, int | None]:
+        """Questions, how many there are of that choice, and the seed that they were drawn by."""
+        wanted, among = contains.casefold(), set(episodes)
+        found = [
+            task
+            for task, words in zip(self._tasks, self._words, strict=True)
+            if wanted in words and (not among or self.episode_of(task) in among)
+        ]
+        if not shuffle:
+            return found[offset : offset + size], len(found), None
+        seed = secrets.randbelow(1_000_001) if seed is None else seed
+        drawn = random.Random(f"questions-{seed}").sample(found, len(found))
+        return drawn[offset : offset + size], len(found), seed
+
+    def episode_of(self, task: Task) -> str:
+        """The episode that a question is about; empty where nothing says so."""
+        label = str(task.labels.get("episode", ""))
+        return self._episode_of.get(label, label)
+
+
+def _episodes_by_label(tasks: Sequence[Task], store: MemoryStore) -> dict[str, str]:
+    """Titles by the label `episode` of questions, which may be a file's name: one question's evidence tells for all."""
+    proof_of = {
+        str(task.labels["episode"]): task.evidence[0] for task in tasks if task.labels.get("episode") and task.evidence
+    }
+    chunks = store.get(list(proof_of.values()))
+    return {label: chunks[chunk_id].episode for label, chunk_id in proof_of.items() if chunk_id in chunks}

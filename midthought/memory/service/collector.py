@@ -1,0 +1,84 @@
+"""Things that come at about the same time are worked on together. Knows no embedding model, only items and results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Collector(Generic[Item, Result]):
+    """Calls `work` in one thread with what has gathered, at most `max_items` at once.
+
+    An item that comes while nothing else is under way goes at once. What comes while `work` runs waits for it to end and
+    goes together. Where others are about to ask again (`num_others()` of them), the next call waits for them as well, but
+    never longer than `window_seconds`.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[list[Item]], Sequence[Result]],
+        *,
+        max_items: int,
+        window_seconds: float,
+        num_others: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._work = work
+        self._max_items = max_items
+        self._window_seconds = window_seconds
+        self._num_others = num_others
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._came = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="midthought-collector")
+
+    async def submit(self, item: Item) -> Result:
+        """What `work` makes of the item. Raises what `work` raised for the items that went together."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        self._came.set()
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                await self._gather()
+                taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_items))]
+                taken = [(item, future) for item, future in taken if not future.done()]  # nobody waits for these
+                if not taken:
+                    continue
+                try:
+                    results = await loop.run_in_executor(self._thread, self._work, [item for item, _ in taken])
+                except Exception as error:
+                    for _, future in taken:
+                        if not future.done():
+                            future.set_exception(error)
+                else:
+                    for (_, future), result in zip(taken, results, strict=True):
+                        if not future.done():
+                            future.set_result(result)
+        finally:
+            self._running = None
+
+    async def _gather(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._window_seconds
+        while len(self._waiting) < min(self._max_items, len(self._waiting) + self._num_others()):
+            self._came.clear()
+            try:
+                async with asyncio.timeout_at(ends_at):
+                    await self._came.wait()
+            except TimeoutError:
+                return

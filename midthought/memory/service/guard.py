@@ -1,0 +1,157 @@
+"""Stands before the application: lets in what may come in, bounds it in size and time, and sends safe headers.
+
+Plain ASGI; knows no route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from midthought.memory.service.access import Access, is_same_origin
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+_ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+}
+_HEADERS = [(name.encode(), value.encode()) for name, value in _ALWAYS.items()]
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, detail: str, **headers: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.headers = headers
+
+
+class Guard:
+    """`observe(route, method, status, seconds)` is called after every answer; `route` as the application names it."""
+
+    def __init__(
+        self,
+        app: App,
+        access: Access,
+        *,
+        max_body_bytes: int,
+        body_seconds: float = 10.0,
+        answer_seconds: float = 30.0,
+        observe: Callable[[str, str, int, float], None] = lambda route, method, status, seconds: None,
+    ) -> None:
+        self._app = app
+        self._access = access
+        self._max_body_bytes = max_body_bytes
+        self._body_seconds = body_seconds
+        self._answer_seconds = answer_seconds
+        self._observe = observe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        begun, status = time.perf_counter(), 0
+
+        async def send_on(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+            await send(message)
+
+        try:
+            body = await self._admitted(scope, receive)
+            async with asyncio.timeout(self._answer_seconds):
+                await self._app(scope, _replayed(body, receive), send_on)
+        except _Refused as refused:
+            await _refuse(send_on, refused)
+        except TimeoutError:
+            if status == 0:
+                await _refuse(send_on, _Refused(503, f"no answer within {self._answer_seconds:g} seconds"))
+        except Exception:
+            logger.exception("%s %s was not answered", scope["method"], scope["path"])
+            if status == 0:
+                await _refuse(send_on, _Refused(500, "the service failed; its log says why"))
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._observe(route, scope["method"], status, time.perf_counter() - begun)
+
+    async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a request that may come in."""
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get("host", "")
+        if not self._access.knows_host(host):
+            raise _Refused(421, "this Host is not served here; ask by the address that the service listens on")
+        origin = headers.get("origin")
+        if origin is not None and not is_same_origin(origin, host):
+            raise _Refused(403, "pages from elsewhere may not ask")
+        if not self._access.lets_in(scope["path"], headers.get("authorization", "")):
+            words = "a token is needed: Authorization: Bearer …"
+            raise _Refused(401, words, **{"www-authenticate": "Bearer"})
+        body = await self._read(headers, receive)
+        if body and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+            raise _Refused(415, "a body must be JSON, with Content-Type: application/json")
+        return body
+
+    async def _read(self, headers: dict[str, str], receive: Receive) -> bytes:
+        limit = self._max_body_bytes
+        too_large = _Refused(413, f"a body may hold {limit:,} bytes at most", connection="close")
+        if headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise _Refused(415, "a body must not be compressed", connection="close")
+        declared = headers.get("content-length", "0")
+        if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
+            raise too_large
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Refused(400, "the request ended early")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            words = f"the body did not come within {self._body_seconds:g} seconds"
+            raise _Refused(408, words, connection="close") from None
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    is_given = False
+
+    async def replay() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _refuse(send: Send, refused: _Refused) -> None:
+    body = json.dumps({"detail": str(refused)}, ensure_ascii=False).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": refused.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,59 @@
+"""What Prometheus reads of a service. Every application has a registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"})
+
+
+class Metrics:
+    """Requests by route, method and status; their seconds; how queries were embedded and searched."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        labels = ["route", "method", "status"]
+        self._requests = Counter("midthought_memory_requests", "Requests answered.", labels, registry=registry)
+        self._seconds = Histogram(
+            "midthought_memory_request_seconds", "Time to answer.", ["route"], registry=registry, buckets=_SECONDS
+        )
+        self._under_way = Gauge("midthought_memory_queries_under_way", "Queries being searched.", registry=registry)
+        self._chunks = Gauge("midthought_memory_chunks", "Chunks of the memory.", registry=registry)
+        self._observed = {
+            "embedded_together": Histogram(
+                "midthought_memory_embedded_together",
+                "Queries embedded in one go.",
+                registry=registry,
+                buckets=(1, 2, 4, 8, 16, 32, 64),
+            ),
+            "embed_seconds": Histogram(
+                "midthought_memory_embed_seconds", "Time to embed them.", registry=registry, buckets=_SECONDS
+            ),
+            "search_seconds": Histogram(
+                "midthought_memory_search_seconds", "Time LanceDB took.", registry=registry, buckets=_SECONDS
+            ),
+        }
+
+    def watch(self, num_under_way: Callable[[], int], num_chunks: int) -> None:
+        """Take these when asked."""
+        self._under_way.set_function(num_under_way)
+        self._chunks.set(num_chunks)
+
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """One request more. A method that is no method has no name of its own."""
+        self._requests.labels(route, method if method in _METHODS else "other", str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def observe(self, name: str, value: float) -> None:
+        """One of `embedded_together`, `embed_seconds`, `search_seconds`."""
+        self._observed[name].observe(value)
+
+    def render(self) -> bytes:
+        """The page that Prometheus reads."""
+        return generate_latest(self._registry)

@@ -1,0 +1,203 @@
+"""Searches for many at once: queries that come together are embedded, and compared with all vectors, together.
+
+LanceDB is asked in threads. Knows the store and an event loop, and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from midthought.memory.embedder import Embedder, embed_queries
+from midthought.memory.filters import Filters
+from midthought.memory.searching import Hit, SearchMode
+from midthought.memory.service.collector import Collector
+from midthought.memory.service.nearest import compares_all, search_together
+from midthought.memory.store import MemoryStore
+
+T = TypeVar("T")
+
+
+class BusyError(Exception):
+    """More is under way than the service takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How much goes on at once."""
+
+    max_queries_at_once: int = 512
+    """Queries under way; what comes beyond is told to come again."""
+    max_together: int = 32
+    """Queries that are embedded in one go, or compared with all vectors; 1: every one by itself."""
+    window_seconds: float = 0.003
+    """How long a query waits for others, where others are under way."""
+    num_threads: int = max(2, min(8, os.cpu_count() or 2))
+    """That ask LanceDB."""
+
+
+class HandedVectors:
+    """An embedder for the store that answers with what was embedded beforehand, for the thread that asks.
+
+    So the store's own `search` is what searches, and the embedding model is asked by the collector alone.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self.name = embedder.name
+        self.dimension = embedder.dimension
+        self._here = threading.local()
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Unit vectors, float32 [N, D], of what is to be stored."""
+        return self.embedder.embed(texts)
+
+    def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
+        """Unit vectors, float32 [N, D]: those at hand, else the model's."""
+        at_hand = getattr(self._here, "vector", None)
+        return at_hand[None] if at_hand is not None and len(queries) == 1 else embed_queries(queries, self.embedder)
+
+    def with_vector(self, vector: np.ndarray | None, ask: Callable[[], T]) -> T:
+        """`ask()`, which finds this vector, [D], at hand."""
+        self._here.vector = vector
+        try:
+            return ask()
+        finally:
+            self._here.vector = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sought:
+    """A search by meaning whose query is embedded."""
+
+    query: str
+    vector: np.ndarray
+    k: int
+    episodes: tuple[str, ...]
+    speakers: tuple[str, ...]
+
+    @property
+    def choice(self) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        """Those of equal choice are searched together."""
+        return self.k, self.episodes, self.speakers
+
+
+class Searcher:
+    """Belongs to one event loop. `observe(name, value)` is told `embedded_together`, `embed_seconds`, `search_seconds`."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        vectors: HandedVectors,
+        pace: Pace | None = None,
+        observe: Callable[[str, float], None] = lambda name, value: None,
+    ) -> None:
+        self.store = store
+        self._vectors = vectors
+        self._pace = pace or Pace()
+        self._observe = observe
+        self.num_under_way = 0
+        self._num_embedding = 0
+        self._threads = ThreadPoolExecutor(self._pace.num_threads, thread_name_prefix="midthought-search")
+        self._collector: Collector[str, np.ndarray] = Collector(
+            self._embed,
+            max_items=self._pace.max_together,
+            window_seconds=self._pace.window_seconds,
+            num_others=lambda: self.num_under_way - self._num_embedding,
+        )
+        self._nearest: Collector[_Sought, list[Hit]] = Collector(
+            self._search_together, max_items=self._pace.max_together, window_seconds=0.0
+        )
+        self._goes_together = self._pace.max_together > 1 and compares_all(store)
+
+    async def search(
+        self,
+        queries: Sequence[str],
+        k: int,
+        mode: SearchMode,
+        episodes: Sequence[str] = (),
+        speakers: Sequence[str] = (),
+    ) -> list[list[Hit]]:
+        """What `MemoryStore.search` finds for each query. Raises BusyError where too much is under way already."""
+        if self.num_under_way and self.num_under_way + len(queries) > self._pace.max_queries_at_once:
+            raise BusyError(f"{self.num_under_way} queries are under way; come again in a second")
+        self.num_under_way += len(queries)
+        try:
+            one = functools.partial(self._search, k=k, mode=mode, episodes=episodes, speakers=speakers)
+            if len(queries) == 1:
+                return [await one(queries[0])]
+            return await _all_or_none([one(query) for query in queries])
+        finally:
+            self.num_under_way -= len(queries)
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """`function()` in one of the threads: for what else is asked of the table."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._collector.close()
+        self._nearest.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _search(self, query: str, **choice: Any) -> list[Hit]:
+        vector = None
+        if choice["mode"] != "full_text":
+            self._num_embedding += 1
+            try:
+                vector = await self._collector.submit(query)
+            finally:
+                self._num_embedding -= 1
+        begun = time.perf_counter()
+        if vector is not None and choice["mode"] == "vector" and self._goes_together:
+            names = (tuple(choice["episodes"]), tuple(choice["speakers"]))
+            hits = await self._nearest.submit(_Sought(query, vector, choice["k"], *names))
+        else:
+            hits = await self.run(functools.partial(self._ask, query, vector, **choice))
+        self._observe("search_seconds", time.perf_counter() - begun)
+        return hits
+
+    def _ask(self, query: str, vector: np.ndarray | None, **choice: Any) -> list[Hit]:
+        return self._vectors.with_vector(vector, functools.partial(self.store.search, query, **choice))
+
+    def _search_together(self, sought: list[_Sought]) -> list[list[Hit]]:
+        found: dict[int, list[Hit]] = {}
+        for choice in dict.fromkeys(one.choice for one in sought):
+            numbers = [number for number, one in enumerate(sought) if one.choice == choice]
+            k, episodes, speakers = choice
+            if len(numbers) == 1:
+                one = sought[numbers[0]]
+                hits = [self._ask(one.query, one.vector, k=k, mode="vector", episodes=episodes, speakers=speakers)]
+            else:
+                vectors = [sought[number].vector for number in numbers]
+                hits = search_together(self.store, vectors, k, Filters.of(episodes, speakers))
+            found |= dict(zip(numbers, hits, strict=True))
+        return [found[number] for number in range(len(sought))]
+
+    def _embed(self, queries: list[str]) -> Sequence[np.ndarray]:
+        begun = time.perf_counter()
+        unique = list(dict.fromkeys(queries))
+        row_of = {query: row for row, query in enumerate(unique)}
+        found = embed_queries(unique, self._vectors.embedder)
+        self._observe("embedded_together", len(queries))
+        self._observe("embed_seconds", time.perf_counter() - begun)
+        return [found[row_of[query]] for query in queries]
+
+
+async def _all_or_none(coroutines: Sequence[Any]) -> list[Any]:
+    """All results in order; where one fails, the others end with it."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
