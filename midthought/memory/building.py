@@ -116,7 +116,7 @@ class VectorSource:
     def __call__(self, chunks: Sequence[Chunk]) -> np.ndarray:
         """Vectors of the chunks, float32 [N, D]."""
         row_ids = np.asarray([self._rows.get(digest_of(chunk.transcript), -1) for chunk in chunks], dtype=np.int64)
-        missing = np.flatnonzero(row_ids < 0)
+        missing = np.flatnonzero(row_ids < 0).tolist()
         cached = self._cache.vectors([chunks[number].transcript for number in missing])
         vectors = np.zeros((len(chunks), cached.shape[1]), dtype=np.float32)
         vectors[missing] = cached

@@ -10,14 +10,15 @@ import base64
 import json
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import numpy as np
 
 from midthought.endpoint import EndpointSettings, JsonEndpoint
-from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
+from midthought.errors import MemoryStoreError, NoReplyError, SettingsError, near_names
 
 Result = TypeVar("Result")
 
@@ -49,6 +50,25 @@ class EndpointModel:
     backoff_seconds: float = 1.0
     max_letters: int = 24_000
     """Of a text; the rest is not sent. Endpoints refuse texts longer than the model reads."""
+
+    @classmethod
+    def of_url(cls, url: str) -> EndpointModel:
+        """`https://HOST/v1?SETTING=VALUE&…#MODEL`. Raises SettingsError where a part is missing or unknown."""
+        parts = urlsplit(url)
+        if not parts.fragment:
+            raise SettingsError(f"{url!r} names no model; write https://HOST/v1#MODEL")
+        known = {each.name: each for each in fields(cls) if each.name not in ("model", "base_url")}
+        given: dict[str, Any] = {}
+        for name, word in parse_qsl(parts.query, keep_blank_values=True):
+            if name not in known:
+                raise SettingsError(f"{name!r} in {url!r} is no setting of an endpoint. {near_names(name, known)}")
+            kind = next(kind for kind in (int, float, str) if kind.__name__ in str(known[name].type))
+            try:
+                given[name] = kind(word)
+            except ValueError:
+                raise SettingsError(f"{name}={word!r} in {url!r} is no number") from None
+        base_url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+        return cls(model=unquote(parts.fragment), base_url=base_url, **given)
 
 
 class EndpointEmbedder:

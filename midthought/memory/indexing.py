@@ -25,13 +25,7 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
 
 
 def extend_indices(table: Any, keep_versions: timedelta) -> None:
-    """Take rows that were put in into the indices of vectors and names; words are indexed anew.
-
-    LanceDB would index the new rows' words by themselves, and weigh a word by its rarity among those.
-    """
-    from lancedb.index import FTS
-
-    table.create_index("transcript", config=FTS(**WORD_INDEX))
+    """Take rows that were put in, or out, into the indices that are there."""
     table.optimize(cleanup_older_than=keep_versions)
 
 

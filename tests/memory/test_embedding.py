@@ -1,13 +1,18 @@
+import pickle
 import re
+import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from midthought.errors import MissingExtraError, ModelPathError
+from midthought.memory.embedder import embed_in_parts, embed_queries
 from midthought.memory.embedding import MiniLMEmbedder, embed_texts, load_embedder
+from midthought.memory.minilm import fingerprint
 
 TEXTS = ["The cat sat.", "A cat was sitting on a rug.", "Interest rates rose by a quarter."] * 4 + ["long " * 400]
 
@@ -53,20 +58,22 @@ def test_the_vectors_are_those_of_sentence_transformers(minilm):
     np.testing.assert_allclose(minilm.embed([TEXTS[0]])[0], expected.numpy(), atol=1e-5)
 
 
-def test_a_folder_of_a_small_encoder_is_used_alike(tmp_path):
+def save_tiny_encoder(folder):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     words = Tokenizer(models.WordLevel({"[UNK]": 0, "[PAD]": 1, "a": 2, "b": 3}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(
-        tmp_path / "tiny"
-    )
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
     config = BertConfig(
         vocab_size=4, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=8,
     )  # fmt: skip
-    BertModel(config).save_pretrained(tmp_path / "tiny")
+    BertModel(config).save_pretrained(folder)
+
+
+def test_a_folder_of_a_small_encoder_is_used_alike(tmp_path):
+    save_tiny_encoder(tmp_path / "tiny")
     embedder = load_embedder(tmp_path / "tiny")
     assert re.fullmatch("tiny-[0-9a-f]{8}", embedder.name) and embedder.dimension == 16
     vectors = embedder.embed(["a b", "a", "a b a b a b a b a b"])
@@ -104,3 +111,81 @@ def test_importing_the_room_loads_nothing_heavy():
     code = f"import sys; [__import__('midthought.memory.' + name) for name in {modules}]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "lancedb", "pyarrow", "sentence_transformers"} & set(loaded)
+
+
+@pytest.fixture(scope="module")
+def sentence_transformer(tmp_path_factory):
+    """A small model with a way of its own: the first token's state, a dense layer, no normalisation, two prompts."""
+    pytest.importorskip("sentence_transformers", reason="the memory extra is not installed")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Pooling, Transformer
+
+    folder = tmp_path_factory.mktemp("models")
+    save_tiny_encoder(folder / "encoder")
+    encoder = Transformer(str(folder / "encoder"))
+    model = SentenceTransformer(modules=[encoder, Pooling(16, pooling_mode="cls"), Dense(16, 6)], device="cpu")
+    model.prompts = {"query": "b a ", "document": "a "}
+    model.save(str(folder / "own"))
+    return folder / "own"
+
+
+def test_a_sentence_transformers_folder_is_used_as_it_says_itself(sentence_transformer):
+    from sentence_transformers import SentenceTransformer
+
+    embedder = load_embedder(sentence_transformer)
+    assert embedder.dimension == 6 and re.fullmatch("own-[0-9a-f]{8}", embedder.name)
+    model = SentenceTransformer(str(sentence_transformer), device="cpu")
+    texts = ["a b", "b", "a a b b a"]
+    for prompt, found in (("a ", embedder.embed(texts)), ("b a ", embed_queries(texts, embedder))):
+        plain = model.encode([prompt + text for text in texts], prompt="")
+        np.testing.assert_allclose(found, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-5)
+    again = pickle.loads(pickle.dumps(embedder))  # noqa: S301
+    np.testing.assert_allclose(again.embed(texts), embedder.embed(texts), atol=1e-6)
+    assert embedder.embed([]).shape == (0, 6)
+
+
+def test_a_broken_sentence_transformers_folder_is_told(tmp_path, sentence_transformer):
+    shutil.copytree(sentence_transformer, tmp_path / "own")
+    next((tmp_path / "own").rglob("model.safetensors")).unlink()
+    with pytest.raises(ModelPathError, match=r"own: the embedding model does not load"):
+        load_embedder(tmp_path / "own")
+
+
+def test_another_model_has_another_name_though_its_folder_is_called_the_same(tmp_path, sentence_transformer):
+    names = set()
+    for number in range(3):
+        shutil.copytree(sentence_transformer, tmp_path / str(number) / "own")
+    (tmp_path / "1" / "own" / "config_sentence_transformers.json").write_text("{}")
+    weights = next((tmp_path / "2" / "own").rglob("model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    for number in range(3):
+        names.add(fingerprint(tmp_path / str(number) / "own"))
+    assert len(names) == 3 and fingerprint(sentence_transformer) in names
+
+
+class Parted:
+    """Embeds in parts of two, three at once; fails at a text."""
+
+    name, dimension, texts_per_call, max_concurrency = "parted", 1, 2, 3
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+
+    def embed(self, texts):
+        if self.failing in texts:
+            raise RuntimeError(self.failing)
+        time.sleep(0.002 * (7 - int(texts[0])))
+        return np.asarray([[float(text)] for text in texts], dtype=np.float32)
+
+
+def test_parts_may_come_in_any_order_and_those_under_way_are_given_before_an_error_is_raised():
+    texts = [str(number) for number in range(7)]
+    told: list[tuple[int, int]] = []
+    vectors = embed_texts(texts[::-1], Parted(), lambda *progress: told.append(progress))
+    assert vectors[:, 0].tolist() == [6, 5, 4, 3, 2, 1, 0] and told[0] == (0, 7) and told[-1] == (7, 7)
+    given = []
+    with pytest.raises(RuntimeError, match="2"):
+        for part, found in embed_in_parts(texts, Parted(failing="2")):
+            given.append((tuple(part), found[:, 0].tolist()))
+    assert {part for part, _ in given} >= {("0", "1"), ("4", "5")}
+    assert all([float(text) for text in part] == found for part, found in given)

@@ -204,7 +204,7 @@ def test_requests_run_side_by_side_and_no_more_than_set(endpoint):
 
 def test_the_key_travels_in_the_header_only_and_comes_from_the_environment(endpoint, monkeypatch):
     monkeypatch.setenv("EMBEDDING_KEY", KEY)
-    embedder = load_embedder("m", endpoint.base_url, "EMBEDDING_KEY", dimension=4)
+    embedder = load_embedder(f"{endpoint.base_url}?api_key_env=EMBEDDING_KEY&dimension=4#m")
     endpoint.faults = itertools.repeat(answers(shorter))
     assert embedder.embed(["a"]).shape == (1, 4)
     assert endpoint.keys == [f"Bearer {KEY}"] and endpoint.bodies[0]["dimensions"] == 4
@@ -243,10 +243,23 @@ def test_it_can_be_asked_inside_a_running_loop_and_from_another_process(endpoint
 def test_settings_that_cannot_work_are_refused(endpoint):
     with pytest.raises(SettingsError, match="texts_per_call must be at least 1, not 0"):
         embedder_at(endpoint, texts_per_call=0)
-    with pytest.raises(SettingsError, match="is no address"):
-        load_embedder("m", "localhost:80")
-    with pytest.raises(SettingsError, match="are for an endpoint"):
-        load_embedder("minilm", api_key_env="KEY")
+    for url, words in (
+        ("ftp://localhost/v1#m", "is no address"),
+        ("http://localhost/v1", "names no model; write https://HOST/v1#MODEL"),
+        ("http://localhost/v1?dimensions=8#m", "Did you mean 'dimension'"),
+        ("http://localhost/v1?retries=many#m", "retries='many' in .* is no number"),
+        ("http://localhost/v1?api_key_env=NOT_SET#m", "NOT_SET .* is not set"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            load_embedder(url)
+
+
+def test_every_setting_can_stand_in_the_address():
+    url = "https://host:8080/v1?query_prompt=query:%20&text_prompt=a%26b&timeout_seconds=2.5&retries=0&dimension=512#org/m-1"
+    assert EndpointModel.of_url(url) == EndpointModel(
+        model="org/m-1", base_url="https://host:8080/v1", query_prompt="query: ", text_prompt="a&b",
+        timeout_seconds=2.5, retries=0, dimension=512,
+    )  # fmt: skip
 
 
 def test_what_was_paid_for_before_a_failure_is_not_asked_for_again(endpoint, tmp_path):
