@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -367,20 +368,77 @@ def memory_ingest(
 
 @memory_app.command("questions")
 def memory_questions(
-    chunks: Annotated[Path, typer.Argument(help="JSON-lines file of chunks.")],
-    out: Annotated[Path, typer.Argument(help="JSON-lines file of questions.")],
-    num_questions: Annotated[int, typer.Option(help="How many.")] = 200,
+    chunks: Annotated[Path, typer.Argument(help="A memory, or a JSON-lines file of chunks.")] = Path("memory"),
+    out: Annotated[Path, typer.Argument(help="JSON-lines file of questions.")] = Path("questions.jsonl"),
+    num_questions: Annotated[int, typer.Option(help="How many without a model.")] = 200,
     no_memory_share: Annotated[float, typer.Option(help="Share whose prompt holds the answer.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Which ones are drawn.")] = 0,
+    from_model: Annotated[str, typer.Option(help="A model writes them: its address, http://HOST:PORT/v1.")] = "",
+    model: Annotated[str, typer.Option(help="The model's name at that address.")] = "",
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with its key.")] = None,
+    num_pairs: Annotated[int, typer.Option(help="Questions of an episode that a model writes.")] = 20,
+    episodes: Annotated[str, typer.Option(help="Only episodes with this in their title or file name.")] = "",
+    max_episodes: Annotated[int | None, typer.Option(help="At most so many episodes.")] = None,
+    embedding_model: Annotated[str, typer.Option(help="What the memory was built with.")] = "minilm",
+    parquet: Annotated[Path | None, typer.Option(help="Also write them as verl's rows.")] = None,
+    timeout_seconds: Annotated[float, typer.Option(help="Deadline of one request to the model.")] = 300.0,
 ) -> None:
-    """Step 4: questions with their answers and proofs, made without a language model."""
-    from midthought.memory.chunks import read_chunks
-    from midthought.memory.questions import QuestionPlan, make_questions, write_questions
+    """Step 4: questions with their answers and proofs, by rules, or by a language model that is then put to the test."""
+    if from_model:
+        from midthought.endpoint import EndpointSettings
+        from midthought.errors import NoReplyError
+        from midthought.memory.asking.episodes import AskingPlan
+        from midthought.memory.asking.making import ask_questions
+        from midthought.memory.asking.model import AskedModel
+        from midthought.memory.embedding import load_embedder
+        from midthought.memory.store import MemoryStore
+        from midthought.report.console import Console
 
-    read = read_chunks(chunks)
-    tasks = make_questions(read, QuestionPlan(num_questions, needless_share=no_memory_share), seed, memory=read)
-    write_questions(tasks, out)
+        endpoint = EndpointSettings(
+            base_url=from_model,
+            api_key_env=api_key_env,
+            timeout_seconds=timeout_seconds,
+            retries=6,
+            backoff_seconds=1.0,
+            max_concurrency=8,
+        )
+        asked = AskedModel(model, endpoint, out.with_suffix(".replies.sqlite"))
+        embedder = load_embedder(embedding_model)
+        store = MemoryStore.open(str(chunks), embedder=embedder)
+        plan = AskingPlan(num_pairs)
+        try:
+            with Console().stage("Questions", unit="episodes") as bar:
+                report = ask_questions(
+                    store, asked, embedder, out, plan, only=episodes, max_episodes=max_episodes, progress=bar.follow
+                )
+        except NoReplyError as error:
+            typer.echo(f"midthought: {from_model}: {error}", err=True)
+            raise typer.Exit(1) from None
+        tasks = list(report.accepted)
+        for reason, count in Counter(task.labels["verdict"]["problem"] for task in report.refused).most_common():
+            typer.echo(f"refused {count}: {reason}")
+        for stem, problem in report.problems:
+            typer.echo(f"not finished: {stem}: {problem}; the same command goes on", err=True)
+    else:
+        from midthought.memory.chunks import read_chunks
+        from midthought.memory.questions import QuestionPlan, make_questions, write_questions
+
+        read = _chunks_in(chunks) if chunks.is_dir() else read_chunks(chunks)
+        tasks = make_questions(read, QuestionPlan(num_questions, needless_share=no_memory_share), seed, memory=read)
+        write_questions(tasks, out)
+    if parquet and tasks:
+        from midthought.cluster.verl.rows import rows_of, write_parquet
+
+        rows = rows_of(tasks, lambda task: task.messages(), data_source="podcast_qa", ability="qa", split="train")
+        write_parquet(rows, parquet)
+        typer.echo(f"{parquet}: {len(rows)} rows")
     typer.echo(f"{out}: {len(tasks)} questions")
+
+
+def _chunks_in(memory: Path) -> Any:
+    from midthought.memory.store import MemoryStore
+
+    return MemoryStore.open(memory).chunks()
 
 
 @feedback_app.command("convert")

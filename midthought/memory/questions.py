@@ -17,6 +17,7 @@ from pathlib import Path
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import format_chunk
+from midthought.memory.turns import UNKNOWN_SPEAKER
 from midthought.types import Task
 
 WORDINGS: Mapping[str, str] = {
@@ -201,7 +202,8 @@ class _ByAnswer:
     def __init__(self, chunks: Sequence[Chunk], kind: str, rng: random.Random) -> None:
         by_answer: dict[str, list[Chunk]] = defaultdict(list)
         for chunk in chunks:
-            by_answer[chunk.episode if kind == "episode" else chunk.speaker].append(chunk)
+            if kind != "speaker" or chunk.speaker != UNKNOWN_SPEAKER:  # who spoke is asked where the source says it
+                by_answer[chunk.episode if kind == "episode" else chunk.speaker].append(chunk)
         self._piles = [by_answer[answer] for answer in sorted(by_answer)]
         for pile in self._piles:
             rng.shuffle(pile)

@@ -1,0 +1,181 @@
+"""Writes and verifies the questions of episodes, several at once. What a killed run was told is not asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from midthought.errors import NoReplyError, SettingsError
+from midthought.memory.asking.model import AskedModel
+from midthought.memory.asking.prompts import WRITE, pairs_schema
+from midthought.memory.asking.verdict import Pair, Search, Verdict, misfit, repeated, verify
+from midthought.memory.chunks import Chunk
+from midthought.memory.embedder import Embedder
+
+MIN_CHUNKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AskingPlan:
+    """How many questions, and how much is asked for them."""
+
+    num_pairs: int = 20
+    """Accepted questions of an episode, where it gives them."""
+    num_rounds: int = 3
+    """A round asks for as many pairs as are still missing."""
+    max_transcript_letters: int = 400_000
+    """Of one request, about four times its tokens; a longer episode is asked about in stretches, a share of the pairs each."""
+    num_episodes_at_once: int = 4
+    temperature: float = 0.7
+
+    def __post_init__(self) -> None:
+        for name in ("num_pairs", "num_rounds", "max_transcript_letters", "num_episodes_at_once"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedEpisode:
+    """The pairs of one episode in the order in which they were written, refused ones among them."""
+
+    episode: str
+    stem: str
+    pairs: tuple[Pair, ...]
+    problem: str | None = None
+    """Why there are not more; None where the model answered to the end."""
+
+    @property
+    def accepted(self) -> list[Pair]:
+        """Those that passed every check."""
+        return [pair for pair in self.pairs if pair.verdict.is_accepted]
+
+
+async def ask_episodes(
+    episodes: Sequence[Sequence[Chunk]],
+    model: AskedModel,
+    search: Search,
+    embedder: Embedder,
+    plan: AskingPlan,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[AskedEpisode]:
+    """Ask about each episode (its chunks, in order). An endpoint that fails for good costs its episode only.
+
+    The same replies give the same pairs, in whatever order they come.
+    """
+    slots = asyncio.Semaphore(plan.num_episodes_at_once)
+    num_done = 0
+
+    async def ask(chunks: Sequence[Chunk]) -> AskedEpisode:
+        nonlocal num_done
+        async with slots:
+            asked = await _ask_episode(chunks, model, search, embedder, plan)
+        num_done += 1
+        if progress:
+            progress(num_done, len(episodes))
+        return asked
+
+    return _without_repeats(await asyncio.gather(*map(ask, episodes)))
+
+
+async def _ask_episode(
+    chunks: Sequence[Chunk], model: AskedModel, search: Search, embedder: Embedder, plan: AskingPlan
+) -> AskedEpisode:
+    pairs: list[Pair] = []
+    problem: str | None = None
+    stretches = _stretches(chunks, plan.max_transcript_letters)
+    try:
+        for place, stretch in enumerate(stretches):
+            wanted = plan.num_pairs * (place + 1) // len(stretches)
+            for _ in range(plan.num_rounds if len(stretch) >= MIN_CHUNKS else 0):
+                missing = wanted - sum(pair.verdict.is_accepted for pair in pairs)
+                if missing <= 0:
+                    break
+                written = await _write(stretch, missing, [pair.question for pair in pairs], model, plan)
+                vectors = await asyncio.to_thread(embedder.embed, [pair.question for pair in written])
+                written = [replace(pair, vector=vector) for pair, vector in zip(written, vectors, strict=True)]
+                pairs += await _verified(written, pairs, model, search)
+    except NoReplyError as error:
+        problem = str(error)
+    return AskedEpisode(chunks[0].episode, chunks[0].stem, tuple(pairs), problem)
+
+
+async def _write(
+    chunks: Sequence[Chunk], num_pairs: int, asked: Sequence[str], model: AskedModel, plan: AskingPlan
+) -> list[Pair]:
+    """At most so many pairs; evidence that names no part is left out of it."""
+    material = {
+        "episode": chunks[0].episode,
+        "num_pairs": num_pairs,
+        "already_asked": list(asked),
+        "transcript": [_numbered(chunk) for chunk in chunks],
+    }
+    reply = await model.ask(WRITE, material, pairs_schema(num_pairs), temperature=plan.temperature)
+    by_number = {chunk.number: chunk for chunk in chunks}
+    return [
+        Pair(
+            " ".join(pair["question"].split()),
+            " ".join(pair["answer"].split()),
+            tuple(by_number[number] for number in dict.fromkeys(pair["evidence"]) if number in by_number),
+            pair.get("difficulty") or "hard",
+            pair.get("requires_synthesis", True),
+        )
+        for pair in reply["qa_pairs"][:num_pairs]
+        if pair["question"].strip() and pair["answer"].strip()
+    ]
+
+
+async def _verified(written: Sequence[Pair], before: Sequence[Pair], model: AskedModel, search: Search) -> list[Pair]:
+    """The pairs with their verdicts. Those that need no model to be refused cost no request."""
+    judged: list[Pair] = []
+    for pair in written:
+        problem = misfit(pair)
+        other = repeated(pair, [*before, *judged]) if problem is None else None
+        if other:
+            problem = "it was asked before"
+        judged.append(replace(pair, verdict=Verdict(problem=problem, duplicate_of=other.question if other else None)))
+    open_places = [place for place, pair in enumerate(judged) if pair.verdict.is_accepted]
+    verdicts = await asyncio.gather(*(_checked(judged[place], model, search) for place in open_places))
+    for place, verdict in zip(open_places, verdicts, strict=True):
+        judged[place] = replace(judged[place], verdict=verdict)
+    return judged
+
+
+async def _checked(pair: Pair, model: AskedModel, search: Search) -> Verdict:
+    try:
+        return await verify(pair, model, search)
+    except NoReplyError as error:
+        return Verdict(problem=f"it could not be checked ({error})")
+
+
+def _without_repeats(episodes: list[AskedEpisode]) -> list[AskedEpisode]:
+    """The same with pairs refused that an earlier episode asks, too."""
+    kept: list[Pair] = []
+    result: list[AskedEpisode] = []
+    for episode in episodes:
+        pairs: list[Pair] = []
+        for pair in episode.pairs:
+            other = repeated(pair, kept) if pair.verdict.is_accepted else None
+            if other:
+                verdict = replace(pair.verdict, problem="another episode asks it", duplicate_of=other.question)
+                pair = replace(pair, verdict=verdict)
+            pairs.append(pair)
+        result.append(replace(episode, pairs=tuple(pairs)))
+        kept += result[-1].accepted
+    return result
+
+
+def _numbered(chunk: Chunk) -> str:
+    return f"{chunk.number}. {chunk.speaker} ({chunk.time}): {chunk.transcript}"
+
+
+def _stretches(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
+    """The episode in as few stretches of like length as keep below `max_letters`."""
+    sizes = [len(_numbered(chunk)) + 4 for chunk in chunks]
+    num = -(-sum(sizes) // max_letters)
+    stretches: list[list[Chunk]] = [[] for _ in range(num)]
+    passed = 0
+    for chunk, size in zip(chunks, sizes, strict=True):
+        stretches[min(passed * num // sum(sizes), num - 1)].append(chunk)
+        passed += size
+    return [stretch for stretch in stretches if stretch]

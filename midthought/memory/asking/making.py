@@ -1,0 +1,83 @@
+"""`midthought memory questions --from-model`: asks about the episodes of a memory and keeps what was verified."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import NoReplyError, SettingsError
+from midthought.memory.asking.episodes import AskedEpisode, AskingPlan, ask_episodes
+from midthought.memory.asking.model import AskedModel
+from midthought.memory.asking.records import is_accepted, question_rows, store_questions, tasks_of, write_tasks
+from midthought.memory.chunks import Chunk
+from midthought.memory.embedder import Embedder
+from midthought.memory.store import MemoryStore
+from midthought.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class AskingReport:
+    """What came of asking."""
+
+    accepted: tuple[Task, ...]
+    refused: tuple[Task, ...]
+    problems: tuple[tuple[str, str], ...]
+    """(stem, reason) of the episodes that the endpoint gave up on; a further run asks about them again."""
+    num_asked: int
+    """Requests of this run; what an earlier one was told is taken from its cache."""
+    num_retries: int
+    num_rows: int
+    """Rows of the table of questions, two a question."""
+
+
+def ask_questions(
+    store: MemoryStore,
+    model: AskedModel,
+    embedder: Embedder,
+    out: Path,
+    plan: AskingPlan,
+    *,
+    only: str = "",
+    max_episodes: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> AskingReport:
+    """Ask about the memory's episodes, those whose title or file name has `only` in it, at most so many.
+
+    Accepted questions go to `out` (JSON lines), refused ones beside it (`NAME.refused.jsonl`), and the accepted ones into the
+    table `questions` of the memory. Raises SettingsError where no episode is left, NoReplyError where the endpoint gave
+    nothing for any.
+    """
+    episodes = _episodes(store.chunks(), only)[:max_episodes]
+    if not episodes:
+        raise SettingsError(f"no episode of {store.uri} has {only!r} in its title or file name; give other words")
+
+    async def search(query: str, k: int) -> Sequence[Any]:
+        return await asyncio.to_thread(store.search, query, k)
+
+    asked = asyncio.run(ask_episodes(episodes, model, search, embedder, plan, progress))
+    tasks = [task for episode in asked for task in tasks_of(episode, model.name)]
+    problems = [(episode.stem, episode.problem) for episode in asked if episode.problem is not None]
+    if not tasks:
+        raise NoReplyError(f"no question came; {_first(asked)}", is_passing=True)
+    accepted = [task for task in tasks if is_accepted(task)]
+    refused = [task for task in tasks if not is_accepted(task)]
+    write_tasks(accepted, out)
+    write_tasks(refused, out.with_suffix(".refused.jsonl"))
+    num_rows = store_questions(question_rows(accepted, embedder), store.uri) if accepted else 0
+    return AskingReport(tuple(accepted), tuple(refused), tuple(problems), model.num_asked, model.num_retries, num_rows)
+
+
+def _first(asked: Sequence[AskedEpisode]) -> str:
+    return next((f"{each.stem}: {each.problem}" for each in asked if each.problem), "the episodes are too short")
+
+
+def _episodes(chunks: Sequence[Chunk], only: str) -> list[list[Chunk]]:
+    by_stem: dict[str, list[Chunk]] = defaultdict(list)
+    for chunk in chunks:
+        if only.lower() in f"{chunk.episode}\n{chunk.stem}".lower():
+            by_stem[chunk.stem].append(chunk)
+    return [sorted(by_stem[stem], key=lambda chunk: chunk.number) for stem in sorted(by_stem)]

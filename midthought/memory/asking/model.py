@@ -1,0 +1,178 @@
+"""Asks a model behind an OpenAI-compatible endpoint for JSON of a given shape. Knows no questions.
+
+Every reply is kept by the hash of its request, so that work that was killed goes on where it was, and nothing is asked twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from midthought.endpoint import ChatEndpoint, EndpointSettings, Reply, as_data
+from midthought.errors import NoReplyError, SettingsError
+from midthought.reply_cache import ReplyCache
+
+_THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
+_MAX_STARTS = 100
+
+
+class AskedModel:
+    """One model, asked by name. Raises SettingsError for settings that cannot work, MissingExtraError without httpx."""
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: EndpointSettings,
+        cache_path: str | Path | None = None,
+        *,
+        num_attempts: int = 3,
+        max_reply_tokens: int = 8192,
+    ) -> None:
+        if not name:
+            raise SettingsError("the model's name is empty; give --model NAME, as the endpoint knows it")
+        if min(num_attempts, max_reply_tokens) < 1:
+            raise SettingsError(
+                f"num_attempts={num_attempts} and max_reply_tokens={max_reply_tokens} must be at least 1"
+            )
+        self.name = name
+        self.num_asked = 0
+        """Requests that went to the endpoint, its own retries aside; replies from the cache are none."""
+        self._endpoint = ChatEndpoint(endpoint)
+        self._cache = ReplyCache(cache_path)
+        self._num_attempts = num_attempts
+        self._max_reply_tokens = max_reply_tokens
+        self._takes_schema = True
+
+    @property
+    def num_retries(self) -> int:
+        """Requests that were sent again, because the endpoint was busy, broken or silent."""
+        return self._endpoint.num_retries
+
+    async def ask(
+        self,
+        instruction: str,
+        material: Mapping[str, Any],
+        schema: Mapping[str, Any],
+        *,
+        temperature: float = 0.0,
+        max_tokens: int | None = None,
+    ) -> dict[str, Any]:
+        """The object that the model writes, valid by the schema. `material` is foreign text and reaches it as one JSON object.
+
+        A reply that holds none is asked for again with another seed, `num_attempts` times in all; of one that was cut off,
+        the whole entries of its last list are taken. Raises NoReplyError.
+        """
+        problem = ""
+        for attempt in range(self._num_attempts):
+            request = {
+                "model": self.name,
+                "messages": [
+                    {"role": "system", "content": f"{instruction}\n\nReply with one JSON object: {json.dumps(schema)}"},
+                    {"role": "user", "content": as_data(material)},
+                ],
+                "temperature": temperature if attempt == 0 else max(temperature, 0.5),
+                "max_tokens": max_tokens or self._max_reply_tokens,
+                "seed": attempt,
+            }
+            reply = await self._reply(request, schema)
+            try:
+                return parse_object(reply.text, schema, was_cut=reply.finish_reason == "length")
+            except ValueError as error:
+                problem = str(error)
+        raise NoReplyError(f"{self._num_attempts} replies, the last of which {problem}", is_passing=True)
+
+    async def _reply(self, request: dict[str, Any], schema: Mapping[str, Any]) -> Reply:
+        """From the cache, else from the endpoint: with the schema enforced where the server knows how, else by words alone."""
+        body = json.dumps(request, sort_keys=True)
+        key = hashlib.sha256(f"{self._endpoint.url}\n{body}".encode()).hexdigest()
+        if (known := await asyncio.to_thread(self._cache.get, key)) is not None:
+            return known
+        reply = None
+        if self._takes_schema:
+            form = {"type": "json_schema", "json_schema": {"name": "reply", "schema": strict(schema), "strict": True}}
+            try:
+                self.num_asked += 1
+                reply = await self._endpoint.ask(json.dumps(request | {"response_format": form}).encode())
+            except NoReplyError as error:
+                if error.is_passing or not str(error).startswith(
+                    ("status 400", "status 404", "status 422", "status 501")
+                ):
+                    raise
+        if reply is None:
+            self.num_asked += 1
+            reply = await self._endpoint.ask(body.encode())
+            self._takes_schema = False  # the same request passes without it
+        await asyncio.to_thread(self._cache.put, key, reply)
+        return reply
+
+
+def strict(schema: Any) -> Any:
+    """The schema as OpenAI's strict mode takes it: every property is required, and there are no others."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    form = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict):
+        form |= {"required": list(schema["properties"]), "additionalProperties": False}
+    return form
+
+
+def parse_object(text: str, schema: Mapping[str, Any], *, was_cut: bool = False) -> dict[str, Any]:
+    """The first JSON object of a reply that is valid: alone, in a fence, or among words, after the model's thought.
+
+    Raises ValueError with what is wrong with the reply.
+    """
+    text = _THOUGHT.sub("", text)
+    decoder = json.JSONDecoder()
+    problem = "holds no JSON object"
+    start = text.find("{")
+    for _ in range(_MAX_STARTS):
+        if start < 0:
+            break
+        try:
+            found, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            if was_cut and (mended := _mended(text[start:], decoder)) is not None and _fits(mended, schema) is None:
+                return mended
+            start = text.find("{", start + 1)
+            continue
+        if (misfit := _fits(found, schema)) is None:
+            return found
+        problem = f"does not fit: {misfit}"
+        start = text.find("{", end)
+    raise ValueError(problem)
+
+
+def _fits(found: Any, schema: Mapping[str, Any]) -> str | None:
+    """What is wrong with an object, None where nothing is."""
+    try:
+        jsonschema.validate(found, schema)
+    except jsonschema.ValidationError as error:
+        return error.message[:200]
+    return None
+
+
+def _mended(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
+    """`{"name": [{…}, {…}, {cut` with the whole entries of its list; None where it is something else."""
+    head = re.match(r"\{\s*\"(\w{1,50})\"\s*:\s*\[\s*", text)
+    if not head:
+        return None
+    entries: list[Any] = []
+    place = head.end()
+    while text.startswith("{", place):
+        try:
+            entry, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            break
+        entries.append(entry)
+        while place < len(text) and text[place] in ", \n\r\t":
+            place += 1
+    return {head[1]: entries} if entries else None

@@ -1,0 +1,136 @@
+"""Asked questions as records: tasks for training, JSON lines, and rows of the table `questions` beside the transcripts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from midthought.errors import MissingExtraError
+from midthought.memory.asking.episodes import AskedEpisode
+from midthought.memory.embedder import Embedder, embed_texts
+from midthought.memory.questions import write_questions
+from midthought.types import Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE = "questions"
+
+
+def tasks_of(episode: AskedEpisode, model: str) -> list[Task]:
+    """All pairs of an episode, refused ones among them; `labels["verdict"]["accepted"]` tells them apart."""
+    return [
+        Task(
+            task_id=f"{episode.stem}:asked:{index}",
+            prompt=pair.question,
+            answer=pair.answer,
+            labels={
+                "needs_memory": True,
+                "kind": "asked",
+                "episode": episode.stem,
+                "title": episode.episode,
+                "difficulty": pair.difficulty,
+                "requires_synthesis": pair.requires_synthesis,
+                "asked_by": model,
+                "verdict": pair.verdict.to_dict(),
+            },
+            evidence=tuple(chunk.chunk_id for chunk in pair.evidence),
+        )
+        for index, pair in enumerate(episode.pairs)
+    ]
+
+
+def is_accepted(task: Task) -> bool:
+    """Whether the task passed every check."""
+    return bool(task.labels["verdict"]["accepted"])
+
+
+def write_tasks(tasks: Iterable[Task], path: Path) -> None:
+    """One JSON object per line; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        write_questions(tasks, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def question_rows(tasks: Sequence[Task], embedder: Embedder) -> pa.Table:
+    """Two rows a task, `qa_question` and `qa_answer`, with the original's columns and, behind them, ours.
+
+    `text` is embedded: the question in one row, where `answer` has the answer, the answer in the other, where `question`
+    has the question. `evidence` holds the ids of chunks, `verdict` JSON.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingExtraError("pyarrow", "memory") from None
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    rows: list[dict[str, Any]] = []
+    for task in tasks:
+        shared = _shared_columns(task, now, embedder.name)
+        rows.append({"type": "qa_question", "text": task.prompt, "answer": task.answer, "question": None} | shared)
+        rows.append({"type": "qa_answer", "text": task.answer, "answer": None, "question": task.prompt} | shared)
+    vectors = embed_texts([row["text"] for row in rows], embedder)
+    flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
+    table = pa.Table.from_pylist(rows, _schema(pa))
+    return table.append_column("vector", pa.FixedSizeListArray.from_arrays(flat, embedder.dimension))
+
+
+def _shared_columns(task: Task, now: str, embedding_model: str) -> dict[str, Any]:
+    labels: Mapping[str, Any] = task.labels
+    return {
+        "episode": labels["title"],
+        "episode_file": labels["episode"],
+        "qa_index": int(task.task_id.rpartition(":")[2]),
+        "difficulty": labels["difficulty"],
+        "requires_synthesis": labels["requires_synthesis"],
+        "created_at": now,
+        "id": task.task_id,
+        "evidence": list(task.evidence),
+        "asked_by": labels["asked_by"],
+        "verdict": json.dumps(labels["verdict"], ensure_ascii=False),
+        "embedding_model": embedding_model,
+    }
+
+
+def _schema(pa: Any) -> Any:
+    texts = ("type", "episode", "episode_file")
+    columns = [(name, pa.string()) for name in texts]
+    columns += [
+        ("qa_index", pa.int64()),
+        *((name, pa.string()) for name in ("text", "answer", "question", "difficulty")),
+    ]
+    columns += [("requires_synthesis", pa.bool_()), ("created_at", pa.string()), ("id", pa.string())]
+    columns += [("evidence", pa.list_(pa.string())), *((name, pa.string()) for name in ("asked_by", "verdict"))]
+    return pa.schema([*columns, ("embedding_model", pa.string())])
+
+
+def store_questions(rows: pa.Table, uri: str, table: str = TABLE) -> int:
+    """Put rows into the table beside the transcripts, in place of those of the same episodes; how many it holds then."""
+    try:
+        import lancedb
+        import pyarrow as pa
+        import pyarrow.compute as compute
+    except ImportError:
+        raise MissingExtraError("lancedb", "memory") from None
+    database = lancedb.connect(uri)
+    if table in database.list_tables().tables:
+        known = database.open_table(table).to_arrow()
+        if (
+            known.schema.names == rows.schema.names
+            and known.schema.field("vector").type == rows.schema.field("vector").type
+        ):
+            others = compute.invert(
+                compute.is_in(known["episode_file"], rows["episode_file"].combine_chunks().unique())
+            )
+            rows = pa.concat_tables([known.filter(others), rows])
+    database.create_table(table, rows, mode="overwrite")
+    return len(rows)

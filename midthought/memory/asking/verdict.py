@@ -1,0 +1,121 @@
+"""Whether a pair is worth keeping: answered with its evidence, not without it, and not asked before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from midthought.memory.asking.model import AskedModel
+from midthought.memory.asking.prompts import ANSWER, ANSWER_SCHEMA, GRADE, GRADE_SCHEMA
+from midthought.memory.chunks import Chunk
+from midthought.memory.tool import format_chunk
+
+Search = Callable[[str, int], Awaitable[Sequence[Any]]]
+"""The best hits (`chunk_id`, `speaker`, `episode`, `time`, `transcript`) for a query, at most so many."""
+
+NUM_RETRIEVED = 5
+MAX_SHARED_WORDS = 0.8
+MAX_COSINE = 0.93
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the checks said; None where an earlier one made a check needless."""
+
+    with_evidence: bool | None = None
+    """The model answers right with the evidence before it: it must."""
+    closed_book: bool | None = None
+    """The model answers right with nothing: it must not."""
+    without_evidence: bool | None = None
+    """The model answers right with what a search finds besides the evidence: it must not."""
+    evidence_rank: int | None = None
+    """Where the first chunk of the evidence stands among what the search finds, from 1; None: not among the first."""
+    duplicate_of: str | None = None
+    """The question that this one repeats."""
+    problem: str | None = None
+    """Why it was refused; None where it was accepted."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether every check was passed."""
+        return self.problem is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """With `accepted` besides."""
+        return {"accepted": self.is_accepted, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A question that a model wrote about an episode."""
+
+    question: str
+    answer: str
+    evidence: tuple[Chunk, ...]
+    difficulty: str = "hard"
+    requires_synthesis: bool = True
+    verdict: Verdict = field(default_factory=Verdict)
+    vector: np.ndarray | None = field(default=None, compare=False)
+    """Of the question, float32 [D]."""
+
+
+def misfit(pair: Pair) -> str | None:
+    """What is wrong with a pair as it stands, None where nothing is."""
+    if len({chunk.chunk_id for chunk in pair.evidence}) < 2:
+        return "it names fewer than two parts of the talk"
+    if words_of(pair.answer) <= words_of(pair.question):
+        return "the question holds the answer"
+    if re.search(r"\b(?:transcript|part \d+|parts \d+|this episode)\b", pair.question, re.IGNORECASE):
+        return "it does not stand by itself"
+    return None
+
+
+async def verify(pair: Pair, model: AskedModel, search: Search) -> Verdict:
+    """Ask the model with the evidence, with nothing, and with what a search finds besides the evidence, in this order.
+
+    The first check that fails ends it. Raises NoReplyError where the model gives nothing usable.
+    """
+    own = {chunk.chunk_id for chunk in pair.evidence}
+    verdict = Verdict(with_evidence=await _answers(pair, model, pair.evidence))
+    if not verdict.with_evidence:
+        return replace(verdict, problem="it cannot be answered from its evidence")
+    verdict = replace(verdict, closed_book=await _answers(pair, model, ()))
+    if verdict.closed_book:
+        return replace(verdict, problem="it can be answered without any memory")
+    hits = await search(pair.question, NUM_RETRIEVED + len(own))
+    rank = next((rank for rank, hit in enumerate(hits, 1) if hit.chunk_id in own), None)
+    others = [hit for hit in hits if hit.chunk_id not in own][:NUM_RETRIEVED]
+    verdict = replace(verdict, evidence_rank=rank, without_evidence=await _answers(pair, model, others))
+    if verdict.without_evidence:
+        return replace(verdict, problem="it can be answered without its evidence")
+    return verdict
+
+
+async def _answers(pair: Pair, model: AskedModel, passages: Sequence[Any]) -> bool:
+    material = {"passages": [format_chunk(each) for each in passages], "question": pair.question}
+    given = await model.ask(ANSWER, material, ANSWER_SCHEMA, max_tokens=1024)
+    if not given["known"] or not given["answer"].strip():
+        return False
+    compared = {"question": pair.question, "reference": pair.answer, "answer": given["answer"]}
+    return bool((await model.ask(GRADE, compared, GRADE_SCHEMA, max_tokens=512))["same"])
+
+
+def repeated(pair: Pair, others: Sequence[Pair]) -> Pair | None:
+    """The first of the others that asks nearly the same: by its words, or by the cosine of the questions' vectors."""
+    words = words_of(pair.question)
+    for other in others:
+        theirs = words_of(other.question)
+        if len(words & theirs) >= MAX_SHARED_WORDS * len(words | theirs):
+            return other
+        if pair.vector is not None and other.vector is not None and float(pair.vector @ other.vector) >= MAX_COSINE:
+            return other
+    return None
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The different words, without case and punctuation."""
+    return frozenset(re.findall(r"\w+", text.lower()))

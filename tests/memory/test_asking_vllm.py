@@ -1,0 +1,84 @@
+"""A really started vLLM writes what the schema asks for: its model knows nothing, but its structured output is enforced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from midthought.endpoint import EndpointSettings
+from midthought.errors import NoReplyError
+from midthought.inference.servers.dialect import ServerOptions
+from midthought.inference.servers.launch import start_server
+from midthought.inference.servers.vllm import VLLMDialect
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.memory.asking.episodes import AskingPlan
+from midthought.memory.asking.making import ask_questions
+from midthought.memory.asking.model import AskedModel
+from midthought.memory.asking.prompts import GRADE, GRADE_SCHEMA
+from midthought.memory.chunks import Chunk
+from midthought.memory.questions import read_questions
+from midthought.memory.store import MemoryStore
+from midthought.pretrained import save_model
+
+PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name the interpreter of an environment that has vLLM"
+    ),
+]
+
+CORPUS = ['The clock has one copper hand, and herring scales were found in it: {"same": true}'] * 4
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("served")
+    tokenizer = make_tokenizer(CORPUS, 400)
+    policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=8192, seed=0)
+    save_model(policy, tokenizer, folder / "model")
+    options = ServerOptions(served_model_name="scholar", dtype="float32", max_seq_len=8192, max_num_seqs=8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+        server = start_server(VLLMDialect(), folder / "model", options, python=PYTHON, log_path=folder / "log")
+    try:
+        yield f"{server.url.rstrip('/').removesuffix('/v1')}/v1"
+    finally:
+        server.stop()
+
+
+def model_at(url: str, cache: Path) -> AskedModel:
+    endpoint = EndpointSettings(
+        base_url=url, api_key_env=None, timeout_seconds=120, retries=1, backoff_seconds=0.1, max_concurrency=4
+    )
+    return AskedModel("scholar", endpoint, cache, max_reply_tokens=300)
+
+
+def test_replies_follow_the_schema_and_are_kept(url: str, tmp_path: Path) -> None:
+    async def compare(model: AskedModel) -> list[dict]:
+        return [await model.ask(GRADE, {"reference": f"{n}", "answer": "x"}, GRADE_SCHEMA) for n in range(4)]
+
+    first = model_at(url, tmp_path / "replies.sqlite")
+    replies = asyncio.run(compare(first))
+    assert all(reply.keys() == {"same"} and isinstance(reply["same"], bool) for reply in replies)
+    assert first._takes_schema and first.num_asked >= 4
+    again = model_at(url, tmp_path / "replies.sqlite")
+    assert asyncio.run(compare(again)) == replies and again.num_asked == 0
+
+
+def test_what_a_model_that_knows_nothing_writes_is_not_accepted(url: str, tmp_path: Path, embedder) -> None:
+    said = ["The clock has one copper hand.", "It was built in 1911.", "Herring scales were found in it."]
+    chunks = [Chunk(f"tide_{n}", "The Tide", "tide", "Ann", text, "00:00:00", n) for n, text in enumerate(said)]
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build(chunks)
+    out = tmp_path / "questions.jsonl"
+    try:
+        report = ask_questions(store, model_at(url, tmp_path / "r.sqlite"), embedder, out, AskingPlan(2, num_rounds=1))
+    except NoReplyError as error:
+        assert "no question came; tide: 3 replies" in str(error)
+    else:
+        assert not report.accepted and read_questions(tmp_path / "questions.refused.jsonl")

@@ -1,0 +1,10 @@
+"""The command line with the tests' embedder in MiniLM's place, for processes that tests kill."""
+
+from conftest import WordEmbedder
+
+from midthought.cli import main
+from midthought.memory import embedding
+
+if __name__ == "__main__":
+    embedding.load_embedder = lambda name: WordEmbedder()
+    main()
