@@ -181,6 +181,21 @@ def test_the_steps_one_by_one_make_the_memory_that_building_makes(transcripts, c
         assert found[0] == found[1] and "mitten" in found[0]
 
 
+def test_files_that_cannot_be_read_are_told_in_a_summary_and_the_others_go_on(transcripts, call):
+    (transcripts / "broken.json").write_text("{", encoding="utf-8")
+    code, text, error = call("memory", "chunk", "episodes", "chunks.jsonl")
+    assert code == 0 and "chunks.jsonl: " in text and "SRT" in text and "repeats dropped" in text
+    assert "not read: episodes/broken.json: it is not valid JSON" in error
+    code, text, _ = call("memory", "chunk", "episodes", "chunks.jsonl", "--json", "--chunking", "sentences")
+    summary = json.loads(text)
+    assert (code, summary["num_read"], summary["num_failed"]) == (0, 2, 1)
+    assert [file["format"] for file in summary["files"]] == ["SRT", "Markdown"]
+    assert summary["failed"][0]["path"] == "broken.json"
+    code, _, error = call("memory", "chunk", "episodes", "strict.jsonl", "--strict")
+    assert code == 2 and "broken.json" in error and not Path("strict.jsonl").exists()
+    assert call("memory", "chunk", "episodes", "other.jsonl", "--chunking", "pages")[0] == 2
+
+
 def test_questions_are_made_from_chunks_and_name_their_proof(transcripts, call):
     call("memory", "chunk", "episodes", "chunks.jsonl")
     chunks = {

@@ -50,7 +50,7 @@ def question_of(episode: str, number: int) -> str:
 
 
 class Scholar(http.server.ThreadingHTTPServer):
-    """A model that writes pairs about parts 0 and 2 of an episode, and answers from passages alone. `upsets` come first."""
+    """A model that writes pairs about an episode's first and last part, and answers from passages alone. `upsets` come first."""
 
     daemon_threads = True
 
@@ -75,13 +75,14 @@ class Scholar(http.server.ThreadingHTTPServer):
         material = json.loads(material)
         if system.startswith("You write"):
             parts = [part.partition(": ")[2] for part in material["transcript"]]
+            numbers = [int(part.partition(".")[0]) for part in material["transcript"]]
             begun = len(material["already_asked"])
             return {
                 "qa_pairs": [
                     {
                         "question": question_of(material["episode"], begun + n),
-                        "answer": f"{parts[0]} And: {parts[2]}",
-                        "evidence": [0, 2],
+                        "answer": f"{parts[0]} And: {parts[-1]}",
+                        "evidence": [numbers[0], numbers[-1]],
                         "difficulty": "hard",
                         "requires_synthesis": True,
                     }
@@ -89,7 +90,8 @@ class Scholar(http.server.ThreadingHTTPServer):
                 ]
             }
         if system.startswith("Answer"):
-            return {"known": self.knows_all or bool(material["passages"]), "answer": " ".join(material["passages"])}
+            said = [*material["passages"], *(["I know."] if self.knows_all else [])]
+            return {"known": bool(said), "answer": " ".join(said)}
         wanted = re.findall(r"\w+", material["reference"].replace("And:", ""))
         return {"same": self.knows_all or set(wanted) <= set(re.findall(r"\w+", material["answer"]))}
 
@@ -280,7 +282,7 @@ def test_pairs_are_written_verified_and_stored(scholar, store, embedder, tmp_pat
     assert len(report.accepted) == 6 and not report.problems and report.num_rows == 12
     tasks = read_questions(out)
     assert [task.task_id for task in tasks[:2]] == ["bell:asked:0", "bell:asked:1"]
-    assert tasks[0].evidence == ("bell_0", "bell_2") and "bronze" in tasks[0].answer
+    assert tasks[0].evidence == ("bell_0", "bell_3") and "bronze" in tasks[0].answer
     verdict = tasks[0].labels["verdict"]
     assert (verdict["accepted"], verdict["with_evidence"], verdict["closed_book"], verdict["without_evidence"]) == (
         True, True, False, False,
