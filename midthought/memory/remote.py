@@ -236,12 +236,14 @@ def _exchange(
     if connection.sock is not None:
         connection.sock.settimeout(connection.timeout)
     connection.request(method, path, body, headers)
-    connection.sock.settimeout(_left(ends_at))
+    sock = connection.sock  # which the connection lets go of where the answer is its last
+    sock.settimeout(_left(ends_at))
     response = connection.getresponse()
     parts, size = [], 0
     while True:
-        if connection.sock is not None:
-            connection.sock.settimeout(_left(ends_at))
+        left = _left(ends_at)
+        if sock.fileno() >= 0:
+            sock.settimeout(left)
         part = response.read1(1 << 16)
         if not part:
             break

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from midthought.memory.service.guard import App
 
 MAX_CONNECTIONS = 1024
-MAX_HEAD_BYTES = 32 * 1024
 IDLE_SECONDS = 30
 """How long a connection without a request is kept."""
 STOP_SECONDS = 30
@@ -86,6 +85,7 @@ def make_server(app: App) -> uvicorn.Server:
     import uvicorn
 
     from midthought.memory.service.connection import PromptH11Protocol
+    from midthought.memory.service.guard import MAX_HEAD_BYTES
 
     config = uvicorn.Config(
         app,

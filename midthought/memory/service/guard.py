@@ -22,6 +22,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
+MAX_HEAD_BYTES = 32 * 1024
+
 _ALWAYS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -95,6 +97,9 @@ class Guard:
 
     async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
         """The body of a request that may come in."""
+        head = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope.get("raw_path") or b"")
+        if head + len(scope["query_string"]) > MAX_HEAD_BYTES:  # uvicorn bounds heads only that come in pieces
+            raise _Refused(431, f"a request's head may hold {MAX_HEAD_BYTES:,} bytes at most", connection="close")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if not self._access.knows_host(host):

@@ -1,0 +1,232 @@
+"""A memory that is served is searched like one that lies here, and says what is wrong where it cannot be."""
+
+import asyncio
+import copy
+import json
+import pickle
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+pytest.importorskip("fastapi", reason="the serve extra is not installed")
+pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
+
+from serving import served
+from small_tokenizer import small_tokenizer
+
+from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
+from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.inference.scripted import ScriptedEngine
+from midthought.memory.opening import open_memory
+from midthought.memory.remote import RemoteMemory
+from midthought.memory.service.access import Access
+from midthought.memory.store import MemoryStore
+from midthought.memory.tool import MemoryRetrievalTool
+from midthought.text import Renderer
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Reward, Task, ToolOutcome
+
+TOKEN = "a-token-that-nobody-guesses"
+QUERIES = ["a copper hand", "mitten", "herring scales in the café", "yes", "' OR 1=1 --", "a\ud800b", "a\0b"]
+
+
+@pytest.fixture
+def store(tmp_path, embedder, chunks):
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build(chunks)
+    return store
+
+
+@pytest.fixture
+def service(store, embedder):
+    with served(store.uri, embedder) as service:
+        yield service
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "full_text"])
+def test_the_tool_says_the_same_of_a_memory_here_and_of_one_that_is_served(service, store, mode):
+    here, there = (MemoryRetrievalTool(memory, mode=mode) for memory in (store, RemoteMemory(service.url)))
+    assert here.definition.json_schema() == there.definition.json_schema()
+    for query in QUERIES[:-1]:
+        assert here.execute(query=query, k=4) == there.execute(query=query, k=4), query
+
+
+def test_filters_and_batches_are_those_of_the_store(service, store):
+    remote = RemoteMemory(service.url)
+    assert remote.search("yes", 5, "vector", speakers=["Ann"]) == store.search("yes", 5, "vector", speakers=["Ann"])
+    many = QUERIES[:4] * 40
+    assert remote.search_batch(many, 2, "full_text") == store.search_batch(many, 2, "full_text")
+    assert len(remote) == 6 and remote.get(["tide_3", "none"]) == store.get(["tide_3", "none"])
+
+
+def test_it_travels_without_its_connections_and_its_token(service, monkeypatch):
+    monkeypatch.setenv("MEMORY_TOKEN", TOKEN)
+    remote = RemoteMemory(service.url, token_env="MEMORY_TOKEN")
+    remote.search("yes")
+    data = pickle.dumps(MemoryRetrievalTool(remote))
+    assert TOKEN.encode() not in data
+    assert pickle.loads(data).execute(query="mitten", k=1).metadata == {"chunk_ids": ["tide_2"]}  # noqa: S301
+    assert copy.deepcopy(remote).search("yes") == remote.search("yes")
+
+
+def test_connections_are_used_again_and_opened_anew_where_the_service_closed_them(service):
+    remote = RemoteMemory(service.url, retries=0)
+    remote.search("yes")
+    (connection, since), *others = remote._idle
+    assert others == []
+    remote.search("yes")
+    assert remote._idle[0][0] is connection
+    connection.sock.shutdown(socket.SHUT_RDWR)
+    assert remote.search("mitten", 1)[0].chunk_id == "tide_2"
+
+
+def test_the_token_is_asked_for_and_given(store, embedder, monkeypatch):
+    with served(store.uri, embedder, access=Access(token=TOKEN)) as service:
+        with pytest.raises(MemoryStoreError, match=r"does not take the token.*memory\.token_env"):
+            open_memory(service.url)
+        monkeypatch.setenv("MEMORY_TOKEN", TOKEN)
+        assert open_memory(service.url, token_env="MEMORY_TOKEN").search("mitten", 1)[0].chunk_id == "tide_2"
+        monkeypatch.setenv("MEMORY_TOKEN", "another-token-altogether")
+        with pytest.raises(MemoryStoreError, match="see its value") as raised:
+            open_memory(service.url, token_env="MEMORY_TOKEN")
+        assert "another-token" not in str(raised.value)
+
+
+def test_what_is_asked_for_at_the_start_is_said_at_the_start(service, chunks, monkeypatch):
+    with pytest.raises(MemoryStoreError, match="table 'transcripts' is served there, not 'other'"):
+        open_memory(service.url, "other")
+    with pytest.raises(SettingsError, match="NO_SUCH_TOKEN is empty"):
+        open_memory(service.url, token_env="NO_SUCH_TOKEN")
+    for url in ("http://", "http://user:secret@host", "http://host?x", "http://host:port"):
+        with pytest.raises(SettingsError) as raised:
+            RemoteMemory(url)
+        assert "secret" not in str(raised.value)
+    RemoteMemory(service.url).require(chunks)
+    with pytest.raises(MemoryStoreError, match="lacks 1 of 6 chunks, 'tide_1' among them"):
+        RemoteMemory(service.url).require([replace(chunks[1], transcript="other words"), chunks[0], *chunks[2:]])
+
+
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def test_a_service_that_is_not_there_is_a_sentence_for_the_user_and_for_the_model():
+    url = f"http://127.0.0.1:{closed_port()}"
+    with pytest.raises(MemoryStoreError, match=r"no service answers there .*midthought memory serve"):
+        open_memory(url)
+    with pytest.raises(NoReplyError, match="the memory cannot be reached .*; go on without it"):
+        RemoteMemory(url, retries=1).search("yes")
+
+
+class Scripted:
+    """A server that answers each connection with the next of its bytes, and counts them."""
+
+    def __init__(self, *answers: bytes, pause_seconds: float = 0.0) -> None:
+        self.num_asked = 0
+        self._answers = answers
+        self._pause_seconds = pause_seconds
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        for answer in self._answers:
+            connection, _ = self._listening.accept()
+            with connection:
+                received = b""
+                while not received.endswith(b"}"):  # head and body may come apart
+                    received += connection.recv(65536)
+                self.num_asked += 1
+                for place in range(0, len(answer), 40):
+                    try:
+                        connection.sendall(answer[place : place + 40])
+                    except OSError:
+                        break
+                    time.sleep(self._pause_seconds)
+
+
+def answer(status: int, body: object, *headers: str) -> bytes:
+    data = json.dumps(body).encode()
+    head = "\r\n".join([f"HTTP/1.1 {status} X", f"Content-Length: {len(data)}", "Connection: close", *headers])
+    return head.encode() + b"\r\n\r\n" + data
+
+
+FOUND = answer(200, {"hits": [], "seconds": 0.0, "what": "a newer service says more"})
+
+
+def test_what_may_pass_is_asked_again_and_what_will_not_is_not():
+    busy = Scripted(answer(429, {"detail": "x"}, "Retry-After: 0"), b"", answer(503, {}), FOUND)
+    assert RemoteMemory(busy.url).search("yes") == [] and busy.num_asked == 4
+    wrong = Scripted(answer(422, {"detail": "query: too long"}), FOUND)
+    with pytest.raises(ValueError, match="query: too long"):
+        RemoteMemory(wrong.url).search("yes")
+    assert wrong.num_asked == 1
+    other = Scripted(answer(200, {"something": "else"}))
+    with pytest.raises(MemoryStoreError, match="that is no memory service"):
+        RemoteMemory(other.url).search("yes")
+    cut = Scripted(FOUND[:-5])
+    with pytest.raises(NoReplyError):
+        RemoteMemory(cut.url, retries=0).search("yes")
+
+
+def test_an_answer_that_drips_is_given_up_at_the_deadline():
+    slow = Scripted(answer(200, {"hits": [], "padding": "x" * 4000}), pause_seconds=0.1)
+    begun = time.perf_counter()
+    with pytest.raises(NoReplyError, match=r"did not answer within 0\.5 seconds; go on without it"):
+        RemoteMemory(slow.url, timeout_seconds=0.5).search("yes")
+    assert time.perf_counter() - begun < 3.0
+
+
+def test_the_model_reads_a_sentence_and_the_run_goes_on():
+    url = f"http://127.0.0.1:{closed_port()}"
+    toolbox = Toolbox(ToolRegistry([MemoryRetrievalTool(RemoteMemory(url, retries=0))]))
+    action = ParsedAction(tool_name="memory_retrieval", parameters={"query": "yes"}, raw_text="", success=True)
+    (event,) = asyncio.run(toolbox.run([action], Task(task_id="t", prompt="p", answer="a")))
+    assert event.outcome is ToolOutcome.RAISED and event.call.result.startswith("the memory cannot be reached")
+
+
+class Plain:
+    """Nothing is replied, everything is worth 1."""
+
+    async def reply(self, trajectory):
+        return None
+
+    async def score(self, trajectory):
+        return Reward(parts={"all": 1.0})
+
+
+def test_a_rollout_that_asks_the_service_is_the_rollout_that_asks_the_store(service, store):
+    said = (
+        '<think>I look. #call memory_retrieval {"query": "herring scales", "k": 2}'
+        '#call memory_retrieval {"query": " "}#call memory_retrieval {"query": "who wound it", "k": 3}'
+        "So it was Zoë.</think>Zoë"
+    )
+    renderer = Renderer(small_tokenizer())
+
+    def play(memory):
+        parts = RolloutParts(
+            engine=ScriptedEngine([said], renderer),
+            renderer=renderer,
+            notation=InThoughtNotation(),
+            toolbox=Toolbox(ToolRegistry([MemoryRetrievalTool(memory, mode="hybrid")])),
+            messages=lambda task: [{"role": "user", "content": task.prompt}],
+            environment=lambda task: Plain(),
+            settings=RolloutSettings(max_tokens=4000, max_result_tokens=1000),
+        )
+        starts = [EpisodeStart(task=Task(task_id="t", prompt="Who found it?", answer="Zoë"), seed=1)]
+        (played,) = asyncio.run(run_episodes(parts, starts))
+        return played
+
+    here, there = play(store), play(RemoteMemory(service.url))
+    assert here.token_ids == there.token_ids and here.spans == there.spans
+    assert "Kerdrozic found herring" in renderer.decode(here.token_ids)
+    for one, other in zip(here.tool_events, there.tool_events, strict=True):
+        assert (one.call, one.outcome, one.metadata) == (other.call, other.outcome, other.metadata)
+    assert [event.outcome for event in here.tool_events] == [ToolOutcome.OK, ToolOutcome.RAISED, ToolOutcome.OK]

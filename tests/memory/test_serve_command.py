@@ -1,0 +1,98 @@
+"""`midthought memory serve` as a process: what it refuses, and how it ends."""
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+pytest.importorskip("fastapi", reason="the serve extra is not installed")
+pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
+
+from midthought.memory.embedding import MiniLMEmbedder
+from midthought.memory.remote import RemoteMemory
+from midthought.memory.store import MemoryStore
+
+COMMAND = [sys.executable, "-m", "midthought.cli", "memory"]
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory):
+    from midthought.memory.chunks import Chunk
+
+    path = tmp_path_factory.mktemp("serve") / "memory"
+    chunks = [
+        Chunk(f"t_{number}", "T", "t", "Ann", f"the tide is {number} hours late", "00:00:01", number)
+        for number in range(3)
+    ]
+    MemoryStore.open(path, embedder=MiniLMEmbedder(dtype="float32")).build(chunks)
+    return path
+
+
+def test_what_cannot_be_served_is_one_sentence(memory, tmp_path):
+    for words, told in (
+        (["--path", str(memory), "--host", "0.0.0.0"], "--token-env"),
+        (["--path", str(memory), "--token-env", "NO_SUCH_TOKEN"], "NO_SUCH_TOKEN holds no token"),
+        (["--path", str(tmp_path / "none")], "there is no memory"),
+        (["--path", str(memory), "--port", "70000"], "--port 70000"),
+    ):
+        done = subprocess.run([*COMMAND, "serve", *words], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+
+
+def test_it_answers_what_is_in_flight_before_it_ends(memory):
+    environment = {**os.environ, "MEMORY_TOKEN": "a-token-that-nobody-guesses"}
+    words = [*COMMAND, "serve", "--path", str(memory), "--port", "0", "--token-env", "MEMORY_TOKEN"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        url = process.stdout.readline().rpartition(" ")[2].strip()
+        found = subprocess.run(
+            [*COMMAND, "search", "2 hours", "--path", url, "--token-env", "MEMORY_TOKEN", "--k", "1"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=120,
+        )
+        assert "the tide is 2 hours late" in found.stdout
+        port = int(url.rpartition(":")[2])
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.putrequest("POST", "/search")
+        body = b'{"query": "tide", "k": 1}'
+        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(body)))):
+            connection.putheader(name, value)
+        connection.putheader("Authorization", f"Bearer {environment['MEMORY_TOKEN']}")
+        connection.endheaders(body[:10])
+        time.sleep(0.5)  # the service reads the body
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        connection.send(body[10:])
+        response = connection.getresponse()
+        assert response.status == 200 and b"tide" in response.read()
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_service_in_a_thread_ends_when_it_is_told(memory):
+    from midthought.memory.service.access import Access
+    from midthought.memory.service.app import Parts, make_app
+    from midthought.memory.service.command import address, listen, make_server
+    from midthought.memory.service.searcher import HandedVectors
+
+    vectors = HandedVectors(MiniLMEmbedder(dtype="float32"))
+    parts = Parts(MemoryStore.open(memory, embedder=vectors), vectors)
+    listening = listen("::1", 0) if os.path.exists("/proc/net/if_inet6") else listen("127.0.0.1", 0)
+    server = make_server(make_app(parts, Access(host=listening.getsockname()[0])))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    assert RemoteMemory(address(listening)).search("tide", 1)
+    server.should_exit = True
+    thread.join(30)
+    assert not thread.is_alive()

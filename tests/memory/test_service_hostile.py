@@ -1,0 +1,168 @@
+"""Requests that nobody in his senses would send: refused with 4xx, never a failure of the service."""
+
+import json
+import logging
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+pytest.importorskip("fastapi", reason="the serve extra is not installed")
+pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
+
+from serving import served
+
+from midthought.memory.store import MemoryStore
+from midthought.types import Task
+
+NUM_EXAMPLES = 60
+NUM_MANY = 2_000
+"""For each of the eight operations, about: 10^4 and more in all."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory, new_embedder):
+    from midthought.memory.chunks import Chunk
+
+    lines = ["the tide is late", "a copper hand", "herring scales ' OR 1=1", '% _ \\ " ;']
+    chunks = [Chunk(f"t_{number}", "T", "t", "Ann", line, "00:00:01", number) for number, line in enumerate(lines)]
+    path = tmp_path_factory.mktemp("hostile") / "memory"
+    MemoryStore.open(path, embedder=new_embedder()).build(chunks)
+    questions = [
+        Task(task_id="q", prompt="What is late?", answer="The tide.", labels={"episode": "t"}, evidence=("t_0",))
+    ]
+    with served(path, new_embedder(), questions, body_seconds=1.0) as service:
+        yield service
+
+
+ODD_TEXTS = [
+    "\0", "a\0b", "\ud800", "\U0010ffff", "\u202e\u2066", "e" + "\u0301" * 900, "\ufeff", "\x7f\x1b[2J", "' OR 1=1 --",
+    '"; DROP TABLE transcripts', "AND OR NOT (", 'transcript:"', "*?~^", "[", "\\", "%", "{}", "${x}", "\r\n\r\n", "\n" * 3000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "full_text"])
+def test_odd_texts_are_searched_or_refused(service, mode):
+    for text in ODD_TEXTS:
+        status, found = service.ask("/search", {"query": text, "mode": mode, "episodes": [text]})
+        assert status in (200, 422) and "Traceback" not in str(found), text
+        assert service.ask("/search", {"query": text, "mode": mode})[0] in (200, 422), text
+
+
+ODD_BODIES = [
+    b"", b"null", b"[]", b'"query"', b"1e999", b"{", b"\xff\xfe", b"\x00", b'{"query": NaN}', b'{"query": "a", "k": NaN}',
+    b'{"query": "a", "k": Infinity}', b'{"query": "a", "k": 1e400}', b'{"query": "a", "k": 3.0}', b'{"query": "a", "k": true}',
+    b'{"query": "a", "k": "3"}', b'{"query": "a", "k": -1}', b'{"query": "a", "k": 0}', b'{"query": "a", "k": ' + b"9" * 5000 + b"}",
+    b'{"query": ["a"]}', b'{"query": {"a": 1}}', b'{"query": "a", "mode": "sql"}', b'{"query": "a", "episodes": "T"}',
+    b'{"query": "a", "episodes": [null]}', b'{"query": "a", "episodes": [["T"]]}', b'{"query": "a", "other": 1}',
+    b'{"query": "\xff"}', b"[" * 100_000, b'{"a":' * 40_000, b'{"query": "a", "query": 1}', b'{"query": ""}', b'{"query": " \\n "}',
+    b'{"query": "\\ud800"}', b'{"\\ud800": "\\udfff"}', b'{"query": "a", "speakers": [' + b'"x",' * 60 + b'"x"]}',
+]  # fmt: skip
+
+
+def test_odd_bodies_are_refused(service):
+    for body in ODD_BODIES:
+        for path in ("/search", "/search/batch"):
+            status, found = service.ask(path, body, method="POST")
+            assert status in (400, 415, 422), (path, body[:50], found)
+            assert isinstance(found["detail"], str) and len(found["detail"]) < 1000
+    for path in ("/chunks", "/qa/batch"):
+        for body in ODD_BODIES:
+            assert service.ask(path, body, method="POST")[0] in (400, 415, 422), (path, body[:50])
+
+
+def test_odd_numbers_and_names_in_the_address_are_refused(service):
+    for number in ("-1", "NaN", "1e3", "9" * 400, "0x10", "%00", "%ff", "", "1;2", "[]"):
+        for path in (f"/episodes?limit={number}", f"/speakers?offset={number}", f"/context?id=t_0&before={number}"):
+            assert service.ask(path)[0] == 422, path
+    for name in ("%00", "%ed%a0%80", "%ff", "..%2f..%2fetc", "'", "a" * 501):
+        assert service.ask(f"/context?id={name}")[0] in (404, 422)
+        assert service.ask(f"/episodes?contains={name}")[0] in (200, 422)
+    for path in ("/..%2f..%2fetc%2fpasswd", "//", "/page.js/", "/%00", "/search%0d%0aX:", "/static/../search"):
+        assert service.ask(path)[0] in (404, 405, 307), path
+
+
+def test_odd_methods_are_refused(service):
+    for method in ("PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "BREW", "HEAD"):
+        assert service.ask("/search", method=method)[0] in (400, 405), method
+
+
+def test_heads_that_are_too_large_or_none_are_refused(service):
+    for head in (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X%d: y\r\n" % number for number in range(9000)) + b"\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
+        b"POST /search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"GET /stats HTTP/1.1\r\n\r\n",
+    ):
+        received = service.send(head)
+        assert received.startswith(b"HTTP/1.1 4"), (head[:60], received[:80])
+    assert service.ask("/healthz")[0] == 200
+
+
+def test_a_body_that_drips_is_given_up(service):
+    head = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    assert service.send(head, *[b"x"] * 3, pause_seconds=0.5).startswith(b"HTTP/1.1 408")
+    chunked = head.replace(b"Content-Length: 100", b"Transfer-Encoding: chunked")
+    assert service.send(chunked, b"10000\r\n" + b"x" * 65536 + b"\r\n", b"40000\r\n" + b"x" * 262144).startswith(
+        b"HTTP/1.1 413"
+    )
+
+
+def test_a_head_that_drips_is_given_up(service, monkeypatch):
+    monkeypatch.setattr("midthought.memory.service.connection.HEAD_SECONDS", 0.3)
+    assert service.send(b"GET / HT", b"TP/1.1", pause_seconds=0.4) == b""
+    assert service.ask("/healthz")[0] == 200
+
+
+def fuzz(service, num_examples, caplog):
+    schemathesis = pytest.importorskip("schemathesis")
+    import hypothesis
+
+    _, document = service.ask("/openapi.json")
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=service.url)
+    settings = hypothesis.settings(
+        max_examples=num_examples, database=None, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    num_sent = 0
+
+    for operation in schema.get_all_operations():
+        strategies = [operation.ok().as_strategy(generation_mode=mode) for mode in schemathesis.GenerationMode]
+
+        @hypothesis.seed(0)
+        @settings
+        @hypothesis.given(case=hypothesis.strategies.one_of(strategies))
+        def send(case):
+            nonlocal num_sent
+            num_sent += 1
+            response = case.call()
+            assert response.status_code < 500, (case.as_curl_command(), response.text)
+
+        send()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    return num_sent
+
+
+def test_requests_made_from_the_schema_never_break_the_service(service, caplog):
+    assert fuzz(service, NUM_EXAMPLES, caplog) > 200
+    assert service.ask("/search", {"query": "tide", "k": 1})[1]["hits"][0]["chunk_id"] == "t_0"
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_made_from_the_schema_never_break_the_service(service, caplog):
+    assert fuzz(service, NUM_MANY, caplog) >= 10_000
+    metrics = service.ask("/metrics")[1]
+    assert 'status="5' not in metrics
+
+
+def test_a_crowd_that_is_too_large_is_told_to_come_again(service):
+    service.parts.searcher.num_under_way += 512
+    try:
+        status, headers, body = service.answer("/search", {"query": "tide"})
+    finally:
+        service.parts.searcher.num_under_way -= 512
+    assert (status, headers["retry-after"]) == (429, "1") and "come again" in json.loads(body)["detail"]
