@@ -10,6 +10,9 @@ SEED   ?= 0
 DATA   ?=
 RECIPE ?=
 BENCH  ?=
+JOBS   ?= 2
+# Tests in JOBS processes, one thread each: with more threads than cores all of them are slower.
+TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 .PHONY: demo test test-all lint measure bench clean
 
@@ -17,10 +20,11 @@ demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
 
 test: $(VENV)/.ready-dev lint
-	$(BIN)/pytest -m "not slow"
+	$(TESTS) -m "not slow"
 
 test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles lint
-	$(BIN)/pytest
+	$(TESTS) -m "not slow"
+	$(BIN)/pytest -m slow
 	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/benchmarks
 
 lint: $(VENV)/.ready-dev
