@@ -14,6 +14,7 @@ pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
 pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
 
+from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.store import MemoryStore
@@ -23,8 +24,6 @@ COMMAND = [sys.executable, "-m", "midthought.cli", "memory"]
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory):
-    from midthought.memory.chunks import Chunk
-
     path = tmp_path_factory.mktemp("serve") / "memory"
     chunks = [
         Chunk(f"t_{number}", "T", "t", "Ann", f"the tide is {number} hours late", "00:00:01", number)

@@ -11,11 +11,12 @@ pytest.importorskip("prometheus_client", reason="the serve extra is not installe
 from serving import served
 
 from midthought.memory.service.access import Access
+from midthought.memory.service.catalogue import stored_questions
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")
-QUESTIONS = [
+QUESTIONS = [  # their label `episode` is a file's name, as in the questions that are made by rules
     Task(
         task_id="q0",
         prompt="Which hand has the tide clock?",
@@ -117,6 +118,27 @@ def test_questions_are_leafed_through_in_their_order_and_name_the_episode_as_chu
     assert found["questions"][0]["episode"] == "The Tide Clock" and found["questions"][0]["evidence"] == ["tide_3"]
     _, found = service.ask("/qa/batch", {"shuffle": False, "episodes": ["The Tide Clock"], "contains": "CAFÉ"})
     assert [pair["id"] for pair in found["questions"]] == ["q1"]
+
+
+def test_questions_of_the_memorys_own_table_are_found_without_being_named(store):
+    import lancedb
+
+    shared = {"episode": "The Tide Clock", "episode_file": "tide", "difficulty": "hard", "evidence": ["tide_0"]}
+    rows = [
+        {"id": f"tide:asked:{n}", "qa_index": n, "type": kind, "text": f"text {n}", "answer": f"answer {n}"} | shared
+        for n in (1, 0)
+        for kind in ("qa_question", "qa_answer")
+    ]
+    assert stored_questions(store.uri) == []
+    database = lancedb.connect(store.uri)
+    database.create_table("questions", rows)
+    found = stored_questions(store.uri)
+    assert [(task.prompt, task.answer, task.evidence) for task in found] == [
+        ("text 0", "answer 0", ("tide_0",)),
+        ("text 1", "answer 1", ("tide_0",)),
+    ]
+    database.create_table("questions", [{"something": "else"}], mode="overwrite")
+    assert stored_questions(store.uri) == []
 
 
 def test_a_memory_without_questions_says_so(store, embedder):

@@ -39,9 +39,15 @@ def memory(tmp_path_factory, new_embedder):
 
 
 QUESTIONS = [
-    Task(task_id=f"q{number}", prompt=f"How late is {number}? {HOSTILE}", answer=HOSTILE, labels={"kind": HOSTILE}, evidence=("t_3",))
+    Task(
+        task_id=f"q{number}",
+        prompt=f"How late is {number}? {HOSTILE}",
+        answer=HOSTILE,
+        labels={"kind": HOSTILE},
+        evidence=("t_3",),
+    )
     for number in range(30)
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

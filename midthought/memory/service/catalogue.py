@@ -7,13 +7,12 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
-Entry = TypeVar("Entry")
+_QUESTION_COLUMNS = ("id", "text", "answer", "episode", "episode_file", "qa_index", "difficulty", "evidence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,30 @@ class QuestionBook:
         """The episode that a question is about; empty where nothing says so."""
         label = str(task.labels.get("episode", ""))
         return self._episode_of.get(label, label)
+
+
+def stored_questions(uri: str, table: str = "questions") -> list[Task]:
+    """The questions of a memory's table, as `midthought memory questions --from-model` writes it; none where there is no such
+    table, or another's."""
+    import lancedb
+
+    database = lancedb.connect(uri)
+    if table not in database.list_tables().tables:
+        return []
+    opened = database.open_table(table)
+    if not set(_QUESTION_COLUMNS) <= set(opened.schema.names):
+        return []
+    rows = opened.search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS)).to_arrow().to_pylist()
+    return [
+        Task(
+            task_id=row["id"],
+            prompt=row["text"],
+            answer=row["answer"],
+            labels={"episode": row["episode"], "difficulty": row["difficulty"]},
+            evidence=tuple(row["evidence"] or ()),
+        )
+        for row in sorted(rows, key=lambda row: (row["episode_file"], row["qa_index"]))
+    ]
 
 
 def _episodes_by_label(tasks: Sequence[Task], store: MemoryStore) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 
 
 class Collector(Generic[Item, Result]):
@@ -45,6 +46,10 @@ class Collector(Generic[Item, Result]):
         if self._running is None:
             self._running = asyncio.create_task(self._run())
         return await future
+
+    async def alone(self, function: Callable[[], Other]) -> Other:
+        """`function()` in the thread of `work`, so that not two of them compute at once."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     def close(self) -> None:
         """End the thread."""

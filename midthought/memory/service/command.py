@@ -13,7 +13,7 @@ from midthought.errors import MemoryStoreError, MissingExtraError, SettingsError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.service.access import Access
-from midthought.memory.service.catalogue import QuestionBook
+from midthought.memory.service.catalogue import QuestionBook, stored_questions
 from midthought.memory.service.searcher import HandedVectors, Pace
 from midthought.memory.store import MemoryStore
 
@@ -43,6 +43,8 @@ def serve(
 ) -> None:
     """Serve the memory at `path` until SIGINT or SIGTERM; requests in flight are answered first.
 
+    Questions are those of the file, else of the memory's own table `questions`.
+
     Raises SettingsError where the address is not loopback and no token is named, or cannot be listened on,
     MemoryStoreError where there is no memory, MissingExtraError without the extra `serve`.
     """
@@ -54,7 +56,7 @@ def serve(
     store = MemoryStore.open(path, table, vectors)
     if not store.is_built:
         raise MemoryStoreError(f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'")
-    book = QuestionBook(read_questions(questions) if questions else (), store)
+    book = QuestionBook(read_questions(questions) if questions else stored_questions(path), store)
     parts = Parts(store, vectors, book, pace)
     store.search("Nobody waits until the model is loaded.", 1, "hybrid")
     listening = listen(host, port)

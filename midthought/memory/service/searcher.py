@@ -150,6 +150,9 @@ class Searcher:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _search(self, query: str, **choice: Any) -> list[Hit]:
+        if choice["mode"] != "full_text" and self.num_under_way == 1:  # one thread after another would only cost time
+            self._observe("embedded_together", 1)
+            return await self._collector.alone(functools.partial(self._ask, query, None, **choice))
         vector = None
         if choice["mode"] != "full_text":
             self._num_embedding += 1
