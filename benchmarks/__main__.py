@@ -6,14 +6,42 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from benchmarks import crew, learner, memory, memory_scale, parse, plan, retrieval, rollout, scaling, tools, trl, vllm
+from benchmarks import (
+    crew,
+    learner,
+    memory,
+    memory_scale,
+    parse,
+    plan,
+    retrieval,
+    rollout,
+    scaling,
+    service,
+    tools,
+    trl,
+    vllm,
+)
 from benchmarks.options import Options, add_options, read_options
 from benchmarks.reciter import SIZES
 from benchmarks.table import Row, describe_machine, to_markdown, write_json
 
 PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
     module.PART: module.measure
-    for module in (rollout, tools, parse, scaling, memory, memory_scale, trl, vllm, learner, crew, plan, retrieval)
+    for module in (
+        rollout,
+        tools,
+        parse,
+        scaling,
+        memory,
+        memory_scale,
+        trl,
+        vllm,
+        learner,
+        crew,
+        plan,
+        retrieval,
+        service,
+    )
 }
 
 
