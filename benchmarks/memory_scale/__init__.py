@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.memory_scale.runs import build, in_own_process, search
+from benchmarks.memory_scale.runs import Built, Searched, build, in_own_process, search
 from benchmarks.memory_scale.vectors import Mixture, fit, neighbours_beside
 from benchmarks.options import Options
 from benchmarks.table import Row
@@ -57,21 +57,30 @@ def fitted(transcripts: Path) -> tuple[Mixture, list[str]]:
 
 
 def rows_of(folder: Path, size: int, mixture: Mixture, words: list[str], num_queries: int) -> Iterator[Row]:
-    setting, is_goal = f"{size:,} chunks", size == max(SIZES)
-    built = in_own_process(build, folder, size, mixture, words)
-    yield _row(setting, "build, without embedding", [built.seconds], unit="s")
-    yield _row(setting, "build, peak of memory", [built.peak_bytes / 2**20], MAX_MIB if is_goal else None, unit="MiB")
-    yield _row(setting, "on the disk", [built.disk_bytes / 2**20], unit="MiB")
-    found = in_own_process(search, folder, mixture, words, num_queries)
+    yield from built_rows(size, in_own_process(build, folder, size, mixture, words))
+    yield from searched_rows(size, in_own_process(search, folder, mixture, words, num_queries))
+
+
+def built_rows(size: int, built: Built) -> Iterator[Row]:
+    most = MAX_MIB if size == max(SIZES) else None
+    yield _row(size, "build, without embedding", built.seconds, unit="s")
+    yield _row(size, "build, of all threads", built.processor_seconds, unit="s")
+    yield _row(size, "build, peak of memory", built.peak_bytes / 2**20, most, unit="MiB")
+    yield _row(size, "on the disk", built.disk_bytes / 2**20, unit="MiB")
+
+
+def searched_rows(size: int, found: Searched) -> Iterator[Row]:
+    is_goal = size == max(SIZES)
     recall = Spread.of([found.recall])
-    yield Row(part=PART, setting=setting, figure="recall@10 of vector", value=recall, at_least=MIN_RECALL)
+    yield Row(part=PART, setting=f"{size:,} chunks", figure="recall@10 of vector", value=recall, at_least=MIN_RECALL)
     for name, seconds in found.seconds.items():
         milliseconds = 1000 * np.asarray(seconds)
         at_most = MAX_SEARCH_MS if is_goal and name == "vector" else None
-        yield _row(setting, f"{name}, median search", [float(np.median(milliseconds))], unit="ms")
-        yield _row(setting, f"{name}, p95", [float(np.quantile(milliseconds, 0.95))], at_most, unit="ms")
-    yield _row(setting, "search, peak of memory", [found.peak_bytes / 2**20], MAX_MIB if is_goal else None, unit="MiB")
+        yield _row(size, f"{name}, median search", float(np.median(milliseconds)), unit="ms")
+        yield _row(size, f"{name}, p95", float(np.quantile(milliseconds, 0.95)), at_most, unit="ms")
+    yield _row(size, "search, peak of memory", found.peak_bytes / 2**20, MAX_MIB if is_goal else None, unit="MiB")
 
 
-def _row(setting: str, figure: str, values: list[float], at_most: float | None = None, unit: str = "") -> Row:
-    return Row(part=PART, setting=setting, figure=figure, value=Spread.of(values), at_most=at_most, unit=unit)
+def _row(size: int, figure: str, value: float, at_most: float | None = None, unit: str = "") -> Row:
+    spread = Spread.of([value])
+    return Row(part=PART, setting=f"{size:,} chunks", figure=figure, value=spread, at_most=at_most, unit=unit)

@@ -17,7 +17,7 @@ import numpy as np
 NUM_CLUSTERS = 192
 RANK = 24
 NUM_ITERATIONS = 12
-SPREADS = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
+SPREADS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.3)
 NUM_ASKED = 1_000
 RANKS = (1, 10)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -68,11 +68,12 @@ def fit(vectors: np.ndarray, num_clusters: int = NUM_CLUSTERS, seed: int = 0) ->
         rest.append(np.sqrt(variances[RANK:].sum() / max(1, vectors.shape[1] - RANK)))
     made = {"shares": np.asarray(shares), "means": np.stack(means), "directions": np.stack(directions)}
     made["rest"] = np.asarray(rest, dtype=np.float32)
-    wanted = np.median(neighbour_distances(vectors)[1])
+    wanted = neighbour_distances(vectors)
 
     def miss(spread: float) -> float:
         drawn = Mixture(**made, spread=spread).draw(len(vectors), np.random.default_rng(seed))
-        return abs(float(np.median(neighbour_distances(drawn)[1]) - wanted))
+        found = neighbour_distances(drawn)
+        return sum(abs(float(np.median(found[rank]) - np.median(wanted[rank]))) for rank in RANKS)
 
     return Mixture(**made, spread=min(SPREADS, key=miss))
 

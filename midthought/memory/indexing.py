@@ -9,19 +9,42 @@ WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
 }  # fmt: skip
 MIN_ROWS_FOR_VECTOR_INDEX = 50_000  # below it every vector is compared
+NUM_PROBES = 32
+"""Partitions of vectors that a search looks into."""
+REFINE_FACTOR = 5
+"""Of the vectors found by their codes, this many times as many as are asked for are compared as they are."""
+_ROWS_PER_PARTITION = 1_000
+_RQ_MULTIPLE = 8  # RaBitQ's codes are of whole bytes
 
 
 def index_table(table: Any, keep_versions: timedelta) -> None:
     """Index every row and put the table's files in order; versions older than `keep_versions` are dropped."""
-    from lancedb.index import FTS, Bitmap, BTree, IvfFlat
+    from lancedb.index import FTS, Bitmap, BTree
 
     table.create_index("transcript", config=FTS(**WORD_INDEX))
-    if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
-        table.create_index("vector", config=IvfFlat(distance_type="cosine"))
+    num_rows = table.count_rows()
+    if num_rows >= MIN_ROWS_FOR_VECTOR_INDEX:
+        table.create_index("vector", config=_vector_index(num_rows, table.schema.field("vector").type.list_size))
         table.create_index("id", config=BTree())
         table.create_index("episode", config=Bitmap())
         table.create_index("speaker", config=Bitmap())
     table.optimize(cleanup_older_than=keep_versions)
+
+
+def _vector_index(num_rows: int, dimension: int) -> Any:
+    """One bit a number in partitions by k-means (RaBitQ), where the dimension allows it; else one byte a number.
+
+    What that finds of a million rows, and how fast, is in docs/benchmarks.md.
+    """
+    from lancedb.index import IvfRq, IvfSq
+
+    kind = IvfSq if dimension % _RQ_MULTIPLE else IvfRq
+    return kind(
+        distance_type="cosine",
+        num_partitions=max(1, num_rows // _ROWS_PER_PARTITION),
+        max_iterations=20,
+        sample_rate=64,
+    )
 
 
 def extend_indices(table: Any, keep_versions: timedelta) -> None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from midthought.errors import SettingsError, near_names
 from midthought.memory.filters import Filters
+from midthought.memory.indexing import NUM_PROBES, REFINE_FACTOR
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of
 
 SearchMode = Literal["hybrid", "vector", "full_text"]
 
 _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change which rows come first
+_RANK_OFFSET = 20
+_MIN_WEIGHT = 0.02
+_WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk that a search found. `score` is BM25, cosine or reciprocal-rank fusion, by the mode of the search."""
+    """A chunk that a search found. `score` is BM25, cosine or that of `fuse`, by the mode of the search."""
 
     chunk_id: str
     episode: str
@@ -38,37 +45,74 @@ def check_search(k: int, mode: str) -> None:
 
 def find(table: Any, query: str, vector: np.ndarray | None, k: int, mode: SearchMode, filters: Filters) -> list[Hit]:
     """The best `k` hits, best first; `vector` is that of the query, and not needed for `full_text`."""
-    found = _ask(table, query, vector, mode, max(2 * k, _MIN_CANDIDATES), filters.to_sql())
-    return sorted(found, key=lambda hit: (-hit.score, hit.chunk_id))[:k]
+    limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql()
+    if mode == "full_text":
+        return _by_words(table, query, limit, where)[:k]
+    by_meaning = _by_meaning(table, vector, limit, where)
+    return (by_meaning if mode == "vector" else fuse(query, _by_words(table, query, limit, where), by_meaning))[:k]
 
 
-def _ask(
-    table: Any, query: str, vector: np.ndarray | None, mode: SearchMode, limit: int, where: str | None
-) -> list[Hit]:
-    """What LanceDB finds. The score of a vector is its cosine; BM25 and the fused score stay as they are."""
+def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list[Hit]:
+    """Reciprocal-rank fusion, each way of searching weighted by how far the query is a quote.
+
+    score = w / (20 + rank by words) + (1 - w) / (20 + rank by meaning), where a hit that a way did not find gets nothing
+    from it, and w is the square of the share of the query's words that stand in a row, in its order, in the best hit by
+    words; 0.02 at least and 0.98 at most. After Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms
+    Condorcet and individual rank learning methods" (2009), which weighs all alike and adds 60; docs/benchmarks.md says
+    what that is behind.
+    """
+    share = share_in_a_row(query, by_words[0].transcript) if by_words else 0.0
+    weight = min(max(share**2, _MIN_WEIGHT), 1 - _MIN_WEIGHT)
+    scores: dict[str, float] = {}
+    hits: dict[str, Hit] = {}
+    for found, worth in ((by_words, weight), (by_meaning, 1 - weight)):
+        for rank, hit in enumerate(found, 1):
+            hits[hit.chunk_id] = hit
+            scores[hit.chunk_id] = scores.get(hit.chunk_id, 0.0) + worth / (_RANK_OFFSET + rank)
+    return _in_order(replace(hit, score=scores[chunk_id]) for chunk_id, hit in hits.items())
+
+
+def share_in_a_row(query: str, text: str) -> float:
+    """The longest run of the query's words that stands in the text, over all of the query's words; 0 where it has none."""
+    asked, there = words_of(query), f" {' '.join(words_of(text))} "
+    for length in range(len(asked), 0, -1):
+        if any(f" {' '.join(asked[start : start + length])} " in there for start in range(len(asked) - length + 1)):
+            return length / len(asked)
+    return 0.0
+
+
+def words_of(text: str) -> list[str]:
+    """Words as searching by them compares them: runs of letters and digits, without case and accents."""
+    bare = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    return _WORD.findall(bare.casefold())
+
+
+def _by_words(table: Any, query: str, limit: int, where: str | None) -> list[Hit]:
+    """BM25 of the words, and of the query as a phrase."""
     from lancedb.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
-    from lancedb.rerankers import RRFReranker
 
     kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # a type checker misreads the defaults of their settings
     words = BooleanQuery([(Occur.SHOULD, kind(query, "transcript")) for kind in kinds])
-    if mode == "full_text":
-        search = table.search(words, query_type="fts").select([*CHUNK_COLUMNS, "_score"])
-    elif mode == "vector":
-        search = table.search(vector, vector_column_name="vector").distance_type("cosine")
-        search = search.select([*CHUNK_COLUMNS, "_distance"])
-    else:
-        search = table.search(query_type="hybrid", vector_column_name="vector").vector(vector).text(words)
-        search = search.distance_type("cosine").rerank(RRFReranker(K=60))
-    if where:
-        search = search.where(where, prefilter=True)
-    rows = search.limit(limit).to_arrow()
-    if mode == "full_text":
-        scores = rows["_score"].to_pylist()
-    elif mode == "vector":
-        scores = [1 - distance for distance in rows["_distance"].to_pylist()]
-    else:
-        scores = rows["_relevance_score"].to_pylist()
-    return [
+    search = table.search(words, query_type="fts").select([*CHUNK_COLUMNS, "_score"]).limit(limit)
+    rows = (search.where(where, prefilter=True) if where else search).to_arrow()
+    return _hits_of(rows, rows["_score"].to_pylist())
+
+
+def _by_meaning(table: Any, vector: np.ndarray | None, limit: int, where: str | None) -> list[Hit]:
+    """The cosine of the vectors."""
+    search = table.search(vector, vector_column_name="vector").distance_type("cosine")
+    search = search.nprobes(NUM_PROBES).refine_factor(REFINE_FACTOR)  # where vectors are indexed
+    search = search.select([*CHUNK_COLUMNS, "_distance"]).limit(limit)
+    rows = (search.where(where, prefilter=True) if where else search).to_arrow()
+    return _hits_of(rows, [1 - distance for distance in rows["_distance"].to_pylist()])
+
+
+def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:
+    return _in_order(
         Hit(chunk.chunk_id, chunk.episode, chunk.speaker, chunk.transcript, chunk.time, score)
         for chunk, score in zip(chunks_of(rows), scores, strict=True)
-    ]
+    )
+
+
+def _in_order(hits: Iterable[Hit]) -> list[Hit]:
+    return sorted(hits, key=lambda hit: (-hit.score, hit.chunk_id))

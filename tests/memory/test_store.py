@@ -74,11 +74,14 @@ def test_words_in_the_order_of_the_query_rank_before_the_same_words_in_another(s
     assert [hit.chunk_id for hit in store.search("Single copper hand!", mode="full_text")] == ["x_1", "x_0", "x_2"]
 
 
-def test_the_score_is_the_cosine_or_the_sum_of_reciprocal_ranks(store, chunks, embedder):
+def test_the_score_is_the_cosine_or_the_sum_of_weighted_reciprocal_ranks(store, chunks, embedder):
     query, text = "a single copper hand", chunks[0].transcript
     first, second = embedder.embed([query, text])
     assert store.search(query, k=1, mode="vector")[0].score == pytest.approx(float(first @ second), abs=1e-5)
-    assert store.search(query, k=1, mode="hybrid")[0].score == pytest.approx(1 / 61 + 1 / 61)
+    assert store.search(query, k=1, mode="hybrid")[0].score == pytest.approx(1 / 21)
+    best, second = store.search("yes a boy's mitten", k=2, mode="hybrid")
+    assert best.chunk_id == "tide_2" and best.score == pytest.approx(1 / 21)
+    assert second.score < best.score
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,45 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.memory.searching import Hit, fuse, share_in_a_row, words_of
+
+
+def hit(name: str, text: str = "other words") -> Hit:
+    return Hit(name, "E", "Ann", text, "00:00:00", 0.0)
+
+
+def test_the_share_in_a_row_is_that_of_the_longest_run_in_order():
+    assert share_in_a_row("A copper hand", "the single copper hand, a hand") == 2 / 3
+    assert share_in_a_row("“Copper HAND!”", "a copper—hand") == 1
+    assert share_in_a_row("hand copper", "copper hand") == 1 / 2
+    assert share_in_a_row("and", "hand") == share_in_a_row("?!", "hand") == share_in_a_row("x", "") == 0
+    assert words_of("Café don't 3rd_x") == ["cafe", "don", "t", "3rd", "x"]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=7), st.lists(st.sampled_from("abc"), max_size=9))
+def test_the_share_is_what_comparing_all_runs_gives(query, text):
+    runs = {tuple(text[start:end]) for start in range(len(text)) for end in range(start + 1, len(text) + 1)}
+    longest = max(
+        (end - start for start in range(len(query)) for end in range(start, len(query) + 1) if tuple(query[start:end]) in runs),
+        default=0,
+    )  # fmt: skip
+    assert share_in_a_row(" ".join(query), " ".join(text)) == (longest / len(query) if query else 0)
+
+
+def test_a_quote_comes_in_the_order_of_words_and_a_question_in_that_of_meaning():
+    by_words = [hit("a", "the copper hand of it"), hit("b"), hit("c")]
+    by_meaning = [hit("c"), hit("b"), hit("d")]
+    quote = fuse("copper hand", by_words, by_meaning)
+    assert [each.chunk_id for each in quote] == ["a", "b", "c", "d"]
+    assert quote[0].score == pytest.approx(0.98 / 21)
+    question = fuse("which metal points at the hour", by_words, by_meaning)
+    assert [each.chunk_id for each in question][:2] == ["c", "b"]
+    weight = 1 / 36  # one of six words, "the", squared
+    assert question[0].score == pytest.approx(weight / 23 + (1 - weight) / 21)
+
+
+def test_one_way_may_find_nothing():
+    assert [each.chunk_id for each in fuse("x", [], [hit("b"), hit("a")])] == ["b", "a"]
+    assert [each.chunk_id for each in fuse("x", [hit("b"), hit("a")], [])] == ["b", "a"]
+    assert fuse("x", [], []) == []
