@@ -298,7 +298,9 @@ def memory_serve(
     path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
     table: Annotated[str, typer.Option(help="Name of the table.")] = "transcripts",
     embedding_model: Annotated[str, typer.Option(help="What it was built with.")] = "minilm",
-    questions: Annotated[Path | None, typer.Option(help="JSON-lines file of questions; the memory's own by default.")] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="JSON-lines file of questions; the memory's own by default.")
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address that it listens on; beyond loopback a token is needed.")
     ] = "127.0.0.1",

@@ -44,7 +44,9 @@ class World:
         A memory that is served is asked whether it holds the chunks; MemoryStoreError where it does not.
         """
         chunks = [chunk for part in self.chunks.values() for chunk in part]
-        report = _found(self.store, chunks) if isinstance(self.store, RemoteMemory) else self.store.build(chunks, progress)
+        report = (
+            _found(self.store, chunks) if isinstance(self.store, RemoteMemory) else self.store.build(chunks, progress)
+        )
         write_questions((task for part in self.tasks.values() for task in part), run_path / "questions.jsonl")
         return report
 
