@@ -202,10 +202,9 @@ class MemoryStore:
         """The best `k` chunks, best first. The query is plain words in every mode: no sign in it has power.
 
         `full_text` ranks by words, and higher where the query stands in a row (best for quotes), `vector` by meaning,
-        `hybrid` by the ranks of both (`searching.fuse`). Where `episodes` or `speakers` are named, only theirs are looked at. The same
-        memory gives the same hits. Equal scores come in the order of ids; which of the equal ones come in where more
-        than max(2 k, 20) compete is up to LanceDB. Raises MemoryStoreError where
-        nothing was built.
+        `hybrid` by the ranks of both (`searching.fuse`). Where `episodes` or `speakers` are named, only theirs are looked
+        at. The same memory gives the same hits. Equal scores come in the order of ids; which of the equal ones come in
+        where more than max(2 k, 20) compete is up to LanceDB. Raises MemoryStoreError where nothing was built.
         """
         return self.search_batch([query], k, mode, episodes=episodes, speakers=speakers)[0]
 
