@@ -11,10 +11,9 @@ WORD_INDEX: dict[str, Any] = {
 MIN_ROWS_FOR_VECTOR_INDEX = 50_000  # below it every vector is compared
 NUM_PROBES = 32
 """Partitions of vectors that a search looks into."""
-REFINE_FACTOR = 5
+REFINE_FACTOR = 1
 """Of the vectors found by their codes, this many times as many as are asked for are compared as they are."""
 _ROWS_PER_PARTITION = 1_000
-_RQ_MULTIPLE = 8  # RaBitQ's codes are of whole bytes
 
 
 def index_table(table: Any, keep_versions: timedelta) -> None:
@@ -24,27 +23,19 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
     table.create_index("transcript", config=FTS(**WORD_INDEX))
     num_rows = table.count_rows()
     if num_rows >= MIN_ROWS_FOR_VECTOR_INDEX:
-        table.create_index("vector", config=_vector_index(num_rows, table.schema.field("vector").type.list_size))
+        table.create_index("vector", config=_vector_index(num_rows))
         table.create_index("id", config=BTree())
         table.create_index("episode", config=Bitmap())
         table.create_index("speaker", config=Bitmap())
     table.optimize(cleanup_older_than=keep_versions)
 
 
-def _vector_index(num_rows: int, dimension: int) -> Any:
-    """One bit a number in partitions by k-means (RaBitQ), where the dimension allows it; else one byte a number.
+def _vector_index(num_rows: int) -> Any:
+    """Partitions by k-means, one byte for each number. What that finds of a million rows is in docs/benchmarks.md."""
+    from lancedb.index import IvfSq
 
-    What that finds of a million rows, and how fast, is in docs/benchmarks.md.
-    """
-    from lancedb.index import IvfRq, IvfSq
-
-    kind = IvfSq if dimension % _RQ_MULTIPLE else IvfRq
-    return kind(
-        distance_type="cosine",
-        num_partitions=max(1, num_rows // _ROWS_PER_PARTITION),
-        max_iterations=20,
-        sample_rate=64,
-    )
+    num_partitions = max(1, num_rows // _ROWS_PER_PARTITION)
+    return IvfSq(distance_type="cosine", num_partitions=num_partitions, max_iterations=20, sample_rate=64)
 
 
 def extend_indices(table: Any, keep_versions: timedelta) -> None:

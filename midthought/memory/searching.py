@@ -18,6 +18,7 @@ from midthought.memory.rows import CHUNK_COLUMNS, chunks_of
 SearchMode = Literal["hybrid", "vector", "full_text"]
 
 _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change which rows come first
+_NUM_WEIGHED = 5
 _RANK_OFFSET = 20
 _MIN_WEIGHT = 0.02
 _WORD = re.compile(r"[^\W_]+")
@@ -43,13 +44,27 @@ def check_search(k: int, mode: str) -> None:
         raise SettingsError(f"k must be at least 1, not {k}")
 
 
-def find(table: Any, query: str, vector: np.ndarray | None, k: int, mode: SearchMode, filters: Filters) -> list[Hit]:
-    """The best `k` hits, best first; `vector` is that of the query, and not needed for `full_text`."""
+def find(
+    table: Any,
+    query: str,
+    vector: np.ndarray | None,
+    k: int,
+    mode: SearchMode,
+    filters: Filters,
+    *,
+    is_large: bool = False,
+) -> list[Hit]:
+    """The best `k` hits, best first; `vector` is that of the query, and not needed for `full_text`.
+
+    Of a large table phrases are not looked up: LanceDB takes a second for that in a million rows. Instead the hits by
+    words are weighed by the share of the query that stands in a row in each.
+    """
     limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql()
-    if mode == "full_text":
-        return _by_words(table, query, limit, where)[:k]
-    by_meaning = _by_meaning(table, vector, limit, where)
-    return (by_meaning if mode == "vector" else fuse(query, _by_words(table, query, limit, where), by_meaning))[:k]
+    if mode == "vector":
+        return _by_meaning(table, vector, limit, where)[:k]
+    look_up = _by_words_weighed if is_large else _by_words_and_phrase
+    by_words = look_up(table, query, limit, where)
+    return (by_words if mode == "full_text" else fuse(query, by_words, _by_meaning(table, vector, limit, where)))[:k]
 
 
 def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list[Hit]:
@@ -87,12 +102,25 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(bare.casefold())
 
 
-def _by_words(table: Any, query: str, limit: int, where: str | None) -> list[Hit]:
+def _by_words_and_phrase(table: Any, query: str, limit: int, where: str | None) -> list[Hit]:
     """BM25 of the words, and of the query as a phrase."""
     from lancedb.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
 
     kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # a type checker misreads the defaults of their settings
-    words = BooleanQuery([(Occur.SHOULD, kind(query, "transcript")) for kind in kinds])
+    return _by(table, BooleanQuery([(Occur.SHOULD, kind(query, "transcript")) for kind in kinds]), limit, where)
+
+
+def _by_words_weighed(table: Any, query: str, limit: int, where: str | None) -> list[Hit]:
+    """BM25 of the words, times 1 + the square of the share in a row; the best by BM25, five times as many, are weighed."""
+    from lancedb.query import MatchQuery
+
+    kind: Any = MatchQuery
+    found = _by(table, kind(query, "transcript"), _NUM_WEIGHED * limit, where)
+    weighed = (replace(hit, score=hit.score * (1 + share_in_a_row(query, hit.transcript) ** 2)) for hit in found)
+    return _in_order(weighed)[:limit]
+
+
+def _by(table: Any, words: Any, limit: int, where: str | None) -> list[Hit]:
     search = table.search(words, query_type="fts").select([*CHUNK_COLUMNS, "_score"]).limit(limit)
     rows = (search.where(where, prefilter=True) if where else search).to_arrow()
     return _hits_of(rows, rows["_score"].to_pylist())

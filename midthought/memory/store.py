@@ -226,7 +226,8 @@ class MemoryStore:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")
         vectors = self._embed_queries(queries) if mode != "full_text" else [None] * len(queries)
         return [
-            find(opened.table, query, vector, k, mode, filters) for query, vector in zip(queries, vectors, strict=True)
+            find(opened.table, query, vector, k, mode, filters, is_large=opened.is_large)
+            for query, vector in zip(queries, vectors, strict=True)
         ]
 
     def _embed_queries(self, queries: Sequence[str]) -> Sequence[np.ndarray]:

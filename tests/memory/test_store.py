@@ -311,6 +311,18 @@ def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, 
         assert store.search("line 4", 60, mode, episodes=["The Tide Clock"])[0].transcript != "Line 4."
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_quote_comes_before_the_same_words_elsewhere_in_small_and_large_memories(
+    store, chunks, is_large, monkeypatch
+):
+    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
+    texts = ["hand copper single", "the single copper hand of it all", "copper single hand", *["hand hand"] * 90]
+    store.build([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=t) for n, t in enumerate(texts)])
+    assert store._open_table().is_large is is_large
+    for mode in ("full_text", "hybrid"):
+        assert store.search("Single copper hand!", 1, mode)[0].chunk_id == "x_1"
+
+
 def test_versions_can_be_listed_opened_and_restored(store, chunks, embedder):
     store.build(chunks[:2])
     store.build(chunks[:4])
