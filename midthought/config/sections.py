@@ -83,6 +83,8 @@ class InferenceConfig(Section):
     """Must stay 1.0 in training: see `TrainingConfig`."""
     max_num_seqs: int = Field(128, ge=1)
     """Episodes that the local engine holds in its cache at once; requests on their way to each server."""
+    cuda_graphs: bool = True
+    """On a GPU the local engine records passes of decoding as CUDA graphs and replays them; not with `deterministic`."""
     partial_rollouts: bool = False
     """End an iteration as soon as `training.batch_size` episodes are done, whole groups; what is still running is interrupted
     and goes on in the next one, sampled by the new weights. `training.rollout_correction=none` then counts as `truncated`."""

@@ -83,6 +83,11 @@ class Decoder:
         """Weights have changed, maybe in a way that no tensor counts."""
         self._copies.forget()
 
+    def settled_addresses(self) -> list[int]:
+        """Where it will read what it has copied, the copies being those of the weights as they are."""
+        self._copies.renew()
+        return self._copies.addresses
+
     def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
         """`[n, V]` logits after the `n` tokens that `columns` names (None: all), of `[T]` token ids at `[T]` positions."""
         if not batch.num_advances:

@@ -28,6 +28,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         device: where such a model computes, see `placed`; one that is given stays where it is.
         max_num_seqs: sequences in the cache at once.
         max_seq_len: most tokens of a sequence, prompt included.
+        cuda_graphs: on a GPU, record passes of decoding and replay them.
         deterministic: batches follow from the prompts alone.
     """
 
@@ -40,6 +41,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         device: str = "auto",
         max_num_seqs: int = 128,
         max_seq_len: int = 4096,
+        cuda_graphs: bool = True,
         deterministic: bool = False,
         **sampling: Any,
     ) -> None:
@@ -57,6 +59,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
             eos_token_ids=renderer.eos_token_ids,
             max_num_seqs=max_num_seqs,
             max_seq_len=min(max_seq_len, longest),
+            cuda_graphs=cuda_graphs,
             deterministic=deterministic,
         )
         super().__init__(core, renderer, **sampling)

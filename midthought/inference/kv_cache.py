@@ -27,11 +27,17 @@ NUM_MASKED_AHEAD = 64
 
 
 class SlotCache:
-    """Keys and values of every layer, `[num_slots, kv_heads, length, head_dim]`; slots and length grow on demand."""
+    """Keys and values of every layer, `[num_slots, kv_heads, length, head_dim]`; slots and length grow on demand.
+
+    With `has_spare` each has a further slot `num_slots`, whose contents nobody reads.
+    """
 
     def __init__(self) -> None:
         self.num_slots = 0
         self.length = 0
+        self.has_spare = False
+        self.num_layouts = 0
+        """Counts how often tensors have moved."""
         self.windows: dict[int, int | None] = {}
         """The sliding window that each layer asked for; None for full attention."""
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -41,11 +47,12 @@ class SlotCache:
         if num_slots <= self.num_slots and length <= self.length:
             return
         self.num_slots, self.length = max(num_slots, self.num_slots), max(length, self.length)
+        self.num_layouts += 1
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (self._grown(keys), self._grown(values))
 
     def _grown(self, old: torch.Tensor) -> torch.Tensor:
-        new = _zeros((self.num_slots, old.shape[1], self.length, old.shape[3]), old)
+        new = _zeros((self.num_rows, old.shape[1], self.length, old.shape[3]), old)
         new[: old.shape[0], :, : old.shape[2]] = old
         return new
 
@@ -53,10 +60,15 @@ class SlotCache:
         """The keys and values of one layer; made, for `key` and `value` of `[T, kv_heads, head_dim]`, where not there yet."""
         if index not in self._layers:
             key_shape, value_shape = (
-                (self.num_slots, each.shape[1], self.length, each.shape[2]) for each in (key, value)
+                (self.num_rows, each.shape[1], self.length, each.shape[2]) for each in (key, value)
             )
             self._layers[index] = _zeros(key_shape, key), _zeros(value_shape, value)
         return self._layers[index]
+
+    @property
+    def num_rows(self) -> int:
+        """Slots, the spare one included."""
+        return self.num_slots + self.has_spare
 
     @property
     def num_bytes_per_token(self) -> int:
@@ -66,6 +78,7 @@ class SlotCache:
     def clear(self) -> None:
         """Give all room back."""
         self.num_slots = self.length = 0
+        self.num_layouts += 1
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (keys[:0, :, :0].clone(), values[:0, :, :0].clone())
 
@@ -145,6 +158,11 @@ class SlotBatch:
                 self._growing_mask = None
             else:
                 mask[self._rows, 0, 0, self.positions] = 0.0
+
+    def forget_masks(self) -> None:
+        """Positions have changed: masks are made anew when they are asked for."""
+        self._masks.clear()
+        self._growing_mask = None
 
     def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Put the new keys and values, `[T, kv_heads, head_dim]`, in place; give all of the layer's."""

@@ -39,6 +39,7 @@ class LocalEngine:
         max_cache_bytes: most memory for keys and values; half of the device's by default. Where it is short, fewer
             sequences run at once.
         share_prefixes: compute what several sequences begin with once, and copy it.
+        cuda_graphs: on a GPU, record passes of decoding as CUDA graphs and replay them; not in deterministic mode.
         deterministic: work in waves. A wave takes the requests of all admitted episodes at once and ends when all of
             them have ended; up to `max_num_seqs` open episodes are admitted, lowest numbers first, each until it is
             closed. What is batched with what then follows from the episodes alone, and two runs agree bit by bit.
@@ -54,6 +55,7 @@ class LocalEngine:
         max_batched_tokens: int | None = None,
         max_cache_bytes: int | None = None,
         share_prefixes: bool = True,
+        cuda_graphs: bool = True,
         deterministic: bool = False,
     ) -> None:
         if max_num_seqs < 1 or max_seq_len < 2:
@@ -72,6 +74,7 @@ class LocalEngine:
             max_num_seqs=max_num_seqs,
             max_cache_bytes=max_cache_bytes,
             share_prefixes=share_prefixes,
+            records_steps=cuda_graphs and not deterministic,
         )
         self._passes = Passes(
             self._waves,

@@ -34,5 +34,6 @@ def policy_engine(
         eos_token_ids=renderer.eos_token_ids,
         max_num_seqs=inference.max_num_seqs,
         max_seq_len=max_seq_len,
+        cuda_graphs=inference.cuda_graphs,
         deterministic=inference.deterministic,
     )

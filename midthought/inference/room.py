@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedModel
 
+from midthought.inference.recorded import cuda_graphs
 from midthought.inference.request import EngineStats, Request
 from midthought.inference.runner import Row, Runner, memory_bytes, shares_tensors
 from midthought.inference.slots import Slots, num_common
@@ -31,6 +32,7 @@ class Room:
     Args:
         max_cache_bytes: most memory for keys and values; None: half of the device's.
         share_prefixes: copy what another slot holds of a sequence's beginning.
+        records_steps: on a GPU, record passes of decoding and replay them.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Room:
         max_num_seqs: int,
         max_cache_bytes: int | None,
         share_prefixes: bool,
+        records_steps: bool,
     ) -> None:
         self.slots = Slots(max_num_seqs)
         self.length = 0
@@ -50,12 +53,13 @@ class Room:
         self._stats = stats
         self._max_num_seqs = max_num_seqs
         self._max_cache_bytes = max_cache_bytes
+        self._records_steps = records_steps and model.device.type == "cuda"
         self._runner: Runner | None = None
 
     @property
     def runner(self) -> Runner:
         if self._runner is None:
-            self._runner = make_runner(self._model)
+            self._runner = make_runner(self._model, record=cuda_graphs() if self._records_steps else None)
         return self._runner
 
     def row(self, request: Request) -> Row:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from midthought.inference.decoder import Decoder
 from midthought.inference.kv_cache import ATTENTION_NAME, Several, SlotBatch, SlotCache
 from midthought.inference.prefix_attention import Group
+from midthought.inference.recorded import Record, StepRecorder
 
 
 class Row(NamedTuple):
@@ -105,6 +106,7 @@ class CachedRunner:
         """`decoder`: computes in the place of the model's own forward pass."""
         self.cache = SlotCache()
         self._decoder = decoder
+        self._recorder: StepRecorder | None = None
         self._max_num_slots = sys.maxsize
         self.model = model
         self.model.config._attn_implementation = ATTENTION_NAME
@@ -123,8 +125,49 @@ class CachedRunner:
         last = _tensor(columns, device) if several else None
         return self._compute(_tensor(token_ids, device), flat_positions, batch, last)
 
+    def record_steps(self, record: Record) -> None:
+        """From now on let passes of `steps` be recorded, and replay them. Only before the first pass."""
+        assert not self.cache.num_slots
+        self._recorder = StepRecorder(
+            self.cache,
+            self._compute,
+            self._addresses,
+            record,
+            device=self.model.device,
+            tolerance=tolerance_of(self.model.dtype),
+        )
+
+    def _addresses(self) -> list[int]:
+        """Where weights lie, and what was copied of them."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        copies = [] if self._decoder is None else self._decoder.settled_addresses()
+        return [*(tensor.data_ptr() for tensor in tensors), *copies]
+
     @torch.inference_mode()
     def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        return self._steps(rows, groups) if self._recorder is None else self._recorded_steps(rows, self._recorder)
+
+    def _recorded_steps(self, rows: Sequence[Row], recorder: StepRecorder) -> Steps:
+        slots = np.array([row.slot for row in rows])
+        positions = np.array([row.num_cached for row in rows])
+        recorder.begin()
+
+        @torch.inference_mode()
+        def step(token_ids: Sequence[int]) -> torch.Tensor:
+            self._reserve(int(slots.max()) + 1, int(positions.max()) + 1)
+            logits = recorder.replay(token_ids, positions, slots)
+            if logits is None:
+                now = [row._replace(num_cached=int(position)) for row, position in zip(rows, positions, strict=True)]
+                its_positions = _tensor(positions, self.model.device)
+                batch = self._batch(now, its_positions, [], ())
+                logits = self._compute(_tensor(token_ids, self.model.device), its_positions, batch, None)
+                recorder.consider(token_ids, positions, slots, logits)
+            positions[:] += 1
+            return logits
+
+        return step
+
+    def _steps(self, rows: Sequence[Row], groups: Sequence[Group]) -> Steps:
         device = self.model.device
         batch = self._batch(rows, _tensor([row.num_cached for row in rows], device), [], groups)
         num_slots = max(row.slot for row in rows) + 1
@@ -181,12 +224,12 @@ class CachedRunner:
     def fit(self, length: int, num_bytes: int) -> int:
         per_token = self.cache.num_bytes_per_token
         fitting = num_bytes // (per_token * self._grown_length(length)) if per_token else sys.maxsize
-        self._max_num_slots = max(1, fitting)
+        self._max_num_slots = max(1, fitting - self.cache.has_spare)
         return self._max_num_slots
 
     @property
     def num_bytes(self) -> int:
-        return self.cache.num_bytes_per_token * self.cache.num_slots * self.cache.length
+        return self.cache.num_bytes_per_token * self.cache.num_rows * self.cache.length
 
     def update_weights(self) -> None:
         if self._decoder is not None:
@@ -194,6 +237,8 @@ class CachedRunner:
 
     def clear(self) -> None:
         self.cache.clear()
+        if self._recorder is not None:
+            self._recorder.clear()
 
     def _grown_length(self, length: int) -> int:
         """Room for so many tokens and half as much again as there was, so that growing is rare."""
@@ -266,7 +311,12 @@ class RecomputingRunner:
         """There is nothing to give back."""
 
 
-def _tensor(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
+def tolerance_of(dtype: torch.dtype) -> float:
+    """How far log-probabilities of the same tokens may lie apart, computed in two ways."""
+    return 1e-3 if dtype == torch.float32 else 0.1
+
+
+def _tensor(numbers: Sequence[int] | np.ndarray, device: torch.device) -> torch.Tensor:
     """`[n]`, int64. By way of numpy, which reads lists several times faster."""
     return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
 

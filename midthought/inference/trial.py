@@ -10,20 +10,23 @@ import torch
 from transformers import PreTrainedModel
 
 from midthought.inference.decoder import Decoder
-from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, Runner, share_tensors
+from midthought.inference.recorded import Record
+from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, Runner, share_tensors, tolerance_of
 
 logger = logging.getLogger(__name__)
 
 
-def make_runner(model: PreTrainedModel) -> Runner:
+def make_runner(model: PreTrainedModel, *, record: Record | None = None) -> Runner:
     """A cached runner where that gives what a plain forward gives, tried on the model itself; else the other, with a
-    warning."""
+    warning. `record`: what records its passes of decoding."""
     plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
     decoder = Decoder.of(twin)
     for cached in (CachedRunner(twin, decoder=decoder), CachedRunner(twin)) if decoder else (CachedRunner(twin),):
         reason = _why_not_cached(cached, plain)
         cached.clear()
         if reason is None:
+            if record is not None:
+                cached.record_steps(record)
             return cached
     warnings.warn(
         f"{type(model).__name__}: the key/value cache cannot be kept across calls ({reason}); "
@@ -44,8 +47,7 @@ def _why_not_cached(cached: CachedRunner, plain: RecomputingRunner) -> str | Non
     except Exception as error:
         logger.debug("the cached forward failed", exc_info=True)
         return f"its attention does not take a cache of slots: {type(error).__name__}: {error}".splitlines()[0]
-    allowed = 1e-3 if plain.model.dtype == torch.float32 else 0.1
-    if not difference <= allowed:
+    if not difference <= tolerance_of(plain.model.dtype):
         return f"its log-probabilities would be wrong by {difference:.2g}"
     return _why_windows_differ(cached.cache.windows, config, layer_types)
 

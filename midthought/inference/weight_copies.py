@@ -29,6 +29,11 @@ class _Copied(Protocol):
         """Copy the tensors as they are now."""
         ...
 
+    @property
+    def copies(self) -> Sequence[Tensor | None]:
+        """The copies, if there are any yet."""
+        ...
+
 
 class Projection:
     """Linear maps of one input, side by side in the output. What is copied of a single one is how its tensor is read."""
@@ -39,10 +44,18 @@ class Projection:
         """`[in, out]` and `[out]`."""
 
     def copy(self) -> None:
-        (first, *others), has_bias = self.modules, self.modules[0].bias is not None
-        weight = torch.cat([module.weight for module in self.modules]) if others else first.weight
-        bias = torch.cat([module.bias for module in self.modules]) if others and has_bias else first.bias
+        (first, *others), (weight, bias) = self.modules, self._laid_out or (None, None)
+        if others:
+            weight = _joined([module.weight for module in self.modules], None if weight is None else weight.t())
+            bias = None if first.bias is None else _joined([module.bias for module in self.modules], bias)
+        else:
+            weight, bias = first.weight, first.bias
         self._laid_out = weight.t(), bias
+
+    @property
+    def copies(self) -> tuple[Tensor | None, ...]:
+        """What is read in the place of the modules' tensors."""
+        return self._laid_out or ()
 
     def __call__(self, hidden: Tensor, *, onto: Tensor | None = None) -> Tensor:
         """`[T, out]` of `[T, in]`, added to something."""
@@ -73,7 +86,12 @@ class HeadNorms:
         query_norm, key_norm = self.modules
         weights = (self._scaling * query_norm.weight, key_norm.weight)
         pairs = zip(weights, self._numbers, strict=True)
-        self._weight = torch.cat([weight.expand(number, -1) for weight, number in pairs])
+        self._weight = _joined([weight.expand(number, -1) for weight, number in pairs], self._weight)
+
+    @property
+    def copies(self) -> tuple[Tensor | None, ...]:
+        """What is read in the place of the modules' tensors."""
+        return (self._weight,)
 
     def __call__(self, heads: Tensor) -> tuple[Tensor, float]:
         """The heads normed, and what is left to multiply the scores with."""
@@ -81,6 +99,12 @@ class HeadNorms:
             parts = zip(self.modules, heads.split(self._numbers, dim=1), strict=True)
             return torch.cat([normed(norm, part) for norm, part in parts], dim=1), self._scaling
         return rms_normed(heads, self._weight, self.modules[0].variance_epsilon), 1.0
+
+
+def _joined(parts: Sequence[Tensor], before: Tensor | None) -> Tensor:
+    """Side by side, where they stood before: recorded passes read them there."""
+    is_alike = before is not None and before.dtype == parts[0].dtype and before.device == parts[0].device
+    return torch.cat(list(parts), out=before) if is_alike else torch.cat(list(parts))
 
 
 def normed(norm: Any, hidden: Tensor) -> Tensor:
@@ -123,6 +147,11 @@ class WeightCopies:
             for each in self._copied:
                 each.copy()
             self._states = states
+
+    @property
+    def addresses(self) -> list[int]:
+        """Where the copies lie."""
+        return [copy.data_ptr() for each in self._copied for copy in each.copies if copy is not None]
 
     def forget(self) -> None:
         """Copy anew at the next `renew`: writes through `.data` and those of fused optimizers are counted nowhere."""

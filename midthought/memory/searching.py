@@ -17,6 +17,7 @@ from midthought.memory.rows import CHUNK_COLUMNS, chunks_of
 
 SearchMode = Literal["hybrid", "vector", "full_text"]
 
+_MAX_TOGETHER = 32
 _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change which rows come first
 _NUM_WEIGHED = 5
 _RANK_OFFSET = 20
@@ -44,27 +45,35 @@ def check_search(k: int, mode: str) -> None:
         raise SettingsError(f"k must be at least 1, not {k}")
 
 
-def find(
+def find_each(
     table: Any,
-    query: str,
-    vector: np.ndarray | None,
+    queries: Sequence[str],
+    vectors: Sequence[np.ndarray],
     k: int,
     mode: SearchMode,
     filters: Filters,
     *,
     is_large: bool = False,
-) -> list[Hit]:
-    """The best `k` hits, best first; `vector` is that of the query, and not needed for `full_text`.
+) -> list[list[Hit]]:
+    """The best `k` hits for each query, best first; `vectors` are those of the queries, and not needed for `full_text`.
 
-    Of a large table phrases are not looked up: LanceDB takes a second for that in a million rows. Instead the hits by
-    words are weighed by the share of the query that stands in a row in each.
+    Vectors that are all compared are compared with all queries at once, so that they are read once. Of a large table they
+    are looked up instead, and phrases are not: LanceDB takes a second for that in a million rows. There the hits by words
+    are weighed by the share of the query that stands in a row in each.
     """
     limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql()
+    by_meaning: list[list[Hit]] = []
+    if mode != "full_text":
+        num_together = 1 if is_large else _MAX_TOGETHER
+        for start in range(0, len(queries), num_together):
+            by_meaning += _by_meaning(table, vectors[start : start + num_together], limit, where)
     if mode == "vector":
-        return _by_meaning(table, vector, limit, where)[:k]
+        return [hits[:k] for hits in by_meaning]
     look_up = _by_words_weighed if is_large else _by_words_and_phrase
-    by_words = look_up(table, query, limit, where)
-    return (by_words if mode == "full_text" else fuse(query, by_words, _by_meaning(table, vector, limit, where)))[:k]
+    by_words = [look_up(table, query, limit, where) for query in queries]
+    if mode == "full_text":
+        return [hits[:k] for hits in by_words]
+    return [fuse(*each)[:k] for each in zip(queries, by_words, by_meaning, strict=True)]
 
 
 def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list[Hit]:
@@ -123,23 +132,29 @@ def _by_words_weighed(table: Any, query: str, limit: int, where: str | None) -> 
 def _by(table: Any, words: Any, limit: int, where: str | None) -> list[Hit]:
     search = table.search(words, query_type="fts").select([*CHUNK_COLUMNS, "_score"]).limit(limit)
     rows = (search.where(where, prefilter=True) if where else search).to_arrow()
-    return _hits_of(rows, rows["_score"].to_pylist())
+    return _in_order(_hits_of(rows, rows["_score"].to_pylist()))
 
 
-def _by_meaning(table: Any, vector: np.ndarray | None, limit: int, where: str | None) -> list[Hit]:
-    """The cosine of the vectors."""
-    search = table.search(vector, vector_column_name="vector").distance_type("cosine")
+def _by_meaning(table: Any, vectors: Sequence[np.ndarray], limit: int, where: str | None) -> list[list[Hit]]:
+    """The cosine of the vectors, for each of those asked for."""
+    asked = vectors[0] if len(vectors) == 1 else np.stack(vectors)
+    search = table.search(asked, vector_column_name="vector").distance_type("cosine")
     search = search.nprobes(NUM_PROBES).refine_factor(REFINE_FACTOR)  # where vectors are indexed
     search = search.select([*CHUNK_COLUMNS, "_distance"]).limit(limit)
     rows = (search.where(where, prefilter=True) if where else search).to_arrow()
-    return _hits_of(rows, [1 - distance for distance in rows["_distance"].to_pylist()])
+    hits = _hits_of(rows, [1 - distance for distance in rows["_distance"].to_pylist()])
+    numbers = rows["query_index"].to_pylist() if len(vectors) > 1 else [0] * len(hits)
+    found: list[list[Hit]] = [[] for _ in vectors]
+    for number, hit in zip(numbers, hits, strict=True):
+        found[number].append(hit)
+    return [_in_order(each) for each in found]
 
 
 def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:
-    return _in_order(
+    return [
         Hit(chunk.chunk_id, chunk.episode, chunk.speaker, chunk.transcript, chunk.time, score)
         for chunk, score in zip(chunks_of(rows), scores, strict=True)
-    )
+    ]
 
 
 def _in_order(hits: Iterable[Hit]) -> list[Hit]:

@@ -23,7 +23,7 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
 from midthought.memory.filters import Filters, is_among
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, embedding_of, require_columns, rows_of, vectors_of
-from midthought.memory.searching import Hit, SearchMode, check_search, find
+from midthought.memory.searching import Hit, SearchMode, check_search, find_each
 from midthought.memory.table import BUILD_REMEDY, OpenedTable, TablePlace, Version
 from midthought.memory.vector_cache import VectorCache
 
@@ -217,18 +217,15 @@ class MemoryStore:
         episodes: Sequence[str] = (),
         speakers: Sequence[str] = (),
     ) -> list[list[Hit]]:
-        """What `search` finds for each of the queries, which are embedded together."""
+        """What `search` finds for each of the queries, which are embedded together, and compared together with all vectors."""
         check_search(k, mode)
         queries = [query.encode(errors="replace").decode() for query in queries]  # no halves of surrogate pairs
         filters = Filters.of(episodes, speakers)
         opened = self._open_table()
         if mode != "vector" and not opened.is_indexed:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")
-        vectors = self._embed_queries(queries) if mode != "full_text" else [None] * len(queries)
-        return [
-            find(opened.table, query, vector, k, mode, filters, is_large=opened.is_large)
-            for query, vector in zip(queries, vectors, strict=True)
-        ]
+        vectors = self._embed_queries(queries) if mode != "full_text" else []
+        return find_each(opened.table, queries, vectors, k, mode, filters, is_large=opened.is_large)
 
     def _embed_queries(self, queries: Sequence[str]) -> Sequence[np.ndarray]:
         embedder = self._require_embedder()
@@ -254,6 +251,11 @@ class MemoryStore:
     def is_built(self) -> bool:
         """True where the table is there."""
         return self._opened is not None or self._place.exists()
+
+    @property
+    def compares_all(self) -> bool:
+        """True where a search by meaning compares every vector: they have no index. MemoryStoreError where nothing was built."""
+        return not self._open_table().is_large
 
     def _open_table(self) -> OpenedTable:
         """The table as it is when first asked for: other processes' later writes are not seen."""

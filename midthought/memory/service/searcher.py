@@ -18,10 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from midthought.memory.embedder import Embedder, embed_queries
-from midthought.memory.filters import Filters
 from midthought.memory.searching import Hit, SearchMode
 from midthought.memory.service.collector import Collector
-from midthought.memory.service.nearest import compares_all, search_together
 from midthought.memory.store import MemoryStore
 
 T = TypeVar("T")
@@ -48,7 +46,7 @@ class Pace:
 class HandedVectors:
     """An embedder for the store that answers with what was embedded beforehand, for the thread that asks.
 
-    So the store's own `search` is what searches, and the embedding model is asked by the collector alone.
+    So the store's own `search_batch` is what searches, and the embedding model is asked by the collector alone.
     """
 
     def __init__(self, embedder: Embedder) -> None:
@@ -63,16 +61,16 @@ class HandedVectors:
 
     def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Unit vectors, float32 [N, D]: those at hand, else the model's."""
-        at_hand = getattr(self._here, "vector", None)
-        return at_hand[None] if at_hand is not None and len(queries) == 1 else embed_queries(queries, self.embedder)
+        at_hand = getattr(self._here, "vectors", None)
+        return embed_queries(queries, self.embedder) if at_hand is None else at_hand
 
-    def with_vector(self, vector: np.ndarray | None, ask: Callable[[], T]) -> T:
-        """`ask()`, which finds this vector, [D], at hand."""
-        self._here.vector = vector
+    def with_vectors(self, vectors: np.ndarray, ask: Callable[[], T]) -> T:
+        """`ask()`, which finds these vectors, [N, D], of all that it asks for at hand."""
+        self._here.vectors = vectors
         try:
             return ask()
         finally:
-            self._here.vector = None
+            self._here.vectors = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class Searcher:
         self._nearest: Collector[_Sought, list[Hit]] = Collector(
             self._search_together, max_items=self._pace.max_together, window_seconds=0.0
         )
-        self._goes_together = self._pace.max_together > 1 and compares_all(store)
+        self._goes_together = self._pace.max_together > 1 and store.compares_all
 
     async def search(
         self,
@@ -170,20 +168,18 @@ class Searcher:
         return hits
 
     def _ask(self, query: str, vector: np.ndarray | None, **choice: Any) -> list[Hit]:
-        return self._vectors.with_vector(vector, functools.partial(self.store.search, query, **choice))
+        ask = functools.partial(self.store.search, query, **choice)
+        return ask() if vector is None else self._vectors.with_vectors(vector[None], ask)
 
     def _search_together(self, sought: list[_Sought]) -> list[list[Hit]]:
         found: dict[int, list[Hit]] = {}
         for choice in dict.fromkeys(one.choice for one in sought):
             numbers = [number for number, one in enumerate(sought) if one.choice == choice]
+            queries = [sought[number].query for number in numbers]
             k, episodes, speakers = choice
-            if len(numbers) == 1:
-                one = sought[numbers[0]]
-                hits = [self._ask(one.query, one.vector, k=k, mode="vector", episodes=episodes, speakers=speakers)]
-            else:
-                vectors = [sought[number].vector for number in numbers]
-                hits = search_together(self.store, vectors, k, Filters.of(episodes, speakers))
-            found |= dict(zip(numbers, hits, strict=True))
+            ask = functools.partial(self.store.search_batch, queries, k, "vector", episodes=episodes, speakers=speakers)
+            vectors = np.stack([sought[number].vector for number in numbers])
+            found |= dict(zip(numbers, self._vectors.with_vectors(vectors, ask), strict=True))
         return [found[number] for number in range(len(sought))]
 
     def _embed(self, queries: list[str]) -> Sequence[np.ndarray]:
