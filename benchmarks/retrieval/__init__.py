@@ -1,7 +1,8 @@
 """Part `retrieval`: how often a memory of 30 real episodes finds what is asked for: quotes, and questions in other words.
 
-It reads `../shared/data/podcast/changelog_md`, which is not part of the repository, and is left out where that is missing.
-The questions are described in README.md beside this file.
+Quotes are also asked within a question, and everything once more of a memory whose vectors are indexed, as those of large
+memories are. It reads `../shared/data/podcast/changelog_md`, which is not part of the repository, and is left out where
+that is missing. The questions are described in README.md beside this file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from benchmarks.options import Options
 from benchmarks.retrieval.asked import Asked, Episodes, Place, draw_quotes, read_questions
 from benchmarks.retrieval.figures import FIGURES, NUM_RANKS, drawn_means, interval, lead, to_table
 from benchmarks.table import Row
+from midthought.memory import indexing
 from midthought.memory.build import chunk_all
 from midthought.memory.embedding import Embedder
 from midthought.memory.store import MemoryStore, SearchMode
@@ -28,6 +32,7 @@ QUESTIONS = Path(__file__).with_name("paraphrased.jsonl")
 MODES: tuple[SearchMode, ...] = ("vector", "full_text", "hybrid")
 NUM_QUOTES = 500
 SEED = 7
+FRAMES = ('Which speaker said: "{}"?', 'How did it go on after somebody said "{}"?', 'What was meant by "{}"?')
 BOTH = "mean of both"
 MIN_LEADS = {"quotes": -0.02, "questions": -0.02, BOTH: 0.0}
 """What hybrid may be behind the better of the two others, at recall@3 and recall@10."""
@@ -52,20 +57,41 @@ def measure_folder(
     chunks = chunk_all(transcripts)
     episodes = Episodes(transcripts)
     places = episodes.places_of(chunks)
+    quotes = draw_quotes(chunks, places, episodes, num_quotes, seed)
     asked = {
-        "quotes": draw_quotes(chunks, places, episodes, num_quotes, seed),
+        "quotes": quotes,
         "questions": read_questions(questions, episodes),
+        "quotes within questions": [
+            replace(quote, text=FRAMES[number % len(FRAMES)].format(quote.text)) for number, quote in enumerate(quotes)
+        ],
     }
-    with tempfile.TemporaryDirectory() as uri:
-        store = MemoryStore.open(uri, embedder=embedder)
-        store.build(chunks)
-        ranks = {kind: find(store, each, places) for kind, each in asked.items()}
-    means = means_of(ranks)
     setting = f"{len(transcripts)} episodes, {len(chunks):,} chunks"
-    yield from rows_of(setting, means)
-    lengths = np.array([quote.num_words for quote in asked["quotes"]])
-    yield from rows_of_lengths(setting, ranks["quotes"], lengths)
-    print(f"\n{to_table(means, MODES)}\n")
+    tables: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder_of_both:
+        for way in ("every vector compared", "vectors indexed"):
+            uri = Path(folder_of_both) / way
+            store = MemoryStore.open(uri, embedder=embedder, embedding_cache=Path(folder_of_both) / "embeddings")
+            with vectors_indexed(way == "vectors indexed"):
+                store.build(chunks)
+            ranks = {kind: find(store, each, places) for kind, each in asked.items()}
+            means = means_of(ranks)
+            yield from rows_of(f"{setting}, {way}", means)
+            yield from rows_of_lengths(f"{setting}, {way}", ranks["quotes"], quotes)
+            tables[way] = to_table(means, MODES)
+    for way, table in tables.items():
+        print(f"\n{way}\n\n{table}\n")
+
+
+@contextmanager
+def vectors_indexed(is_wanted: bool) -> Iterator[None]:
+    """Builds index the vectors, however few they are."""
+    usual = indexing.MIN_ROWS_FOR_VECTOR_INDEX
+    if is_wanted:
+        indexing.MIN_ROWS_FOR_VECTOR_INDEX = 1
+    try:
+        yield
+    finally:
+        indexing.MIN_ROWS_FOR_VECTOR_INDEX = usual
 
 
 def find(store: MemoryStore, asked: Sequence[Asked], places: Mapping[str, Place]) -> np.ndarray:
@@ -80,12 +106,13 @@ def find(store: MemoryStore, asked: Sequence[Asked], places: Mapping[str, Place]
 
 
 def means_of(ranks: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Of each kind, drawn for itself, and of both, which count the same however many there are of each."""
+    """Of each kind, drawn for itself, and of the two with goals, which count the same however many there are of each."""
     means = {
         kind: {name: drawn_means(each, worth, seed) for name, worth in FIGURES.items()}
         for seed, (kind, each) in enumerate(ranks.items())
     }
-    return means | {BOTH: {name: np.mean([of_kind[name] for of_kind in means.values()], axis=0) for name in FIGURES}}
+    both = [means[kind] for kind in MIN_LEADS if kind in means]
+    return means | {BOTH: {name: np.mean([of_kind[name] for of_kind in both], axis=0) for name in FIGURES}}
 
 
 def rows_of(setting: str, means: Means) -> Iterator[Row]:
@@ -94,13 +121,14 @@ def rows_of(setting: str, means: Means) -> Iterator[Row]:
         for name, of_modes in of_kind.items():
             for column, mode in enumerate(MODES):
                 yield _row(f"{setting}, {kind}", f"{name}, {mode}", of_modes[:, column])
-            goal = MIN_LEADS[kind] if name in GOAL_FIGURES else None
+            goal = MIN_LEADS.get(kind) if name in GOAL_FIGURES else None
             leads = lead(of_modes, MODES.index("hybrid"))
             yield _row(f"{setting}, {kind}", f"{name}, hybrid less the better of the others", leads, goal)
 
 
-def rows_of_lengths(setting: str, ranks: np.ndarray, lengths: np.ndarray) -> Iterator[Row]:
-    """recall@1 of the quotes of each length, int [N]."""
+def rows_of_lengths(setting: str, ranks: np.ndarray, quotes: Sequence[Asked]) -> Iterator[Row]:
+    """recall@1 of the quotes of each length."""
+    lengths = np.array([quote.num_words for quote in quotes])
     for length in sorted(set(lengths.tolist())):
         means = drawn_means(ranks[lengths == length], FIGURES["recall@1"], seed=length)
         asked = f"{setting}, {(lengths == length).sum()} quotes of {length} words"

@@ -11,8 +11,6 @@ WORD_INDEX: dict[str, Any] = {
 MIN_ROWS_FOR_VECTOR_INDEX = 50_000  # below it every vector is compared
 NUM_PROBES = 32
 """Partitions of vectors that a search looks into."""
-REFINE_FACTOR = 1
-"""Of the vectors found by their codes, this many times as many as are asked for are compared as they are."""
 _ROWS_PER_PARTITION = 1_000
 
 
@@ -21,21 +19,23 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
     from lancedb.index import FTS, Bitmap, BTree
 
     table.create_index("transcript", config=FTS(**WORD_INDEX))
-    num_rows = table.count_rows()
-    if num_rows >= MIN_ROWS_FOR_VECTOR_INDEX:
-        table.create_index("vector", config=_vector_index(num_rows))
+    if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
+        table.create_index("vector", config=_vector_index())
         table.create_index("id", config=BTree())
         table.create_index("episode", config=Bitmap())
         table.create_index("speaker", config=Bitmap())
     table.optimize(cleanup_older_than=keep_versions)
 
 
-def _vector_index(num_rows: int) -> Any:
-    """Partitions by k-means, one byte for each number. What that finds of a million rows is in docs/benchmarks.md."""
+def _vector_index() -> Any:
+    """Partitions by k-means, one byte for each number. What that finds of a million rows is in docs/benchmarks.md.
+
+    `optimize` keeps partitions of the size that the index was made for; of a number of them it knows nothing, and joins
+    them until a few dozen are left.
+    """
     from lancedb.index import IvfSq
 
-    num_partitions = max(1, num_rows // _ROWS_PER_PARTITION)
-    return IvfSq(distance_type="cosine", num_partitions=num_partitions, max_iterations=20, sample_rate=64)
+    return IvfSq(distance_type="cosine", target_partition_size=_ROWS_PER_PARTITION, max_iterations=20, sample_rate=64)
 
 
 def extend_indices(table: Any, keep_versions: timedelta) -> None:

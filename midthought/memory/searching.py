@@ -12,11 +12,11 @@ import numpy as np
 
 from midthought.errors import SettingsError, near_names
 from midthought.memory.filters import Filters
-from midthought.memory.indexing import NUM_PROBES, REFINE_FACTOR
-from midthought.memory.rows import CHUNK_COLUMNS, chunks_of
+from midthought.memory.indexing import NUM_PROBES
 
 SearchMode = Literal["hybrid", "vector", "full_text"]
 
+_HIT_COLUMNS = ("id", "episode", "speaker", "transcript", "time")
 _MAX_TOGETHER = 32
 _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change which rows come first
 _NUM_WEIGHED = 5
@@ -65,8 +65,9 @@ def find_each(
     by_meaning: list[list[Hit]] = []
     if mode != "full_text":
         num_together = 1 if is_large else _MAX_TOGETHER
+        num_read = k if is_large and mode == "vector" else limit
         for start in range(0, len(queries), num_together):
-            by_meaning += _by_meaning(table, vectors[start : start + num_together], limit, where)
+            by_meaning += _by_meaning(table, vectors[start : start + num_together], limit, num_read, where)
     if mode == "vector":
         return [hits[:k] for hits in by_meaning]
     look_up = _by_words_weighed if is_large else _by_words_and_phrase
@@ -130,17 +131,20 @@ def _by_words_weighed(table: Any, query: str, limit: int, where: str | None) -> 
 
 
 def _by(table: Any, words: Any, limit: int, where: str | None) -> list[Hit]:
-    search = table.search(words, query_type="fts").select([*CHUNK_COLUMNS, "_score"]).limit(limit)
+    search = table.search(words, query_type="fts").select([*_HIT_COLUMNS, "_score"]).limit(limit)
     rows = (search.where(where, prefilter=True) if where else search).to_arrow()
     return _in_order(_hits_of(rows, rows["_score"].to_pylist()))
 
 
-def _by_meaning(table: Any, vectors: Sequence[np.ndarray], limit: int, where: str | None) -> list[list[Hit]]:
-    """The cosine of the vectors, for each of those asked for."""
+def _by_meaning(
+    table: Any, vectors: Sequence[np.ndarray], limit: int, num_read: int, where: str | None
+) -> list[list[Hit]]:
+    """The cosine of the vectors, for each of those asked for. Where vectors are indexed, `limit` of those found by their codes
+    are compared as they are. The rows of the best `num_read` are read: of a large table that is half of a search."""
     asked = vectors[0] if len(vectors) == 1 else np.stack(vectors)
     search = table.search(asked, vector_column_name="vector").distance_type("cosine")
-    search = search.nprobes(NUM_PROBES).refine_factor(REFINE_FACTOR)  # where vectors are indexed
-    search = search.select([*CHUNK_COLUMNS, "_distance"]).limit(limit)
+    search = search.nprobes(NUM_PROBES).refine_factor(-(-limit // num_read))
+    search = search.select([*_HIT_COLUMNS, "_distance"]).limit(num_read)
     rows = (search.where(where, prefilter=True) if where else search).to_arrow()
     hits = _hits_of(rows, [1 - distance for distance in rows["_distance"].to_pylist()])
     numbers = rows["query_index"].to_pylist() if len(vectors) > 1 else [0] * len(hits)
@@ -151,10 +155,8 @@ def _by_meaning(table: Any, vectors: Sequence[np.ndarray], limit: int, where: st
 
 
 def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:
-    return [
-        Hit(chunk.chunk_id, chunk.episode, chunk.speaker, chunk.transcript, chunk.time, score)
-        for chunk, score in zip(chunks_of(rows), scores, strict=True)
-    ]
+    columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
+    return [Hit(*each) for each in zip(*columns, scores, strict=True)]
 
 
 def _in_order(hits: Iterable[Hit]) -> list[Hit]:

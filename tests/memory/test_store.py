@@ -1,3 +1,4 @@
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -309,6 +310,26 @@ def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, 
         assert store.search("a changed line about herring", 1, mode)[0].chunk_id == "x_3"
         assert store.search("An added line.", 1, mode)[0].chunk_id == "y_0"
         assert store.search("line 4", 60, mode, episodes=["The Tide Clock"])[0].transcript != "Line 4."
+
+
+def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, chunks, monkeypatch):
+    """LanceDB's `optimize` joins partitions below the size that it was told of: a million rows were in 31 of a thousand."""
+    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.indexing._ROWS_PER_PARTITION", 50)
+    many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(1_050)]
+    vectors = np.random.default_rng(0).standard_normal((len(many), 32)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    store = MemoryStore.open(tmp_path / "large")
+
+    def num_partitions() -> int:
+        table = lancedb.connect(store.uri).open_table("transcripts")
+        plan = table.search(vectors[0], vector_column_name="vector").distance_type("cosine").nprobes(1).analyze_plan()
+        return int(re.search(r"partitions_ranked=(\d+)", plan)[1])
+
+    store.ingest(rows_of(many[:1_000], vectors[:1_000], "drawn"))
+    assert num_partitions() >= 15
+    store.ingest(rows_of(many[1:], vectors[1:], "drawn"))
+    assert num_partitions() >= 15
 
 
 @pytest.mark.parametrize("is_large", [False, True])
