@@ -68,8 +68,10 @@ def search(folder: Path, mixture: Mixture, words: Sequence[str], num_queries: in
     asked = [" ".join(words[start : start + 4 + number % 5]) for number, start in enumerate(starts)]
     seconds: dict[str, list[float]] = {}
     found: list[list[str]] = []
+    with_warming = np.concatenate([queries[: 1 + NUM_WARM], queries])
     for mode in MODES:
-        store = MemoryStore.open(folder, embedder=DrawnEmbedder(mixture, np.concatenate([queries[:NUM_WARM], queries])))
+        store = MemoryStore.open(folder, embedder=DrawnEmbedder(mixture, with_warming))
+        store.warm()
         for text in asked[:NUM_WARM]:
             store.search(text, K, mode)
         seconds[mode] = []

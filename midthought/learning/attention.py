@@ -1,7 +1,7 @@
 """Attention over rows that stand one after the other in one long row, each by itself: packed sequences.
 
 Registered in transformers' AttentionInterface, it is told the rows through the model's keyword arguments and
-runs the library's own `sdpa` on every row: nothing is padded, and no row sees another. (On a CPU this is as quick as
+runs torch's attention on every row: nothing is padded, and no row sees another. (On a CPU this is as quick as
 gathering rows of like length into padded blocks, and quicker where lengths differ.) Knows no batch and no loss.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 ATTENTION_NAME = "midthought_rows"
@@ -25,7 +26,6 @@ PROBE_LENGTHS = (3, 7, 5)
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Of the probe, relative to the largest figure; half precision: 0.05."""
 
-_SDPA = AttentionInterface()["sdpa"]
 _log = logging.getLogger(__name__)
 
 
@@ -48,11 +48,14 @@ def row_attention(
     attention_mask: Tensor | None,
     *,
     rows: Rows | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
     sliding_window: int | None = None,
     windows: list[int | None] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within `rows`: [1, heads, N, D] each -> [1, N, heads, D]. `windows` collects the calls.
+    """Causal attention within `rows`: queries [1, heads, N, D], keys and values [1, kv_heads, N, D] -> [1, N, heads, D].
+    `windows` collects the calls.
 
     Raises UnpackableError where the rows were not passed on, or the attention is of a kind that is not known here.
     """
@@ -62,8 +65,15 @@ def row_attention(
         raise UnpackableError(f"attention with {strange[0]!r}")
     if windows is not None:
         windows.append(sliding_window)
-    parts = zip(*(tensor.split(rows.lengths, dim=2) for tensor in (query, key, value)), strict=True)
-    outputs = [_SDPA(module, *part, _window(part[0], sliding_window), **options)[0] for part in parts]
+    if (num_sharing := query.shape[1] // key.shape[1]) > 1:
+        key, value = (each.repeat_interleave(num_sharing, dim=1) for each in (key, value))
+    outputs = []
+    for part in zip(*(tensor.split(rows.lengths, dim=2) for tensor in (query, key, value)), strict=True):
+        mask = _window(part[0], sliding_window)
+        attended = scaled_dot_product_attention(
+            *part, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling
+        )
+        outputs.append(attended.transpose(1, 2))
     return torch.cat(outputs, dim=1), None
 
 

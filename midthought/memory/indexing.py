@@ -9,7 +9,7 @@ WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
 }  # fmt: skip
 MIN_ROWS_FOR_VECTOR_INDEX = 50_000  # below it every vector is compared
-NUM_PROBES = 32
+NUM_PROBES = 16
 """Partitions of vectors that a search looks into."""
 _ROWS_PER_PARTITION = 1_000
 
@@ -55,4 +55,14 @@ def is_indexed(table: Any) -> bool:
 
 def has_vector_index(table: Any) -> bool:
     """True where vectors are looked up, and not all compared."""
-    return any(index.columns == ["vector"] for index in table.list_indices())
+    return bool(_vector_indices(table))
+
+
+def warm_vector_index(table: Any) -> None:
+    """Load the index of vectors, where there is one."""
+    for name in _vector_indices(table):
+        table.prewarm_index(name)
+
+
+def _vector_indices(table: Any) -> list[str]:
+    return [index.name for index in table.list_indices() if index.columns == ["vector"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -62,19 +63,34 @@ def find_each(
     are weighed by the share of the query that stands in a row in each.
     """
     limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql()
-    by_meaning: list[list[Hit]] = []
-    if mode != "full_text":
-        num_together = 1 if is_large else _MAX_TOGETHER
-        num_read = k if is_large and mode == "vector" else limit
-        for start in range(0, len(queries), num_together):
-            by_meaning += _by_meaning(table, vectors[start : start + num_together], limit, num_read, where)
-    if mode == "vector":
-        return [hits[:k] for hits in by_meaning]
-    look_up = _by_words_weighed if is_large else _by_words_and_phrase
-    by_words = [look_up(table, query, limit, where) for query in queries]
-    if mode == "full_text":
-        return [hits[:k] for hits in by_words]
-    return [fuse(*each)[:k] for each in zip(queries, by_words, by_meaning, strict=True)]
+    num_together = 1 if is_large else _MAX_TOGETHER
+    num_read = k if is_large and mode == "vector" else limit
+    parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
+    asked_words = [_by_words(table, query, limit, where, is_large) for query in queries] if mode != "vector" else []
+    asked_meaning = [_by_meaning(table, part, limit, num_read, where) for part in parts] if mode != "full_text" else []
+    rows = _rows_of([*asked_words, *asked_meaning])
+    by_words = [
+        _weighed(query, _hits_of(each, "_score"))[:limit] if is_large else _hits_of(each, "_score")
+        for query, each in zip(queries, rows[: len(asked_words)], strict=False)
+    ]
+    by_meaning = [
+        hits for part, each in zip(parts, rows[len(asked_words) :], strict=False) for hits in _nearest(each, len(part))
+    ]
+    if mode == "hybrid":
+        return [fuse(*each)[:k] for each in zip(queries, by_words, by_meaning, strict=True)]
+    return [hits[:k] for hits in (by_words if mode == "full_text" else by_meaning)]
+
+
+def _rows_of(asked: Sequence[Any]) -> list[Any]:
+    """What LanceDB answers to each, all asked at once. One change of threads: its synchronous searches make six, which takes
+    as long as looking a vector up."""
+    from lancedb.background_loop import LOOP
+
+    async def answers() -> list[Any]:
+        return list(await asyncio.gather(*(each.to_arrow() for each in asked)))
+
+    rows: list[Any] = LOOP.run(answers())
+    return rows
 
 
 def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list[Hit]:
@@ -112,51 +128,49 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(bare.casefold())
 
 
-def _by_words_and_phrase(table: Any, query: str, limit: int, where: str | None) -> list[Hit]:
-    """BM25 of the words, and of the query as a phrase."""
+def _by_words(table: Any, query: str, limit: int, where: str | None, is_large: bool) -> Any:
+    """To be asked: BM25 of the words, and of the query as a phrase; of a large table of the words alone, for more rows, which
+    are weighed."""
     from lancedb.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
 
     kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # a type checker misreads the defaults of their settings
-    return _by(table, BooleanQuery([(Occur.SHOULD, kind(query, "transcript")) for kind in kinds]), limit, where)
+    parts = [kind(query, "transcript") for kind in kinds]
+    words = parts[0] if is_large else BooleanQuery([(Occur.SHOULD, part) for part in parts])
+    search = table._table.query().nearest_to_text(words).select([*_HIT_COLUMNS, "_score"])
+    return _within(search, where).limit(_NUM_WEIGHED * limit if is_large else limit)
 
 
-def _by_words_weighed(table: Any, query: str, limit: int, where: str | None) -> list[Hit]:
-    """BM25 of the words, times 1 + the square of the share in a row; the best by BM25, five times as many, are weighed."""
-    from lancedb.query import MatchQuery
-
-    kind: Any = MatchQuery
-    found = _by(table, kind(query, "transcript"), _NUM_WEIGHED * limit, where)
-    weighed = (replace(hit, score=hit.score * (1 + share_in_a_row(query, hit.transcript) ** 2)) for hit in found)
-    return _in_order(weighed)[:limit]
+def _weighed(query: str, hits: Sequence[Hit]) -> list[Hit]:
+    """Scores times 1 + the square of the share of the query that stands in a row."""
+    return _in_order(replace(hit, score=hit.score * (1 + share_in_a_row(query, hit.transcript) ** 2)) for hit in hits)
 
 
-def _by(table: Any, words: Any, limit: int, where: str | None) -> list[Hit]:
-    search = table.search(words, query_type="fts").select([*_HIT_COLUMNS, "_score"]).limit(limit)
-    rows = (search.where(where, prefilter=True) if where else search).to_arrow()
-    return _in_order(_hits_of(rows, rows["_score"].to_pylist()))
+def _by_meaning(table: Any, vectors: Sequence[np.ndarray], limit: int, num_read: int, where: str | None) -> Any:
+    """To be asked: the cosine of the vectors, for each of those given. Where vectors are indexed, `limit` of those found by
+    their codes are compared as they are. The rows of the best `num_read` are read: of a large table that is half of a
+    search."""
+    search = table._table.query().nearest_to(vectors[0] if len(vectors) == 1 else list(vectors))
+    search = search.column("vector").distance_type("cosine").nprobes(NUM_PROBES).refine_factor(-(-limit // num_read))
+    return _within(search.select([*_HIT_COLUMNS, "_distance"]), where).limit(num_read)
 
 
-def _by_meaning(
-    table: Any, vectors: Sequence[np.ndarray], limit: int, num_read: int, where: str | None
-) -> list[list[Hit]]:
-    """The cosine of the vectors, for each of those asked for. Where vectors are indexed, `limit` of those found by their codes
-    are compared as they are. The rows of the best `num_read` are read: of a large table that is half of a search."""
-    asked = vectors[0] if len(vectors) == 1 else np.stack(vectors)
-    search = table.search(asked, vector_column_name="vector").distance_type("cosine")
-    search = search.nprobes(NUM_PROBES).refine_factor(-(-limit // num_read))
-    search = search.select([*_HIT_COLUMNS, "_distance"]).limit(num_read)
-    rows = (search.where(where, prefilter=True) if where else search).to_arrow()
-    hits = _hits_of(rows, [1 - distance for distance in rows["_distance"].to_pylist()])
-    numbers = rows["query_index"].to_pylist() if len(vectors) > 1 else [0] * len(hits)
-    found: list[list[Hit]] = [[] for _ in vectors]
-    for number, hit in zip(numbers, hits, strict=True):
-        found[number].append(hit)
-    return [_in_order(each) for each in found]
+def _within(search: Any, where: str | None) -> Any:
+    return search.where(where) if where else search
 
 
-def _hits_of(rows: Any, scores: Sequence[float]) -> list[Hit]:
+def _nearest(rows: Any, num_vectors: int) -> list[list[Hit]]:
+    """Hits for each of the vectors that were asked for together."""
+    if num_vectors == 1:
+        return [_hits_of(rows, "_distance")]
+    numbers = rows["query_index"].to_numpy()
+    return [_hits_of(rows.filter(numbers == number), "_distance") for number in range(num_vectors)]
+
+
+def _hits_of(rows: Any, score: str) -> list[Hit]:
+    """In order. A distance counts as a cosine."""
     columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
-    return [Hit(*each) for each in zip(*columns, scores, strict=True)]
+    scores = rows[score].to_pylist() if score == "_score" else [1 - distance for distance in rows[score].to_pylist()]
+    return _in_order(Hit(*each) for each in zip(*columns, scores, strict=True))
 
 
 def _in_order(hits: Iterable[Hit]) -> list[Hit]:

@@ -22,6 +22,7 @@ from midthought.memory.building import BuildReport, Changes, KnownRows, VectorSo
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
 from midthought.memory.filters import Filters, is_among
+from midthought.memory.indexing import warm_vector_index
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, embedding_of, require_columns, rows_of, vectors_of
 from midthought.memory.searching import Hit, SearchMode, check_search, find_each
 from midthought.memory.table import BUILD_REMEDY, OpenedTable, TablePlace, Version
@@ -231,6 +232,15 @@ class MemoryStore:
         embedder = self._require_embedder()
         self._check_embedding((embedder.name, embedder.dimension))
         return list(embed_queries(queries, embedder))
+
+    def warm(self) -> None:
+        """Bring the embedding model and the vectors' index into memory, so that the first search is as quick as later ones.
+
+        For a million chunks of MiniLM that is 400 MB, which searching would load bit by bit. Raises MemoryStoreError where
+        nothing was built.
+        """
+        warm_vector_index(self._open_table().table)
+        self.search("Nobody waits until the model is loaded.", 1)
 
     def chunks(self) -> list[Chunk]:
         """Every chunk, in the order of stem and number."""

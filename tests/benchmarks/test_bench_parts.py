@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,11 @@ def run(part: str, folder: Path) -> list[dict]:
         pytest.param("memory", [], marks=pytest.mark.slow),
         pytest.param("service", ["≤ 1.3", "≤ 1.3", "≤ 1.3", "≥ 2"], marks=pytest.mark.slow),
         pytest.param("plan", ["≤ 0.15", "≤ 0.15"], marks=pytest.mark.slow),
+        pytest.param(
+            "ray",
+            ["≥ 0.9", "≥ 0.9"],
+            marks=[pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")],
+        ),
         pytest.param(
             "learner",
             [*["≥ 0.85", *["≥ 1.5"] * trl_loop.is_installed()] * 2, "≤ 0.4"],

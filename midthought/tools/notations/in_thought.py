@@ -139,13 +139,25 @@ class InThoughtScanner:
 
     def feed(self, piece: str) -> bool:
         """Take the next piece; True where a call ended inside it."""
-        if self._stage is _Stage.NONE and not self._may_matter(piece) and self._quoting.skip(piece):
+        if self._skip(piece):
             self._tail = (self._tail + piece)[-self._tail_length :]
             return False
         num_finished = len(self._finished)
         for character in piece:
             self._step(character)
         return len(self._finished) > num_finished
+
+    def _skip(self, piece: str) -> bool:
+        """Take a piece at once where nothing in it may begin a call or a tag, or end the object of a call; else False."""
+        if self._stage is _Stage.NONE:
+            return not self._may_matter(piece) and self._quoting.skip(piece)
+        if self._stage is not _Stage.OBJECT or not self._tag_ends.isdisjoint(piece):
+            return False
+        if not self._object_scanner.may_skip(piece):
+            return False
+        self._raw.append(piece)
+        self._object.append(piece)
+        return True
 
     def take(self) -> list[ParsedAction]:
         """The calls that ended since the last `take`."""

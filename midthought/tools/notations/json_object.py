@@ -46,6 +46,12 @@ class ObjectScanner:
             return self._depth == 0
         return False
 
+    def may_skip(self, text: str) -> bool:
+        """Whether nothing is to be taken of a text within the object: it neither opens nor closes anything."""
+        if self._in_string:
+            return not self._escaped and '"' not in text and "\\" not in text
+        return '"' not in text and "{" not in text and "}" not in text
+
 
 def load_object(text: str) -> dict[str, Any]:
     """Read a JSON object. BadObjectError for anything else, and for what no UTF-8 file or other JSON reader could hold:

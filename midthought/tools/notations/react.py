@@ -147,7 +147,9 @@ class ReActScanner:
         return len(self._finished) > num_finished
 
     def _skip(self, piece: str) -> bool:
-        """Take a piece at once where no call is under way and nothing in it may begin one; else False."""
+        """Take a piece at once where nothing in it may begin a call, or end the object of one; else False."""
+        if self._stage is _Stage.OBJECT:
+            return self._skip_in_object(piece)
         is_plain = self._stage is _Stage.NONE and not self._num_to_unwrap and _PLAIN.fullmatch(piece)
         if not is_plain or not self._quoting.skip(piece):
             return False
@@ -156,6 +158,13 @@ class ReActScanner:
             self._label.extend(piece)
             if len(self._label) > _MAX_LABEL:
                 self._label = None
+        return True
+
+    def _skip_in_object(self, piece: str) -> bool:
+        if not self._object_scanner.may_skip(piece):
+            return False
+        self._raw.append(piece)
+        self._object.append(piece)
         return True
 
     def take(self) -> list[ParsedAction]:
