@@ -68,10 +68,11 @@ def row_attention(
     if (num_sharing := query.shape[1] // key.shape[1]) > 1:
         key, value = (each.repeat_interleave(num_sharing, dim=1) for each in (key, value))
     outputs = []
-    for part in zip(*(tensor.split(rows.lengths, dim=2) for tensor in (query, key, value)), strict=True):
-        mask = _window(part[0], sliding_window)
+    parts = (tensor.split(rows.lengths, dim=2) for tensor in (query, key, value))
+    for of_queries, of_keys, of_values in zip(*parts, strict=True):
+        mask = _window(of_queries, sliding_window)
         attended = scaled_dot_product_attention(
-            *part, attn_mask=mask, dropout_p=dropout, is_causal=mask is None, scale=scaling
+            of_queries, of_keys, of_values, mask, dropout, is_causal=mask is None, scale=scaling
         )
         outputs.append(attended.transpose(1, 2))
     return torch.cat(outputs, dim=1), None

@@ -51,6 +51,10 @@ class Collector(Generic[Item, Result]):
         """`function()` in the thread of `work`, so that not two of them compute at once."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
+    def before_all(self, function: Callable[[], Other]) -> Other:
+        """The same where no event loop runs yet."""
+        return self._thread.submit(function).result()
+
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -58,7 +58,7 @@ def serve(
         raise MemoryStoreError(f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'")
     book = QuestionBook(read_questions(questions) if questions else stored_questions(path), store)
     parts = Parts(store, vectors, book, pace)
-    store.warm()
+    parts.searcher.warm()
     listening = listen(host, port)
     tell(f"{path}: {parts.catalogue.num_chunks:,} chunks, {len(book):,} questions, at {address(listening)}")
     run(make_server(make_app(parts, access)), listening)

@@ -137,6 +137,11 @@ class Searcher:
         finally:
             self.num_under_way -= len(queries)
 
+    def warm(self) -> None:
+        """Before the event loop runs: `MemoryStore.warm`, in the thread that will embed. Another one that had computed before
+        would keep OpenMP threads of its own, which then wake up slowly, its own and those of the thread that embeds."""
+        self._collector.before_all(self.store.warm)
+
     async def run(self, function: Callable[[], T]) -> T:
         """`function()` in one of the threads: for what else is asked of the table."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
