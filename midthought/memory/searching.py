@@ -23,6 +23,7 @@ _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change
 _NUM_WEIGHED = 5
 _RANK_OFFSET = 20
 _MIN_WEIGHT = 0.02
+_NUM_BY_CHANCE = 3  # so many words in a row say nothing, each further one quarters what is left to the meaning
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -97,13 +98,15 @@ def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list
     """Reciprocal-rank fusion, each way of searching weighted by how far the query is a quote.
 
     score = w / (20 + rank by words) + (1 - w) / (20 + rank by meaning), where a hit that a way did not find gets nothing
-    from it, and w is the square of the share of the query's words that stand in a row, in its order, in the best hit by
-    words; 0.02 at least and 0.98 at most. After Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms
-    Condorcet and individual rank learning methods" (2009), which weighs all alike and adds 60; docs/benchmarks.md says
-    what that is behind.
+    from it, and w = max(s², 1 - 4^(3 - n)) for the n words of the query, a share s of all of its words, that stand in a
+    row, in its order, in the best hit by words; 0.02 at least and 0.98 at most. So a query that is a quote is left to the
+    words, one that holds a quote the more the longer that is (a few words stand in a row by chance), any other to its
+    meaning. After Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning
+    methods" (2009), which weighs all alike and adds 60; docs/benchmarks.md says what that is behind.
     """
-    share = share_in_a_row(query, by_words[0].transcript) if by_words else 0.0
-    weight = min(max(share**2, _MIN_WEIGHT), 1 - _MIN_WEIGHT)
+    num_in_a_row, num_words = words_in_a_row(query, by_words[0].transcript) if by_words else (0, 0)
+    share = num_in_a_row / max(num_words, 1)
+    weight = min(max(share**2, 1 - 4.0 ** (_NUM_BY_CHANCE - num_in_a_row), _MIN_WEIGHT), 1 - _MIN_WEIGHT)
     scores: dict[str, float] = {}
     hits: dict[str, Hit] = {}
     for found, worth in ((by_words, weight), (by_meaning, 1 - weight)):
@@ -115,11 +118,17 @@ def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list
 
 def share_in_a_row(query: str, text: str) -> float:
     """The longest run of the query's words that stands in the text, over all of the query's words; 0 where it has none."""
+    num_in_a_row, num_words = words_in_a_row(query, text)
+    return num_in_a_row / max(num_words, 1)
+
+
+def words_in_a_row(query: str, text: str) -> tuple[int, int]:
+    """How many of the query's words stand in a row, in its order, in the text; and how many it has."""
     asked, there = words_of(query), f" {' '.join(words_of(text))} "
     for length in range(len(asked), 0, -1):
         if any(f" {' '.join(asked[start : start + length])} " in there for start in range(len(asked) - length + 1)):
-            return length / len(asked)
-    return 0.0
+            return length, len(asked)
+    return 0, len(asked)
 
 
 def words_of(text: str) -> list[str]:

@@ -43,3 +43,11 @@ def test_one_way_may_find_nothing():
     assert [each.chunk_id for each in fuse("x", [], [hit("b"), hit("a")])] == ["b", "a"]
     assert [each.chunk_id for each in fuse("x", [hit("b"), hit("a")], [])] == ["b", "a"]
     assert fuse("x", [], []) == []
+
+
+@pytest.mark.parametrize(("num_in_a_row", "weight"), [(3, (3 / 12) ** 2), (4, 3 / 4), (5, 15 / 16), (6, 0.98)])
+def test_a_question_that_holds_a_quote_goes_by_its_words_the_longer_that_is(num_in_a_row, weight):
+    quote = [f"q{number}" for number in range(num_in_a_row)]
+    query = " ".join([*quote, *(f"other{number}" for number in range(12 - num_in_a_row))])
+    found = {each.chunk_id: each.score for each in fuse(query, [hit("a", " ".join(quote))], [hit("b")])}
+    assert found == pytest.approx({"a": weight / 21, "b": (1 - weight) / 21})
