@@ -215,6 +215,14 @@ def test_a_thousand_damaged_files(tmp_path):
     assert 300 < num_read < 1000  # the damage is neither nothing nor everything
 
 
+def test_a_page_of_millions_of_tags_is_refused_at_once(tmp_path):
+    """A damaged file like it took 14 seconds."""
+    path = tmp_path / "nested.html"
+    path.write_text("<p>" * 2_000_000 + "Ann: words" + "</p>" * 2_000_000, "utf-8")
+    with deadline(2.0), pytest.raises(TranscriptError, match="it has 4,000,000 tags, more than 500,000; split it"):
+        read_transcript(path)
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_damaged_files(tmp_path):
     assert 30_000 < read_damaged(tmp_path, 100_000, seed=1) < 100_000

@@ -15,10 +15,14 @@ _BLOCK = re.compile(
     "address|article|aside|blockquote|br|dd|div|dl|dt|figure|footer|h[1-6]|header|hr|li|main|nav|ol|p|pre|section|table|td|th|tr|ul"
 )
 _TITLES = ("h1", "title")
+_MAX_TAGS = 500_000
+"""A tag for every word of a day would be as many."""
 
 
 def read_html(text: str) -> Reading:
     """`<cite>` names the speaker, `<time>` the time of the next `<p>`. Pages without `<cite>` are read line by line."""
+    if (num_tags := text.count("<")) > _MAX_TAGS:
+        raise ValueError(f"it has {num_tags:,} tags, more than {_MAX_TAGS:,}; split it, or save its words as text")
     pieces = _pieces(_spoken(without_comments(text)))
     title = next(
         (said for wanted in _TITLES for tag, said in _elements(pieces, _TITLES) if tag == wanted and said), None
@@ -49,9 +53,13 @@ def _pieces(text: str) -> list[tuple[bool, str, str]]:
     pieces: list[tuple[bool, str, str]] = []
     closes, tag, start = False, "", 0
     for match in _TAG.finditer(text):
-        pieces.append((closes, tag, without_unfit(unescape(text[start : match.start()]))))
+        pieces.append((closes, tag, _said(text[start : match.start()])))
         closes, tag, start = match[1] == "/", (match[2] or "").lower(), match.end()
-    return [*pieces, (closes, tag, without_unfit(unescape(text[start:])))]
+    return [*pieces, (closes, tag, _said(text[start:]))]
+
+
+def _said(text: str) -> str:
+    return without_unfit(unescape(text)) if text else ""
 
 
 def _elements(pieces: list[tuple[bool, str, str]], wanted: tuple[str, ...]) -> list[tuple[str, str]]:
