@@ -69,7 +69,7 @@ def find_each(
     parts = [vectors[start : start + num_together] for start in range(0, len(queries), num_together)]
     asked_words = [_by_words(table, query, limit, where, is_large) for query in queries] if mode != "vector" else []
     asked_meaning = [_by_meaning(table, part, limit, num_read, where) for part in parts] if mode != "full_text" else []
-    rows = _rows_of([*asked_words, *asked_meaning])
+    rows = _answers_to([*asked_words, *asked_meaning])
     by_words = [
         _weighed(query, _hits_of(each, "_score"))[:limit] if is_large else _hits_of(each, "_score")
         for query, each in zip(queries, rows[: len(asked_words)], strict=False)
@@ -82,7 +82,7 @@ def find_each(
     return [hits[:k] for hits in (by_words if mode == "full_text" else by_meaning)]
 
 
-def _rows_of(asked: Sequence[Any]) -> list[Any]:
+def _answers_to(asked: Sequence[Any]) -> list[Any]:
     """What LanceDB answers to each, all asked at once. One change of threads: its synchronous searches make six, which takes
     as long as looking a vector up."""
     from lancedb.background_loop import LOOP
