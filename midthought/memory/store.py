@@ -205,7 +205,8 @@ class MemoryStore:
         `full_text` ranks by words, and higher where the query stands in a row (best for quotes), `vector` by meaning,
         `hybrid` by the ranks of both (`searching.fuse`). Where `episodes` or `speakers` are named, only theirs are looked
         at. The same memory gives the same hits. Equal scores come in the order of ids; which of the equal ones come in
-        where more than max(2 k, 20) compete is up to LanceDB. Raises MemoryStoreError where nothing was built.
+        where more than max(2 k, 20) compete (of a large memory by meaning: more than k) is up to LanceDB. Raises
+        MemoryStoreError where nothing was built.
         """
         return self.search_batch([query], k, mode, episodes=episodes, speakers=speakers)[0]
 

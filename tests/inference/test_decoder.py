@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_decoders import SIZES
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from midthought.inference import weight_copies
@@ -14,18 +15,6 @@ from midthought.inference.decoder import Decoder
 from midthought.inference.runner import CachedRunner, Row, share_tensors
 from midthought.inference.trial import make_runner
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "initializer_range": 0.3,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 CONFIGS: dict[str, Callable[[], Any]] = {
     "llama": lambda: LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     "llama, scaled positions": lambda: LlamaConfig(

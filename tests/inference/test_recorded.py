@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_decoders import SIZES
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
@@ -22,18 +23,6 @@ from midthought.inference.recorded import MIN_PASSES, Pass, cuda_graphs
 from midthought.inference.runner import CachedRunner, Row
 from midthought.inference.trial import make_runner
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 48,
-    "initializer_range": 0.3,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 CONFIGS: dict[str, Callable[[], Any]] = {
     "qwen3": lambda: Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
     "llama": lambda: LlamaConfig(**SIZES, attention_bias=True),
