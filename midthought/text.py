@@ -9,7 +9,7 @@ import codecs
 import functools
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenizers import Tokenizer
@@ -47,10 +47,10 @@ class Renderer:
         """Ids of every added token but the unknown one, which stands for characters that the tokenizer lacks."""
         self._added = added
         self._is_byte_level = (state["decoder"] or {}).get("type") == "ByteLevel"
-        self._bytes: dict[int, bytes] = {}
         plain = {**state, "truncation": None, "padding": None, "post_processor": None}
         plain |= {part: _without_prefix(state[part]) for part in ("normalizer", "pre_tokenizer", "decoder")}
         self._control = Tokenizer.from_str(json.dumps(plain))
+        self._spellings = _Spellings(self._control)
         plain |= {"added_tokens": [], "model": _without_tokens(state["model"], frozenset(added))}
         self._foreign = Tokenizer.from_str(json.dumps(plain))
 
@@ -182,14 +182,7 @@ class Renderer:
 
     def decode_stream(self) -> DecodeStream:
         """A fresh stream that decodes one token after the other."""
-        return _ByteStream(self._token_bytes) if self._is_byte_level else _WindowStream(self._control)
-
-    def _token_bytes(self, token_id: int) -> bytes:
-        if token_id not in self._bytes:
-            piece = self._control.id_to_token(token_id) or ""
-            values = [_BYTES.get(character) for character in piece]
-            self._bytes[token_id] = piece.encode() if None in values else bytes(value or 0 for value in values)
-        return self._bytes[token_id]
+        return _ByteStream(self._spellings) if self._is_byte_level else _WindowStream(self._control)
 
     def opens_thought(self, prompt_ids: Sequence[int], think_open: str = "<think>") -> bool:
         """True where the prompt ends in an open thought (R1 templates), blanks aside.
@@ -225,16 +218,40 @@ class DecodeStream(Protocol):
         ...
 
 
+class _Spellings(dict[int, tuple[bytes, str | None]]):
+    """What a byte-level tokenizer's tokens spell: bytes, and their text where these are whole characters."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> tuple[bytes, str | None]:
+        piece = self._tokenizer.id_to_token(token_id) or ""
+        values = [_BYTES.get(character) for character in piece]
+        spelling = piece.encode() if None in values else bytes(value or 0 for value in values)
+        try:
+            self[token_id] = (spelling, spelling.decode())
+        except UnicodeDecodeError:
+            self[token_id] = (spelling, None)
+        return self[token_id]
+
+
 class _ByteStream:
     """For byte-level tokenizers: every token is known bytes. The pieces joined are `decode` of the ids, stray bytes
     included, but for a character left incomplete at the end."""
 
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
-        self._token_bytes = token_bytes
+    def __init__(self, spellings: _Spellings) -> None:
+        self._spellings = spellings
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._is_between_characters = True
 
     def step(self, token_id: int) -> str:
-        return self._decoder.decode(self._token_bytes(token_id))
+        spelling, text = self._spellings[token_id]
+        if text is not None and self._is_between_characters:
+            return text
+        piece = self._decoder.decode(spelling)
+        self._is_between_characters = not self._decoder.getstate()[0]
+        return piece
 
 
 class _WindowStream:

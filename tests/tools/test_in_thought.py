@@ -227,7 +227,7 @@ def test_a_thought_closed_in_the_last_token_stays_closed() -> None:
     scanner.feed(A + "</think>")
     scanner.resume()
     assert not scanner.feed(A)
-    assert not scanner.in_thought
+    assert not scanner._thought.in_thought
 
 
 # -- properties ------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_the_work_grows_with_the_text_and_not_faster(scrap: str, monkeypatch: py
 
     def counted_step(self: InThoughtScanner, character: str) -> None:
         work["stepped"] += 1
-        assert len(self._tail) <= len("</think>")
+        assert len(self._thought._tags._begun) < len("</think>")
         step(self, character)
 
     def counted_load(text: str) -> dict:
@@ -324,7 +324,7 @@ def test_the_work_grows_with_the_text_and_not_faster(scrap: str, monkeypatch: py
     monkeypatch.setattr("midthought.tools.notations.in_thought.load_object", counted_load)
     text = scrap * (20_000 // len(scrap))
     INSIDE.parse_all(text)
-    assert work["stepped"] == len(text)
+    assert work["stepped"] <= len(text)
     assert work["loaded"] <= len(text)
 
 

@@ -6,7 +6,6 @@ Knows nothing of tokens (text comes in pieces, however it was split) nor of whic
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from midthought.tools.definition import ToolDefinition
 from midthought.tools.notations.instructions import describe_tools, example_parameters
 from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object, write_json
 from midthought.tools.notations.quoting import QuotingTracker
+from midthought.tools.notations.thought_tags import ThoughtTracker, plain_text
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
 _KEYWORD = "#call"
@@ -114,19 +114,19 @@ class InThoughtScanner:
     """
 
     def __init__(self, notation: InThoughtNotation, *, in_thought: bool) -> None:
-        self.in_thought = in_thought
-        self._tags = {notation.think_open: True, notation.think_close: False}
-        self._tag_ends = {tag[-1] for tag in self._tags}
-        self._tail_length = max(len(tag) for tag in self._tags)
-        self._may_matter = re.compile(f"[\n`#{re.escape(''.join(sorted(self._tag_ends)))}]").search
-        """Finds what a call, a tag or quoted text may begin or end with."""
+        tags = (notation.think_open, notation.think_close)
+        self._thought = ThoughtTracker(tags, in_thought=in_thought)
+        self._is_prose = plain_text("\n`#", tags)
         self._calls_everywhere = notation.layout == "between"
         self._finished: list[ParsedAction] = []
         self._reset()
 
     def _reset(self) -> None:
-        self._tail = ""
-        """The last characters, as many as the longer tag has."""
+        self._thought.forget()
+        self._is_at_rest = False
+        """In prose, behind a line's first words: what is prose itself changes nothing."""
+        self._last = ""
+        """The last piece or character that is not empty."""
         self._quoting = QuotingTracker()
         self._begin_text()
 
@@ -139,21 +139,26 @@ class InThoughtScanner:
 
     def feed(self, piece: str) -> bool:
         """Take the next piece; True where a call ended inside it."""
-        if self._skip(piece):
-            self._tail = (self._tail + piece)[-self._tail_length :]
+        if self._is_at_rest and self._is_prose(piece):
+            self._last = piece or self._last
             return False
+        if self._thought.may_skip(piece) and self._skip(piece):
+            self._last = piece or self._last
+            return False
+        self._is_at_rest = False
         num_finished = len(self._finished)
         for character in piece:
             self._step(character)
         return len(self._finished) > num_finished
 
     def _skip(self, piece: str) -> bool:
-        """Take a piece at once where nothing in it may begin a call or a tag, or end the object of a call; else False."""
+        """Take a piece at once where nothing in it may begin a call or end the object of one; else False."""
         if self._stage is _Stage.NONE:
-            return not self._may_matter(piece) and self._quoting.skip(piece)
-        if self._stage is not _Stage.OBJECT or not self._tag_ends.isdisjoint(piece):
-            return False
-        if not self._object_scanner.may_skip(piece):
+            if not self._is_prose(piece) or not self._quoting.skip(piece):
+                return False
+            self._is_at_rest = not self._quoting.line_is_blank
+            return True
+        if self._stage is not _Stage.OBJECT or not self._object_scanner.may_skip(piece):
             return False
         self._raw.append(piece)
         self._object.append(piece)
@@ -170,9 +175,9 @@ class InThoughtScanner:
         self._reset()
 
     def _step(self, character: str) -> None:
-        previous = self._tail[-1:]
-        self._tail = (self._tail + character)[-self._tail_length :]
-        if character in self._tag_ends and self._take_tag():
+        before, self._last = self._last[-1:], character
+        if self._thought.feed(character):
+            self._reset()
             return
         if self._stage is _Stage.OBJECT:
             self._in_object(character)
@@ -180,21 +185,13 @@ class InThoughtScanner:
         is_quoted = self._quoting.feed(character)
         if self._stage is not _Stage.NONE:
             self._in_head(character)
-        if self._stage is _Stage.NONE and character == "#" and not is_quoted and self._may_begin(previous):
+        if self._stage is _Stage.NONE and character == "#" and not is_quoted and self._may_begin(before):
             self._stage = _Stage.KEYWORD
             self._raw.append(character)
 
-    def _take_tag(self) -> bool:
-        for tag, opens in self._tags.items():
-            if self._tail.endswith(tag):
-                self._reset()
-                self.in_thought = opens
-                return True
-        return False
-
-    def _may_begin(self, previous: str) -> bool:
-        follows_word = previous.isalnum() or previous in ("_", "#")
-        return (self.in_thought or self._calls_everywhere) and not follows_word
+    def _may_begin(self, before: str) -> bool:
+        follows_word = before.isalnum() or before in ("_", "#")
+        return (self._thought.in_thought or self._calls_everywhere) and not follows_word
 
     def _in_head(self, character: str) -> None:
         """Between `#` and `{`: go a stage on, or back to none where the character does not fit."""

@@ -57,7 +57,7 @@ def load_object(text: str) -> dict[str, Any]:
     """Read a JSON object. BadObjectError for anything else, and for what no UTF-8 file or other JSON reader could hold:
     NaN, infinities, lone surrogates."""
     with _explained():
-        value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        value = _DECODER.decode(text)
         _require_encodable(value, text)
     if not isinstance(value, dict):
         raise BadObjectError(f"bad JSON: should be an object in braces, got {type(value).__name__}")

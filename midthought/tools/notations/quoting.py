@@ -42,7 +42,8 @@ class QuotingTracker:
         self._marker = ""
         self._num_markers = 0
         self._head: list[str] = []
-        self._is_blank = True
+        self.line_is_blank = True
+        """So far."""
         self._tail_is_blank = True
         self._run = 0
         self._span = 0
@@ -58,17 +59,19 @@ class QuotingTracker:
             self._end_line()
             return bool(self._fence) or self._in_result
         if not character.isspace():
-            self._is_blank = False
+            self.line_is_blank = False
         self._advance(character)
         return bool(self._fence) or self._in_result or self._stage is _Stage.INFO or self._span > 0
 
     def skip(self, text: str) -> bool:
         """Take a text without line ends and backticks at once, where a line has come so far that these alone count; False,
         and nothing taken, elsewhere."""
+        if self._stage is _Stage.INDENT and text and text[0] not in " ~#":
+            self._stage = _Stage.REST
         if self._stage is not _Stage.REST or self._run:
             return False
-        if self._is_blank:
-            self._is_blank = not text or text.isspace()
+        if self.line_is_blank:
+            self.line_is_blank = not text or text.isspace()
         return True
 
     def _advance(self, character: str) -> None:
@@ -127,7 +130,7 @@ class QuotingTracker:
     def _end_line(self) -> None:
         is_fence = self._num_markers >= _MIN_FENCE and self._stage in (_Stage.MARKER, _Stage.INFO)
         if self._in_result:
-            self._in_result = not self._is_blank
+            self._in_result = not self.line_is_blank
         elif self._fence:
             closes = self._marker == self._fence[0] and self._num_markers >= len(self._fence) and self._tail_is_blank
             if is_fence and closes:

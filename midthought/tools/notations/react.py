@@ -15,7 +15,13 @@ from midthought.tools.notations.call_form import result_words
 from midthought.tools.notations.instructions import describe_tools, example_parameters
 from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object, write_json
 from midthought.tools.notations.quoting import QuotingTracker
-from midthought.tools.notations.thought_tags import THINK_CLOSE, THINK_OPEN, ThoughtTracker, begins_in_thought
+from midthought.tools.notations.thought_tags import (
+    THINK_CLOSE,
+    THINK_OPEN,
+    ThoughtTracker,
+    begins_in_thought,
+    plain_text,
+)
 from midthought.types import ParsedAction, ToolEvent
 
 _INPUT = r"action[ \t_-]*(?:\d+[ \t]*)?input[ \t]*\d*[ \t*]*"
@@ -23,8 +29,6 @@ _ACTION_LABEL = re.compile(r"[\s*#]*action[ \t]*\d*[ \t*]*", re.IGNORECASE)
 _INPUT_LABEL = re.compile(rf"[\s*#]*{_INPUT}", re.IGNORECASE)
 _INPUT_AT_END = re.compile(rf"(?:^|[\s*#`]){_INPUT}$", re.IGNORECASE)
 _OBSERVATION_LABEL = re.compile(r"[\s*#]*observation[ \t]*\d*[ \t*]*", re.IGNORECASE)
-_PLAIN = re.compile(r"[^\n`:]*")
-"""A piece that neither ends a line or a label nor quotes."""
 _MAX_LABEL = 40
 """Characters before a line's first colon; with more it is prose."""
 _MAX_HEAD = 200
@@ -111,6 +115,7 @@ class ReActScanner:
 
     def __init__(self, notation: ReActNotation, *, in_thought: bool) -> None:
         self._thought = ThoughtTracker(notation.think_tags, in_thought=in_thought)
+        self._is_prose = plain_text("\n`:", notation.think_tags)
         self._finished: list[ParsedAction] = []
         self._begin_text()
 
@@ -120,6 +125,8 @@ class ReActScanner:
         self._label: list[str] | None = []
         """The line so far; None behind its first colon, or where it is too long for a label."""
         self._line_is_blank = True
+        self._is_at_rest = False
+        """In prose, where no label can end: what is prose itself changes nothing."""
         self._num_to_unwrap = 0
         """Backticks that close what the last call's object was wrapped in, still to come."""
         self._drop_call()
@@ -128,7 +135,7 @@ class ReActScanner:
         self._stage = _Stage.NONE
         self._raw: list[str] = []
         """Everything since the label `Action`."""
-        self._head: list[str] = []
+        self._head = ""
         """What stands after `Action:`."""
         self._name: str | None = None
         """The tool's name, empty where there is none in its place; None where there is no `Action:`."""
@@ -139,25 +146,35 @@ class ReActScanner:
 
     def feed(self, piece: str) -> bool:
         """Take the next piece; True where a call ended inside it."""
+        if self._is_at_rest and self._is_prose(piece):
+            return False
         if self._thought.may_skip(piece) and (self._thought.in_thought or self._skip(piece)):
             return False
+        self._is_at_rest = False
         num_finished = len(self._finished)
         for character in piece:
             self._step(character)
         return len(self._finished) > num_finished
 
     def _skip(self, piece: str) -> bool:
-        """Take a piece at once where nothing in it may begin a call, or end the object of one; else False."""
+        """Take a piece at once where nothing in it may begin or end a call, a line or a quote; else False."""
         if self._stage is _Stage.OBJECT:
             return self._skip_in_object(piece)
-        is_plain = self._stage is _Stage.NONE and not self._num_to_unwrap and _PLAIN.fullmatch(piece)
-        if not is_plain or not self._quoting.skip(piece):
+        is_in_head = self._stage is _Stage.HEAD and len(self._head) + len(piece) <= _MAX_HEAD
+        if not (is_in_head or self._stage is _Stage.NONE) or self._num_to_unwrap:
             return False
+        if not self._is_prose(piece) or not self._quoting.skip(piece):
+            return False
+        if is_in_head:
+            self._raw.append(piece)
+            self._head += piece
         self._line_is_blank = self._line_is_blank and (not piece or piece.isspace())
         if self._label is not None:
             self._label.extend(piece)
             if len(self._label) > _MAX_LABEL:
                 self._label = None
+        is_begun = not (self._line_is_blank or self._quoting.line_is_blank)
+        self._is_at_rest = is_begun and self._label is None and not is_in_head
         return True
 
     def _skip_in_object(self, piece: str) -> bool:
@@ -226,15 +243,14 @@ class ReActScanner:
             return
         if self._stage is _Stage.HEAD:
             self._raw.append(character)
-            self._head.append(character)
+            self._head += character
             if len(self._head) > _MAX_HEAD:
                 self._drop_call()
 
     def _at_colon(self, label: str | None) -> bool:
         """Whether a label ended here that begins a call or its input."""
-        head = "".join(self._head)
-        if found := _INPUT_AT_END.search(head):
-            self._name = _name_in(head[: found.start()])
+        if found := _INPUT_AT_END.search(self._head):
+            self._name = _name_in(self._head[: found.start()])
             self._stage = _Stage.INPUT
         elif label is None:
             return False

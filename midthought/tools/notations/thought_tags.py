@@ -5,7 +5,9 @@ Knows nothing of calls. A tag counts wherever it stands, in quotes and in code t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import re
+from collections.abc import Callable, Sequence
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
@@ -46,6 +48,7 @@ class ThoughtTracker:
     def __init__(self, tags: tuple[str, str], *, in_thought: bool) -> None:
         self._opening = tags[0]
         self._tags = TagTracker(tags)
+        self.may_skip = self._tags.may_skip
         self.in_thought = in_thought
 
     def feed(self, character: str) -> bool:
@@ -56,13 +59,16 @@ class ThoughtTracker:
         self.in_thought = tag == self._opening
         return True
 
-    def may_skip(self, text: str) -> bool:
-        """Whether nothing is to be taken of a text, for no tag begins or ends in it."""
-        return self._tags.may_skip(text)
-
     def forget(self) -> None:
         """Other text stands in between: a tag that has only begun is none. The thought goes on."""
         self._tags.forget()
+
+
+@functools.cache
+def plain_text(marks: str, tags: Sequence[str]) -> Callable[[str], object]:
+    """Tells (by truth) whether a text has none of the marks, nor what a tag begins with."""
+    firsts = "".join(tag[0] for tag in tags)
+    return re.compile(f"[^{re.escape(marks + firsts)}]*").fullmatch
 
 
 def begins_in_thought(text: str, tags: tuple[str, str]) -> bool:
