@@ -301,6 +301,8 @@ def test_random_text_crashes_nothing_and_its_split_changes_nothing() -> None:
         calls, stops = follow(list(text), notation=notation)
         assert calls == whole
         assert sum(stops) == len(calls)
+        places = sorted(rng.choices(range(len(text) + 1), k=9))
+        assert follow(cut(text, places), notation=notation)[0] == whole
 
 
 @pytest.mark.parametrize(

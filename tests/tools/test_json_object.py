@@ -11,7 +11,11 @@ from midthought.tools.notations.json_object import BadObjectError, ObjectScanner
 def test_the_last_brace_is_the_one_that_closes(text: str) -> None:
     scanner = ObjectScanner()
     closes = [scanner.feed(character) for character in text]
-    assert closes == [False] * (len(text) - 1) + [True]
+    assert closes == [0] * (len(text) - 1) + [1]
+    for middle in range(len(text)):
+        scanner = ObjectScanner()
+        assert scanner.feed(text[:middle]) == 0
+        assert scanner.feed(text[middle:] + "} and {so} on") == len(text) - middle
 
 
 @pytest.mark.parametrize(

@@ -142,27 +142,19 @@ class InThoughtScanner:
         if self._is_at_rest and self._is_prose(piece):
             self._last = piece or self._last
             return False
-        if self._thought.may_skip(piece) and self._skip(piece):
-            self._last = piece or self._last
-            return False
-        self._is_at_rest = False
         num_finished = len(self._finished)
-        for character in piece:
+        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
             self._step(character)
         return len(self._finished) > num_finished
 
-    def _skip(self, piece: str) -> bool:
-        """Take a piece at once where nothing in it may begin a call or end the object of one; else False."""
-        if self._stage is _Stage.NONE:
-            if not self._is_prose(piece) or not self._quoting.skip(piece):
-                return False
-            self._is_at_rest = not self._quoting.line_is_blank
-            return True
-        if self._stage is not _Stage.OBJECT or not self._object_scanner.may_skip(piece):
-            return False
-        self._raw.append(piece)
-        self._object.append(piece)
-        return True
+    def _skip(self, piece: str) -> str:
+        """Take at once what may be of a piece without tags; what is left of it is to be stepped over."""
+        if self._stage is _Stage.OBJECT:
+            return self._in_object(piece)
+        if self._stage is not _Stage.NONE or not self._is_prose(piece) or not self._quoting.skip(piece):
+            return piece
+        self._is_at_rest, self._last = not self._quoting.line_is_blank, piece or self._last
+        return ""
 
     def take(self) -> list[ParsedAction]:
         """The calls that ended since the last `take`."""
@@ -175,6 +167,7 @@ class InThoughtScanner:
         self._reset()
 
     def _step(self, character: str) -> None:
+        self._is_at_rest = False
         before, self._last = self._last[-1:], character
         if self._thought.feed(character):
             self._reset()
@@ -223,11 +216,15 @@ class InThoughtScanner:
         else:
             self._raw.append(character)
 
-    def _in_object(self, character: str) -> None:
-        self._raw.append(character)
-        self._object.append(character)
-        if not self._object_scanner.feed(character):
-            return
+    def _in_object(self, text: str) -> str:
+        """Take a text up to the brace that closes the object; what follows it."""
+        length = self._object_scanner.feed(text)
+        taken = text[:length] if length else text
+        self._last = taken
+        self._raw.append(taken)
+        self._object.append(taken)
+        if not length:
+            return ""
         name, raw_text = "".join(self._name), "".join(self._raw)
         parameters: dict[str, Any] = {}
         error = None
@@ -239,3 +236,4 @@ class InThoughtScanner:
             ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=error is None, error=error)
         )
         self._begin_text()
+        return text[length:]

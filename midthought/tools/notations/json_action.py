@@ -100,6 +100,8 @@ class JSONScanner:
 
     def feed(self, piece: str) -> bool:
         """Take the next piece; never a reason to stop."""
+        if self._thought.may_skip(piece) and (self._thought.in_thought or not (self._open or "{" in piece)):
+            return False
         for character in piece:
             self._step(character)
         return False

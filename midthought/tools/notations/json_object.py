@@ -19,8 +19,8 @@ class ObjectScanner:
     """Finds the brace that closes an object. Braces in strings do not count; brackets are left to the parser.
 
     >>> scanner = ObjectScanner()
-    >>> [scanner.feed(character) for character in '{"}"}']
-    [False, False, False, False, True]
+    >>> [scanner.feed(text) for text in ('{"a', '}": ', '1} and so on')]
+    [0, 0, 2]
     """
 
     def __init__(self) -> None:
@@ -28,8 +28,19 @@ class ObjectScanner:
         self._in_string = False
         self._escaped = False
 
-    def feed(self, character: str) -> bool:
-        """Take the next character, the opening brace first; True where it closes the object."""
+    def feed(self, text: str) -> int:
+        """Take the next text, the opening brace first: how many of its characters reach to the brace that closes the
+        object, 0 where none does. What stands behind that brace is not taken."""
+        if self._changes_nothing(text):
+            return 0
+        return next((position for position, character in enumerate(text, 1) if self._closes(character)), 0)
+
+    def _changes_nothing(self, text: str) -> bool:
+        if self._in_string:
+            return not self._escaped and '"' not in text and "\\" not in text
+        return '"' not in text and "{" not in text and "}" not in text
+
+    def _closes(self, character: str) -> bool:
         if self._in_string:
             if self._escaped:
                 self._escaped = False
@@ -45,12 +56,6 @@ class ObjectScanner:
             self._depth -= 1
             return self._depth == 0
         return False
-
-    def may_skip(self, text: str) -> bool:
-        """Whether nothing is to be taken of a text within the object: it neither opens nor closes anything."""
-        if self._in_string:
-            return not self._escaped and '"' not in text and "\\" not in text
-        return '"' not in text and "{" not in text and "}" not in text
 
 
 def load_object(text: str) -> dict[str, Any]:

@@ -148,18 +148,19 @@ class ReActScanner:
         """Take the next piece; True where a call ended inside it."""
         if self._is_at_rest and self._is_prose(piece):
             return False
-        if self._thought.may_skip(piece) and (self._thought.in_thought or self._skip(piece)):
-            return False
-        self._is_at_rest = False
         num_finished = len(self._finished)
-        for character in piece:
+        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
             self._step(character)
         return len(self._finished) > num_finished
 
-    def _skip(self, piece: str) -> bool:
+    def _skip(self, piece: str) -> str:
+        """Take at once what may be of a piece without tags; what is left of it is to be stepped over."""
+        if self._thought.in_thought or self._skip_outside_object(piece):
+            return ""
+        return self._in_object(piece) if self._stage is _Stage.OBJECT else piece
+
+    def _skip_outside_object(self, piece: str) -> bool:
         """Take a piece at once where nothing in it may begin or end a call, a line or a quote; else False."""
-        if self._stage is _Stage.OBJECT:
-            return self._skip_in_object(piece)
         is_in_head = self._stage is _Stage.HEAD and len(self._head) + len(piece) <= _MAX_HEAD
         if not (is_in_head or self._stage is _Stage.NONE) or self._num_to_unwrap:
             return False
@@ -177,13 +178,6 @@ class ReActScanner:
         self._is_at_rest = is_begun and self._label is None and not is_in_head
         return True
 
-    def _skip_in_object(self, piece: str) -> bool:
-        if not self._object_scanner.may_skip(piece):
-            return False
-        self._raw.append(piece)
-        self._object.append(piece)
-        return True
-
     def take(self) -> list[ParsedAction]:
         """The calls that ended since the last `take`."""
         taken, self._finished = self._finished, []
@@ -196,6 +190,7 @@ class ReActScanner:
         self._begin_text()
 
     def _step(self, character: str) -> None:
+        self._is_at_rest = False
         if self._thought.feed(character):
             self._begin_text()
         elif self._thought.in_thought:
@@ -282,17 +277,21 @@ class ReActScanner:
             else:
                 self._finish({}, _NO_OBJECT)
 
-    def _in_object(self, character: str) -> None:
-        self._raw.append(character)
-        self._object.append(character)
-        if not self._object_scanner.feed(character):
-            return
+    def _in_object(self, text: str) -> str:
+        """Take a text up to the brace that closes the object; what follows it."""
+        length = self._object_scanner.feed(text)
+        taken = text[:length] if length else text
+        self._raw.append(taken)
+        self._object.append(taken)
+        if not length:
+            return ""
         if self._num_wrapping:
             self._num_to_unwrap, self._quoting = self._num_wrapping, QuotingTracker()
         try:
             self._finish(load_object("".join(self._object)))
         except BadObjectError as bad:
             self._finish({}, str(bad))
+        return text[length:]
 
     def _finish(self, parameters: Mapping[str, Any], error: str | None = None) -> None:
         raw_text, name = "".join(self._raw), self._name or None
