@@ -8,7 +8,7 @@ from typing import Any
 WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
 }  # fmt: skip
-MIN_ROWS_FOR_VECTOR_INDEX = 50_000  # below it every vector is compared
+MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # below it every vector is compared
 NUM_PROBES = 16
 """Partitions of vectors that a search looks into."""
 _ROWS_PER_PARTITION = 1_000
