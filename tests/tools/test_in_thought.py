@@ -309,24 +309,30 @@ def test_random_text_crashes_nothing_and_its_split_changes_nothing() -> None:
     "scrap", ["#call ", "#call look ", "#look_result", "`", "```\n", "{", '#call look {"a":', "#", "<think", "a.b-", A]
 )
 def test_the_work_grows_with_the_text_and_not_faster(scrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Characters stepped over and characters handed to the JSON reader: neither more than the text has."""
-    work = {"stepped": 0, "loaded": 0}
-    step, load = InThoughtScanner._step, json_object.load_object
+    """Characters are stepped over or taken at once, each one time; no more than all are handed to the JSON reader."""
+    work = {"stepped": 0, "skipped": 0, "loaded": 0}
+    step, skip, load = InThoughtScanner._step, InThoughtScanner._skip, json_object.load_object
 
     def counted_step(self: InThoughtScanner, character: str) -> None:
         work["stepped"] += 1
         assert len(self._thought._tags._begun) < len("</think>")
         step(self, character)
 
+    def counted_skip(self: InThoughtScanner, piece: str) -> str:
+        rest = skip(self, piece)
+        work["skipped"] += len(piece) - len(rest)
+        return rest
+
     def counted_load(text: str) -> dict:
         work["loaded"] += len(text)
         return load(text)
 
     monkeypatch.setattr(InThoughtScanner, "_step", counted_step)
+    monkeypatch.setattr(InThoughtScanner, "_skip", counted_skip)
     monkeypatch.setattr("midthought.tools.notations.in_thought.load_object", counted_load)
     text = scrap * (20_000 // len(scrap))
     INSIDE.parse_all(text)
-    assert work["stepped"] <= len(text)
+    assert work["stepped"] + work["skipped"] == len(text)
     assert work["loaded"] <= len(text)
 
 

@@ -49,6 +49,7 @@ class ThoughtTracker:
         self._opening = tags[0]
         self._tags = TagTracker(tags)
         self.may_skip = self._tags.may_skip
+        """Whether nothing is to be taken of a text: the tags' own answer, for it is asked for every token."""
         self.in_thought = in_thought
 
     def feed(self, character: str) -> bool:
