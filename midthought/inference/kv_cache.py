@@ -24,6 +24,8 @@ LINE_BYTES = 64
 """A processor's cache line: what begins with one is read faster."""
 NUM_MASKED_AHEAD = 64
 """So many tokens a mask of singles has room for, once they advance."""
+MAX_JOINED_TOKENS = 16_384
+"""Rows of several new tokens are attended at once up to so many keys: each call costs, and so does room for many."""
 
 
 class SlotCache:
@@ -101,16 +103,39 @@ def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
 
 
 class Several(NamedTuple):
-    """A row that brings several new tokens: where they stand in the batch, and which slot they belong to."""
+    """Rows that bring several new tokens each, equally many, to as many that are cached: where they stand in the batch, and
+    the first of the slots that they belong to, which follow each other. Most often it is one row."""
 
     start: int
     end: int
     slot: int
     num_cached: int
+    num_rows: int = 1
+
+    @property
+    def num_new(self) -> int:
+        """Of one row."""
+        return (self.end - self.start) // self.num_rows
 
     @property
     def length(self) -> int:
-        return self.num_cached + self.end - self.start
+        """Of one row."""
+        return self.num_cached + self.num_new
+
+    @property
+    def slots(self) -> slice:
+        return slice(self.slot, self.slot + self.num_rows)
+
+    def of_rows(self, tokens: torch.Tensor) -> torch.Tensor:
+        """`[num_rows, heads, num_new, head_dim]` of the batch's `[T, heads, head_dim]`."""
+        return tokens[self.start : self.end].unflatten(0, (self.num_rows, -1)).transpose(1, 2)
+
+    def joined(self, other: Several) -> Several | None:
+        """This and the row that stands behind it, where they may be computed at once."""
+        follows = other.slot == self.slot + self.num_rows and other.num_cached == self.num_cached
+        if not follows or other.num_new != self.num_new or self.length * (self.num_rows + 1) > MAX_JOINED_TOKENS:
+            return None
+        return self._replace(end=other.end, num_rows=self.num_rows + 1)
 
 
 @dataclass(slots=True)
@@ -118,7 +143,8 @@ class SlotBatch:
     """What the attention of one forward pass needs to know.
 
     The new tokens of all rows stand one after the other, `T` in all, nothing is padded: first the rows that bring one
-    token (`singles`, whose attention is computed at once), then those that bring several, each computed by itself.
+    token (`singles`, whose attention is computed at once), then those that bring several, each computed by itself or
+    with its likes.
     """
 
     cache: SlotCache
@@ -172,9 +198,9 @@ class SlotBatch:
             where = self._level_place if self.ordered and self.is_level else (self.slots, slice(None), self.positions)
             keys[where] = key[:num_singles] if self.several else key
             values[where] = value[:num_singles] if self.several else value
-        for row in self.several:
-            keys[row.slot, :, row.num_cached : row.length] = key[row.start : row.end].transpose(0, 1)
-            values[row.slot, :, row.num_cached : row.length] = value[row.start : row.end].transpose(0, 1)
+        for rows in self.several:
+            keys[rows.slots, :, rows.num_cached : rows.length] = rows.of_rows(key)
+            values[rows.slots, :, rows.num_cached : rows.length] = rows.of_rows(value)
         return keys, values
 
     @property
@@ -212,17 +238,17 @@ class SlotBatch:
             return torch.arange(len(self.slots), device=self.slots.device)
         return self.slots
 
-    def mask_of(self, row: Several, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """`[Q, length]` of a row with several new tokens, to be added to the scores."""
-        key = (window, row.num_cached, row.length)
+    def mask_of(self, rows: Several, window: int | None, dtype: torch.dtype) -> torch.Tensor:
+        """`[Q, length]` of rows with several new tokens, to be added to the scores."""
+        key = (window, rows.num_cached, rows.length)
         if key not in self._masks:
             device = self.positions.device
             if window is None:
-                mask = torch.zeros(row.end - row.start, row.length, dtype=dtype, device=device)
-                mask[:, row.num_cached :] = torch.full_like(mask[:, row.num_cached :], -torch.inf).triu_(1)
+                mask = torch.zeros(rows.num_new, rows.length, dtype=dtype, device=device)
+                mask[:, rows.num_cached :] = torch.full_like(mask[:, rows.num_cached :], -torch.inf).triu_(1)
             else:
-                positions = torch.arange(row.num_cached, row.length, device=device)
-                mask = _added(_seen(positions[:, None], row.length, window), dtype)
+                positions = torch.arange(rows.num_cached, rows.length, device=device)
+                mask = _added(_seen(positions[:, None], rows.length, window), dtype)
             self._masks[key] = mask
         return self._masks[key]
 
@@ -294,8 +320,8 @@ def attend(
     num_singles = len(slot_batch.slots)
     attended: list[torch.Tensor] = []
     if num_singles:
-        rows = query[:num_singles] if slot_batch.several else query
-        packed = slot_batch.spread(rows).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
+        own = query[:num_singles] if slot_batch.several else query
+        packed = slot_batch.spread(own).reshape(-1, num_kv_heads, num_heads // num_kv_heads, head_dim)
         mask = slot_batch.mask_of_singles(window, query.dtype)
         its_keys, its_values = slot_batch.of_singles(keys), slot_batch.of_singles(values)
         shares_keys = packed.shape[2] > 1 and packed.device.type == "cpu" and packed.dtype == torch.float32
@@ -307,10 +333,9 @@ def attend(
         else:
             over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
         attended.append(slot_batch.collect(over).reshape(num_singles, num_heads, -1))
-    for row in slot_batch.several:
-        new = query[row.start : row.end].transpose(0, 1)[None]
-        over = _attend_several(new, keys, values, slot_batch, row, scaling, window, softcap)
-        attended.append(over[0].transpose(0, 1))
+    for rows in slot_batch.several:
+        over = _attend_several(rows.of_rows(query), keys, values, slot_batch, rows, scaling, window, softcap)
+        attended.append(over.transpose(1, 2).flatten(0, 1))
     return torch.cat(attended) if len(attended) > 1 else attended[0]
 
 
@@ -319,30 +344,29 @@ def _attend_several(
     keys: torch.Tensor,
     values: torch.Tensor,
     slot_batch: SlotBatch,
-    row: Several,
+    rows: Several,
     scaling: float | None,
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Attention of one row's new tokens, `query` of `[1, heads, Q, head_dim]`; the same shape."""
-    slot = slice(row.slot, row.slot + 1)
-    keys, values = keys[slot, :, : row.length], values[slot, :, : row.length]
+    """Attention of the new tokens of rows, `query` of `[num_rows, heads, Q, head_dim]`; the same shape."""
+    keys, values = (each[rows.slots, :, : rows.length] for each in (keys, values))
     num_repeats = query.shape[1] // keys.shape[1]
     if softcap is not None:
-        packed = query.reshape(1, keys.shape[1], -1, query.shape[3])
-        mask = slot_batch.mask_of(row, window, query.dtype).repeat(num_repeats, 1)
+        packed = query.reshape(len(query), keys.shape[1], -1, query.shape[3])
+        mask = slot_batch.mask_of(rows, window, query.dtype).repeat(num_repeats, 1)
         return _attend_in_steps(packed, keys, values, mask, scaling, softcap).reshape(query.shape)
     on_cpu = query.device.type == "cpu"
     if not on_cpu:  # not every kernel there shares keys among heads
         keys, values = (each.repeat_interleave(num_repeats, 1) for each in (keys, values))
     attend = partial(F.scaled_dot_product_attention, scale=scaling, enable_gqa=on_cpu and num_repeats > 1)
-    is_seen_whole = window is None or row.length <= window
-    if is_seen_whole and row.num_cached <= query.shape[2]:
+    is_seen_whole = window is None or rows.length <= window
+    if is_seen_whole and rows.num_cached <= query.shape[2]:
         # Kernels skip what a causal mask hides where queries and keys are as many: blank queries stand for what is cached.
-        if not row.num_cached:
+        if not rows.num_cached:
             return attend(query, keys, values, is_causal=True)
-        return attend(F.pad(query, (0, 0, row.num_cached, 0)), keys, values, is_causal=True)[:, :, row.num_cached :]
-    return attend(query, keys, values, attn_mask=slot_batch.mask_of(row, window, query.dtype))
+        return attend(F.pad(query, (0, 0, rows.num_cached, 0)), keys, values, is_causal=True)[:, :, rows.num_cached :]
+    return attend(query, keys, values, attn_mask=slot_batch.mask_of(rows, window, query.dtype))
 
 
 def _attend_in_steps(

@@ -1,7 +1,7 @@
 """The embedded engine: continuous batching over waiting episodes, keys and values kept while an episode's tool runs.
 
-Knows token ids, seeds and episodes; nothing of text, tools or rewards. It runs on the caller's event loop: between two
-forward passes the loop gets its turn, so that results come in and requests join the batch.
+Knows token ids, seeds and episodes; nothing of text, tools or rewards. It runs on the caller's event loop: between forward
+passes the loop gets its turn, so that results come in and requests join the batch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from midthought.types import Completion, Finish
 
 RETURN_PATIENCE_SECONDS = 0.01
 """So long a pass waits for the next of many episodes to come back; while others run no longer than the pass before took."""
+TURN_SECONDS = 0.02
+"""The event loop has its turn after so long at the latest, where no episode is away whose result could come in."""
 
 
 class LocalEngine:
@@ -180,9 +182,13 @@ class LocalEngine:
 
     async def _drive(self) -> None:
         """Step after step while there is something to run; the event loop has its turn between them."""
+        next_turn = 0.0
         while True:
-            await self._let_others_in()
             started = time.perf_counter()
+            if started >= next_turn or self._moved.is_set() or self._waves.num_away:
+                await self._let_others_in()
+                started = time.perf_counter()
+                next_turn = started + TURN_SECONDS
             try:
                 if not self._waves.begin(self._room.slots.max_num_slots, self._room.slots.release):
                     return

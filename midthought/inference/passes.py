@@ -46,6 +46,8 @@ class _Batch:
         """`[passes ahead, n]`"""
         self.token_ids = [history[-1] for history in self.histories]
         """The last tokens, which are not computed yet."""
+        self.num_roomy_passes = 0
+        """For so many more passes of the same requests the cache is long enough."""
 
     def uniforms(self) -> np.ndarray:
         """`[n]`: a number for the next token of each request. They are worked out for several passes at once."""
@@ -95,7 +97,10 @@ class Passes:
 
         Where more prompts wait than one pass takes, all of them go first: sequences then sample side by side, in fewer passes.
         """
-        waves = self._waves
+        waves, settled = self._waves, self._settled
+        if settled and settled.num_roomy_passes and not waves.wave and settled.requests == waves.running:
+            settled.num_roomy_passes -= 1
+            return self._forward(settled)
         if not self._room.lay_out((*waves.running, *waves.wave)):
             self.start_over()
         joining, more_wait = self._take_prefill()
@@ -119,7 +124,9 @@ class Passes:
         running = self._waves.running
         self._room.move_together(running)
         running.sort(key=lambda request: self._room.slots.slot(request.episode))
-        return _Batch(running, self._find_groups(running))
+        batch = _Batch(running, self._find_groups(running))
+        batch.num_roomy_passes = self._room.length - max(len(history) for history in batch.histories) - 1
+        return batch
 
     def _find_groups(self, running: Sequence[Request]) -> list[Group]:
         """Running sequences that stand side by side and begin alike: what they share is attended once for all."""

@@ -336,7 +336,11 @@ def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int])
         token_ids += own_ids[num_cached:]
         positions += range(num_cached, len(own_ids))
         columns.append(len(token_ids) - 1)
-        several.append(Several(start, len(token_ids), slot, num_cached))
+        row = Several(start, len(token_ids), slot, num_cached)
+        if several and (joined := several[-1].joined(row)):
+            several[-1] = joined
+        else:
+            several.append(row)
     return several, columns
 
 

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from midthought.errors import EngineError
+from midthought.inference import local
 from midthought.inference.engine import Sampling
 from midthought.inference.local import LocalEngine
 from midthought.inference.runner import Row
@@ -693,3 +694,44 @@ def test_slow_tools_of_others_do_not_hold_up_those_that_sample() -> None:
     sample_all(engine, [prompt(20)], max_tokens=40)  # the engine is warm
     assert asyncio.run(run()) < 0.3
     assert finished[0] == 0 and sorted(finished) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("num_away", [0, 1])
+def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
+    num_away: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "TURN_SECONDS", 1e9)
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+
+    async def run() -> int:
+        num_turns = 0
+        for number in range(2 + num_away):
+            engine.open(number)
+        requests = [
+            asyncio.ensure_future(engine.sample(number, prompt(3, seed=number), Sampling(max_tokens=50)))
+            for number in range(2)
+        ]
+        while not all(request.done() for request in requests):
+            await asyncio.sleep(0)
+            num_turns += 1
+        return num_turns
+
+    num_turns = asyncio.run(run())
+    assert engine.stats.num_forward_passes == 50
+    assert num_turns >= 50 if num_away else num_turns < 10
+
+
+def test_others_have_their_turn_in_time() -> None:
+    """Nobody is away; and yet an episode can be closed in the middle of its sample."""
+    engine = LocalEngine(make_model(), eos_token_ids=[], max_seq_len=100_000)
+
+    async def run() -> object:
+        engine.open(0)
+        request = asyncio.ensure_future(engine.sample(0, prompt(3), Sampling(max_tokens=99_000)))
+        while not engine.stats.num_sampled_tokens:
+            await asyncio.sleep(0)
+        engine.close(0)
+        return (await asyncio.gather(request, return_exceptions=True))[0]
+
+    assert isinstance(asyncio.run(run()), asyncio.CancelledError)
+    assert engine.stats.num_sampled_tokens < 10_000

@@ -10,6 +10,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    Gemma2Config,
     GPT2Config,
     GptOssConfig,
     MistralConfig,
@@ -17,6 +18,8 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
+from midthought.inference import kv_cache
+from midthought.inference.kv_cache import Several
 from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, share_tensors, shares_tensors
 from midthought.inference.trial import make_runner
 
@@ -120,6 +123,44 @@ def test_both_runners_give_the_same_logits_for_rows_of_any_length() -> None:
             expected = model(torch.tensor([row.token_ids])).logits[0, -1]
         assert torch.allclose(ours, expected, atol=1e-5)
         assert torch.allclose(theirs, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["full attention", "window", "soft caps"])
+@pytest.mark.parametrize("max_joined", [0, 50, 1000], ids=["apart", "two by two", "joined"])
+def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(
+    model: str, max_joined: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_cache, "MAX_JOINED_TOKENS", max_joined)
+    config = {
+        "full attention": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=None),
+        "window": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=5),
+        "soft caps": Gemma2Config(**SMALL, num_key_value_heads=2, head_dim=8, sliding_window=1000),
+    }[model]
+    policy = make(config)
+    cached, plain = CachedRunner(share_tensors(policy)), RecomputingRunner(share_tensors(policy))
+    ids = torch.randint(61, (5, 40), generator=torch.Generator().manual_seed(1)).tolist()
+    for num_cached, length in ((0, 9), (9, 21), (21, 24)):  # all new; fewer cached than new; more cached than new
+        rows = [Row(own[:length], num_cached, slot) for slot, own in enumerate(ids)]
+        single = Row(ids[0][: num_cached + 1], num_cached, 5)
+        if not num_cached:
+            rows.insert(2, single)
+        torch.testing.assert_close(cached.forward(rows), plain.forward(rows), atol=1e-4, rtol=0)
+
+
+def test_rows_are_joined_where_they_bring_equally_many_to_equally_many_in_slots_that_follow_each_other() -> None:
+    first = Several(0, 6, slot=2, num_cached=4)
+    two = first.joined(Several(6, 12, slot=3, num_cached=4))
+    assert two == Several(0, 12, slot=2, num_cached=4, num_rows=2)
+    assert (two.num_new, two.length, two.slots) == (6, 10, slice(2, 4))
+    assert two.joined(Several(12, 18, slot=4, num_cached=4)) == Several(0, 18, slot=2, num_cached=4, num_rows=3)
+    for other in (
+        Several(12, 18, slot=5, num_cached=4),
+        Several(12, 18, slot=4, num_cached=3),
+        Several(12, 17, slot=4, num_cached=4),
+    ):
+        assert two.joined(other) is None
+    half = kv_cache.MAX_JOINED_TOKENS // 2 + 1
+    assert Several(0, half, slot=0, num_cached=0).joined(Several(half, 2 * half, slot=1, num_cached=0)) is None
 
 
 def test_shared_tensors_are_the_same_objects_until_a_parameter_is_replaced() -> None:
