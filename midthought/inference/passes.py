@@ -167,6 +167,7 @@ class Passes:
             self._stats.num_prefilled_tokens += num_new
         self._stats.num_evicted = slots.num_evicted
         waves.wave = [request for request in waves.wave if request not in taken]
+        taken.sort(key=lambda request: slots.slot(request.episode))  # neighbours may be computed at once
         return taken, is_full or is_waiting
 
     def _forward(self, batch: _Batch) -> bool:

@@ -15,11 +15,9 @@ from transformers import PreTrainedModel
 from midthought.inference.recorded import cuda_graphs
 from midthought.inference.request import EngineStats, Request
 from midthought.inference.runner import Row, Runner, memory_bytes, shares_tensors
-from midthought.inference.slots import Slots, num_common
+from midthought.inference.slots import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.inference.trial import make_runner
 
-MIN_SHARED_TOKENS = 16
-"""It pays to copy what another sequence has computed, or to wait for it, from so many tokens on."""
 MAX_DEFERRED = 2
 """Passes that a request waits for others at most."""
 

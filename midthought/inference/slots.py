@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+MIN_SHARED_TOKENS = 16
+"""From so many tokens on it pays to copy what another sequence has computed, to wait for it, or to build on what it left."""
+
 
 class Slots:
     """Slots for up to `max_num_slots` episodes. Low numbers are given first: running sequences stand together."""
@@ -38,8 +41,10 @@ class Slots:
         if free:
             slot, num_left, wanted = free[0], 0, tuple(token_ids)
             for each in free:
-                if common := num_common(self._tokens[each], wanted, more_than=num_left):
+                if common := num_common(self._tokens[each], wanted, more_than=max(num_left, MIN_SHARED_TOKENS - 1)):
                     slot, num_left = each, common
+            if not num_left:
+                self._tokens[slot] = ()
         elif len(self._episode_in) < self.max_num_slots:
             slot = len(self._episode_in)
             self._episode_in.append(None)

@@ -696,6 +696,37 @@ def test_slow_tools_of_others_do_not_hold_up_those_that_sample() -> None:
     assert finished[0] == 0 and sorted(finished) == [0, 1, 2, 3, 4]
 
 
+def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots() -> None:
+    """Neighbours that bring equally many tokens are then computed at once."""
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    num_episodes = 6
+
+    async def run() -> list[tuple[int, int]]:
+        computed: list[tuple[int, int]] = []
+        ids = [list(prompt(20, seed=number)) for number in range(num_episodes)]
+        for number, own in enumerate(ids):
+            engine.open(number)
+            own += (await engine.sample(number, own, Sampling(max_tokens=3))).token_ids
+        runner = engine._room.runner
+        plain = runner.forward
+
+        def forward(rows: Sequence[Row], **options: Any) -> torch.Tensor:
+            computed.extend((row.slot, len(row.token_ids) - row.num_cached) for row in rows)
+            return plain(rows, **options)
+
+        runner.forward = forward  # type: ignore[method-assign]
+        order = [3, 0, 5, 1, 4, 2]
+        requests = [engine.sample(number, [*ids[number], *prompt(5)], Sampling(max_tokens=1)) for number in order]
+        for number, completion in zip(order, await asyncio.gather(*requests), strict=True):
+            context = [*ids[number], *prompt(5)]
+            expected = rescore(model, context, completion.token_ids)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+        return computed
+
+    assert asyncio.run(run()) == [(slot, 6) for slot in range(num_episodes)]
+
+
 @pytest.mark.parametrize("num_away", [0, 1])
 def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
     num_away: int, monkeypatch: pytest.MonkeyPatch

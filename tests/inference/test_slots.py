@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midthought.inference.slots import Slots
+from midthought.inference.slots import MIN_SHARED_TOKENS, Slots
 
 LATER = float("inf")
 
@@ -34,6 +34,22 @@ def test_common_tokens_end_where_they_differ_and_before_the_last_one() -> None:
     assert [slots.num_cached(1, ids) for ids in ([5, 6, 7, 8], [5, 6, 7], [5, 9, 7, 8], [4], [5])] == [3, 2, 1, 0, 0]
     slots.forget_tokens()
     assert slots.num_cached(1, [5, 6, 7, 8]) == 0
+
+
+def test_what_was_left_in_a_slot_is_built_upon_where_it_is_worth_it() -> None:
+    enough, too_few = list(range(MIN_SHARED_TOKENS)), list(range(MIN_SHARED_TOKENS - 1))
+    slots = Slots(3)
+    for episode, left in enumerate(([*too_few, 90], [*enough, 91], [*enough, 92, 93])):
+        slots.acquire(episode, left, set(), unused_since=LATER)
+        slots.set_tokens(episode, left, now=0)
+    for episode in range(3):
+        slots.release(episode, keep_tokens=True)
+    wanted = [*enough, 92, 94, 95]
+    assert slots.acquire(3, wanted, set(), unused_since=LATER)
+    assert (slots.slot(3), slots.num_cached(3, wanted)) == (2, MIN_SHARED_TOKENS + 1)
+    others = [*too_few, 96, 97]
+    assert slots.acquire(4, others, set(), unused_since=LATER)
+    assert (slots.slot(4), slots.num_cached(4, others)) == (0, 0)
 
 
 @settings(max_examples=60, deadline=None)
