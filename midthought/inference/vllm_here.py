@@ -94,7 +94,11 @@ class VLLMHereEngine:
             "skip_tokenizer_init": True,
             "generation_config": "vllm",
         }
-        self._arguments = {"enforce_eager": "--enforce-eager" in words, "disable_log_stats": True} | self._arguments
+        self._arguments = {
+            "enforce_eager": "--enforce-eager" in words,
+            "enable_chunked_prefill": False if "--no-enable-chunked-prefill" in words else None,
+            "disable_log_stats": True,
+        } | self._arguments
         # Threads of this process must not be forked into vLLM's; nothing of it is for the network.
         self._environment |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_HOST_IP": "127.0.0.1"}
         if Path(model_path).is_dir():

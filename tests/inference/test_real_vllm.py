@@ -23,6 +23,7 @@ from midthought.inference.servers.vllm import VLLMDialect, VLLMEngine, VLLMInfer
 from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.pretrained import save_model
 from midthought.text import Renderer
+from midthought.types import Completion
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
 pytestmark = [
@@ -64,7 +65,14 @@ def model(renderer: Renderer) -> Any:
 def engine(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMInferenceEngine]:
     folder = tmp_path_factory.mktemp("served") / "model"
     save_model(model, renderer.tokenizer, folder)
-    with VLLMInferenceEngine(folder, server_python=PYTHON, dtype="float32", max_seq_len=512, max_num_seqs=16) as made:
+    with VLLMInferenceEngine(
+        folder,
+        server_python=PYTHON,
+        dtype="float32",
+        max_seq_len=512,
+        max_num_seqs=16,
+        server_flags=["--max-num-batched-tokens", "512"],
+    ) as made:
         yield made
 
 
@@ -125,6 +133,21 @@ def test_what_is_drawn_otherwise_is_recorded_as_it_was_drawn(
             expected = log_distribution(logits[place - 1], sequence[:place], **sampling)[sequence[place]]
             recorded = output.log_probs[row, place - len(sequence) + length]
             assert abs(float(expected - recorded)) < 1e-3
+
+
+def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_seeds(
+    engine: VLLMInferenceEngine,
+) -> None:
+    """vLLM on a CPU ends where it computes such a prompt in parts."""
+
+    async def sample(number: int) -> Completion:
+        return await engine.core.sample(1000 + number, [number + 1] * 400, Sampling(max_tokens=5, seed=number))
+
+    async def sample_all() -> list[Completion]:
+        return await asyncio.gather(*(sample(number) for number in range(8)))
+
+    completions = engine.run(sample_all())
+    assert [len(completion.token_ids) for completion in completions] == [5] * 8
 
 
 def log_distribution(

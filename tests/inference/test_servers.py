@@ -657,6 +657,21 @@ def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words() 
         ServerProcess(["no-such-program"], free_port())
 
 
+def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path: Path) -> None:
+    port = free_port()
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port, log_path=tmp_path / "log")
+    server.wait_until_ready(120)
+    assert server.how_it_ended() is None
+    patient = Patience(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
+    engine = VLLMEngine(server.url, "tiny", eos_token_ids=[2], patience=patient, how_it_ended=server.how_it_ended)
+    os.kill(server._process.pid, signal.SIGTERM)
+    asyncio.run(until(lambda: not server.is_running))
+    with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):
+        asyncio.run(asyncio.wait_for(engine.sample(1, [5, 6], Sampling(max_tokens=4)), 30))
+    server.stop()
+    assert server.log_path.exists()
+
+
 def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midthought.inference.servers.process._END_SECONDS", 0.2)
     stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fake_server import FakeServer, hashed
 
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.inference.engine import Sampling
 from midthought.inference.engines import BACKENDS, create_inference_engine
 from midthought.inference.servers.connection import Patience
+from midthought.inference.servers.dialect import ServerOptions
 from midthought.inference.servers.launch import start_server
 from midthought.inference.servers.process import free_port
 from midthought.inference.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
@@ -306,6 +308,15 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer: Renderer, 
         ("--seed", "5"),
     ]:
         assert words[words.index(flag) + 1] == value
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_prompts_are_computed_whole_where_vllm_ends_at_their_parts(
+    has_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    words, _ = VLLMDialect().command("model", ServerOptions())
+    assert ("--no-enable-chunked-prefill" in words) == (not has_gpu)
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:

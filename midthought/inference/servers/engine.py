@@ -49,6 +49,8 @@ class ServerEngine:
         max_seq_len: most tokens of a sequence, prompt included; the servers' own limit where that is smaller.
         max_num_seqs: most requests on their way to each server; further ones wait here.
         api_key_env: the environment variable that holds the servers' key.
+        how_it_ended: says so of a single server that is gone for good, as whoever started it knows; None while it is there.
+            Samples fail at once then, where other servers are waited for.
     """
 
     dialect: ClassVar[Dialect]
@@ -65,6 +67,7 @@ class ServerEngine:
         max_num_seqs: int = 128,
         api_key_env: str | None = None,
         patience: Patience | None = None,
+        how_it_ended: Callable[[], str | None] | None = None,
     ) -> None:
         require_httpx(self.dialect.name)
         if max_num_seqs < 1 or (max_seq_len is not None and max_seq_len < 2):
@@ -88,6 +91,7 @@ class ServerEngine:
         self._running: dict[int, asyncio.Task[Completion]] = {}
         self._gate = Gate()
         self._publication: Publication | None = None
+        self._how_it_ended = how_it_ended or (lambda: None)
 
     # -- the contract ------------------------------------------------------------------------------------------
 
@@ -188,6 +192,8 @@ class ServerEngine:
     async def _request_until_finished(self, episode: int, draft: Draft) -> None:
         num_failures = 0
         while draft.finish is None:
+            if end := self._how_it_ended():
+                raise self._failure(episode, draft, end)
             num_kept = len(draft.token_ids)
             endpoint = await self._endpoints.take(episode)
             endpoint.num_taken += 1

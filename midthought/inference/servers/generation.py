@@ -109,6 +109,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 max_num_seqs=max_num_seqs,
                 api_key_env=api_key_env,
                 patience=patience,
+                how_it_ended=None if self._server is None else self._server.how_it_ended,
             )
             super().__init__(core, renderer, **sampling)
             undo.callback(super().shutdown)

@@ -102,9 +102,15 @@ class ServerProcess:
             else:
                 time.sleep(min(0.5, timeout_seconds / 20))
                 continue
-            self._is_own_log = False
+            reason = self._with_last_words(what)
             self.stop()
-            raise EngineError(f"{what}; its log {self.log_path} ends in: {self._last_words()}")
+            raise EngineError(reason)
+
+    def how_it_ended(self) -> str | None:
+        """What to tell of a server that is not there any more, with its log's last lines; None while it runs."""
+        if self.is_running:
+            return None
+        return self._with_last_words(f"the server that was started here ended with code {self._process.returncode}")
 
     def stop(self) -> None:
         """End the server and every process of its group. Doing so twice is fine."""
@@ -122,9 +128,12 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def _last_words(self) -> str:
+    def _with_last_words(self, what: str) -> str:
+        """The log stays, to be looked at."""
+        self._is_own_log = False
         lines = self.log_path.read_text("utf-8", errors="replace").splitlines()
-        return " | ".join([line.strip()[:200] for line in lines if line.strip()][-6:]) or "nothing"
+        last = " | ".join([line.strip()[:200] for line in lines if line.strip()][-6:]) or "nothing"
+        return f"{what}; its log {self.log_path} ends in: {last}"
 
 
 def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

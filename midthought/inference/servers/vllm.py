@@ -37,7 +37,9 @@ class VLLMDialect:
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
         """Log-probabilities are those of the distribution sampled from. Without a GPU as the CPU build needs it, with 4 GiB
-        for keys and values unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
+        for keys and values unless VLLM_CPU_KVCACHE_SPACE says otherwise, and prompts computed whole: vLLM 0.32 rewinds a
+        request's random numbers after each part of its prompt but the last, which on a CPU ends the server ("CPU Generator
+        does not use offset")."""
         words = ["-m", "vllm.entrypoints.openai.api_server"]
         words += ["--model", model_path, "--served-model-name", options.served_model_name or model_path]
         words += ["--host", options.host, "--port", str(options.port), "--dtype", options.dtype]
@@ -52,7 +54,7 @@ class VLLMDialect:
             words += ["--enable-lora", "--max-lora-rank", str(rank)]
             environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         if not _has_gpu():
-            words.append("--enforce-eager")
+            words += ["--enforce-eager", "--no-enable-chunked-prefill"]
             environment |= {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         return words, environment
 
