@@ -48,14 +48,21 @@ class SlotCache:
         """Make room for so many slots of so many tokens; what is there is kept."""
         if num_slots <= self.num_slots and length <= self.length:
             return
-        self.num_slots, self.length = max(num_slots, self.num_slots), max(length, self.length)
+        self.lay_out(max(num_slots, self.num_slots), max(length, self.length))
+
+    def lay_out(self, num_slots: int, length: int) -> None:
+        """Have exactly this many slots, of no less than the length they have; the others' room is given back."""
+        if (num_slots, length) == (self.num_slots, self.length):
+            return
+        self.num_slots, self.length = num_slots, length
         self.num_layouts += 1
         for index, (keys, values) in self._layers.items():
-            self._layers[index] = (self._grown(keys), self._grown(values))
+            self._layers[index] = (self._moved(keys), self._moved(values))
 
-    def _grown(self, old: torch.Tensor) -> torch.Tensor:
+    def _moved(self, old: torch.Tensor) -> torch.Tensor:
         new = _zeros((self.num_rows, old.shape[1], self.length, old.shape[3]), old)
-        new[: old.shape[0], :, : old.shape[2]] = old
+        num_rows = min(len(old), len(new))
+        new[:num_rows, :, : old.shape[2]] = old[:num_rows]
         return new
 
     def layer(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -125,7 +125,8 @@ class Passes:
         self._room.move_together(running)
         running.sort(key=lambda request: self._room.slots.slot(request.episode))
         batch = _Batch(running, self._find_groups(running))
-        batch.num_roomy_passes = self._room.length - max(len(history) for history in batch.histories) - 1
+        longest = max(len(history) for history in batch.histories)
+        batch.num_roomy_passes = max(0, self._room.length - longest - 1)
         return batch
 
     def _find_groups(self, running: Sequence[Request]) -> list[Group]:

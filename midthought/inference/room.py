@@ -85,6 +85,7 @@ class Room:
         if limit < len(self.slots):
             self._give_up_cache()
             return False
+        self.runner.make_room(limit, self.length)
         return True
 
     def halve(self) -> None:

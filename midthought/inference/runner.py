@@ -67,6 +67,10 @@ class Runner(Protocol):
         one."""
         ...
 
+    def make_room(self, num_slots: int, length: int) -> None:
+        """Let all slots have room for so many tokens, and give back that of slots beyond `num_slots`."""
+        ...
+
     @property
     def num_bytes(self) -> int:
         """What keys and values take now."""
@@ -227,6 +231,9 @@ class CachedRunner:
         self._max_num_slots = max(1, fitting - self.cache.has_spare)
         return self._max_num_slots
 
+    def make_room(self, num_slots: int, length: int) -> None:
+        self.cache.lay_out(min(num_slots, self.cache.num_slots), self._grown_length(length))
+
     @property
     def num_bytes(self) -> int:
         return self.cache.num_bytes_per_token * self.cache.num_rows * self.cache.length
@@ -301,6 +308,9 @@ class RecomputingRunner:
 
     def fit(self, length: int, num_bytes: int) -> int:
         return sys.maxsize
+
+    def make_room(self, num_slots: int, length: int) -> None:
+        """There is none."""
 
     num_bytes = 0
 

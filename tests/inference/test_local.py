@@ -553,6 +553,37 @@ def test_sequences_that_outgrow_the_memory_are_computed_anew_fewer_at_once() -> 
     assert engine.stats.num_relaid > 0
 
 
+@pytest.mark.parametrize("num_sequences", [1, 2, 5])
+def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(num_sequences: int) -> None:
+    """Room is made for some hundred tokens ahead, and these want more."""
+    model = make_model()
+    max_cache_bytes = 2 * 700 * BYTES_PER_TOKEN
+    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=2000, max_cache_bytes=max_cache_bytes)
+    taken: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            taken.append(engine._room.runner.num_bytes)
+            await asyncio.sleep(0)
+
+    async def run() -> list[Completion]:
+        watching = asyncio.ensure_future(watch())
+        requests = [
+            engine.sample(number, prompt(20, seed=number), Sampling(max_tokens=640, seed=number))
+            for number in range(num_sequences)
+        ]
+        try:
+            return await asyncio.gather(*requests)
+        finally:
+            watching.cancel()
+
+    for number, completion in enumerate(asyncio.run(run())):
+        expected = rescore(model, prompt(20, seed=number), completion.token_ids)
+        assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+    assert max(taken) <= max_cache_bytes
+    assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
+
+
 def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCaptureFixture) -> None:
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
