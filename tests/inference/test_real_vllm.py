@@ -23,7 +23,7 @@ from midthought.inference.servers.vllm import VLLMDialect, VLLMEngine, VLLMInfer
 from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.pretrained import save_model
 from midthought.text import Renderer
-from midthought.types import Completion
+from midthought.types import Completion, Finish
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
 pytestmark = [
@@ -147,7 +147,8 @@ def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_see
         return await asyncio.gather(*(sample(number) for number in range(8)))
 
     completions = engine.run(sample_all())
-    assert [len(completion.token_ids) for completion in completions] == [5] * 8
+    assert len(completions) == 8
+    assert all(len(each.token_ids) == 5 or each.finish is Finish.END for each in completions)
 
 
 def log_distribution(

