@@ -672,6 +672,15 @@ def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_wo
     assert server.log_path.exists()
 
 
+def test_a_server_of_our_own_that_was_stopped_says_so_and_leaves_no_log() -> None:
+    port = free_port()
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port)
+    server.wait_until_ready(120)
+    server.stop()
+    assert server.how_it_ended() == "the server that was started here was stopped"
+    assert not server.log_path.exists()
+
+
 def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("midthought.inference.servers.process._END_SECONDS", 0.2)
     stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"

@@ -107,7 +107,10 @@ class ServerProcess:
             raise EngineError(reason)
 
     def how_it_ended(self) -> str | None:
-        """What to tell of a server that is not there any more, with its log's last lines; None while it runs."""
+        """What to tell of a server that is not there any more, with its log's last lines unless `stop` ended it; None while
+        it runs."""
+        if not self._end.alive:
+            return "the server that was started here was stopped"
         if self.is_running:
             return None
         return self._with_last_words(f"the server that was started here ended with code {self._process.returncode}")
