@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from midthought.inference.kv_cache import SlotBatch, attend
+from midthought.inference.slot_attention import SlotBatch, attend
 from midthought.inference.weight_copies import HeadNorms, Projection, WeightCopies, normed
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from midthought.inference.kv_cache import SlotBatch, SlotCache
+from midthought.inference.kv_cache import SlotCache
+from midthought.inference.slot_attention import SlotBatch
 
 MIN_PASSES = 8
 """A size is recorded when so many passes of it have been computed."""

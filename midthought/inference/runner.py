@@ -17,9 +17,10 @@ import torch
 from transformers import PreTrainedModel
 
 from midthought.inference.decoder import Decoder
-from midthought.inference.kv_cache import ATTENTION_NAME, Several, SlotBatch, SlotCache
+from midthought.inference.kv_cache import SlotCache
 from midthought.inference.prefix_attention import Group
 from midthought.inference.recorded import Record, StepRecorder
+from midthought.inference.slot_attention import ATTENTION_NAME, Several, SlotBatch
 
 
 class Row(NamedTuple):

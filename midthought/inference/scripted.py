@@ -73,8 +73,17 @@ class ScriptedEngine:
         unwritten = self._unwritten.setdefault(episode, [])
         if not unwritten:
             words = self._next_words(episode, token_ids)
-            unwritten += self._renderer.control(words) if isinstance(words, str) else words or ()
+            unwritten += self._renderer.control(words) if isinstance(words, str) else self._ids(words)
         return unwritten.pop(0) if unwritten else self.eos_token_id
+
+    @staticmethod
+    def _ids(words: Sequence[int] | None) -> Sequence[int]:
+        for each in words or ():
+            if not isinstance(each, int):
+                raise EngineError(
+                    f"the script has {each!r} among an episode's token ids; one text or a list of ids per episode"
+                )
+        return words or ()
 
     def _next_words(self, episode: int, token_ids: Sequence[int]) -> str | Sequence[int] | None:
         if callable(self._script):

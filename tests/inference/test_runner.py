@@ -18,9 +18,9 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
-from midthought.inference import kv_cache
-from midthought.inference.kv_cache import Several
+from midthought.inference import slot_attention
 from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, share_tensors, shares_tensors
+from midthought.inference.slot_attention import Several
 from midthought.inference.trial import make_runner
 
 TOKENS: dict[str, Any] = {"vocab_size": 61, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
@@ -130,7 +130,7 @@ def test_both_runners_give_the_same_logits_for_rows_of_any_length() -> None:
 def test_rows_that_bring_equally_many_tokens_are_computed_as_each_alone(
     model: str, max_joined: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_cache, "MAX_JOINED_TOKENS", max_joined)
+    monkeypatch.setattr(slot_attention, "MAX_JOINED_TOKENS", max_joined)
     config = {
         "full attention": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=None),
         "window": MistralConfig(**SMALL, num_key_value_heads=2, sliding_window=5),
@@ -159,7 +159,7 @@ def test_rows_are_joined_where_they_bring_equally_many_to_equally_many_in_slots_
         Several(12, 17, slot=4, num_cached=4),
     ):
         assert two.joined(other) is None
-    half = kv_cache.MAX_JOINED_TOKENS // 2 + 1
+    half = slot_attention.MAX_JOINED_TOKENS // 2 + 1
     assert Several(0, half, slot=0, num_cached=0).joined(Several(half, 2 * half, slot=1, num_cached=0)) is None
 
 

@@ -53,3 +53,9 @@ def test_a_function_sees_the_context_each_time_its_last_words_are_written(render
 def test_an_episode_without_a_script_is_an_error(renderer: Renderer) -> None:
     with pytest.raises(EngineError, match="1 episodes, episode 4"):
         asyncio.run(ScriptedEngine(["a"], renderer).sample(4, [1], Sampling(max_tokens=9)))
+
+
+def test_a_list_of_texts_for_one_episode_is_an_error(renderer: Renderer) -> None:
+    script = [["a", "b"]]
+    with pytest.raises(EngineError, match="'a' among an episode's token ids"):
+        asyncio.run(ScriptedEngine(script, renderer).sample(0, [1], Sampling(max_tokens=9)))  # type: ignore[arg-type]
