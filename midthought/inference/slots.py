@@ -94,8 +94,7 @@ class Slots:
         for slot, tokens in enumerate(self._tokens):
             if len(tokens) <= length or slot in hidden or tokens[length] != wanted[length]:
                 continue
-            common = num_common(tokens, wanted)
-            if common > length:
+            if common := num_common(tokens, wanted, more_than=length):
                 best, length = slot, common
             if length == len(wanted):
                 break
@@ -152,13 +151,13 @@ class Slots:
 def num_common(some: Sequence[int], others: Sequence[int], *, more_than: int = 0) -> int:
     """How many of the first tokens are the same; 0 where those are not `more_than`.
 
-    By halves, so that comparing is done in bulk.
+    What must be the same is compared first, the rest by halves: in bulk, and most sequences differ early.
 
     >>> num_common((1, 2, 3, 9), [1, 2, 3, 4, 5])
     3
     """
-    low, high = 0, min(len(some), len(others))
-    if high <= more_than or some[more_than] != others[more_than]:
+    low, high, least = 0, min(len(some), len(others)), more_than + 1
+    if high < least or some[more_than] != others[more_than] or tuple(some[:least]) != tuple(others[:least]):
         return 0
     some, others = tuple(some[:high]), tuple(others[:high])
     if some == others:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midthought.inference.slots import MIN_SHARED_TOKENS, Slots
+from midthought.inference.slots import MIN_SHARED_TOKENS, Slots, num_common
 
 LATER = float("inf")
 
@@ -34,6 +36,14 @@ def test_common_tokens_end_where_they_differ_and_before_the_last_one() -> None:
     assert [slots.num_cached(1, ids) for ids in ([5, 6, 7, 8], [5, 6, 7], [5, 9, 7, 8], [4], [5])] == [3, 2, 1, 0, 0]
     slots.forget_tokens()
     assert slots.num_cached(1, [5, 6, 7, 8]) == 0
+
+
+@given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)), st.integers(0, 20))
+def test_common_tokens_are_counted_where_they_are_more_than_asked_for(
+    some: list[int], others: list[int], more_than: int
+) -> None:
+    common = len(os.path.commonprefix([some, others]))
+    assert num_common(some, others, more_than=more_than) == (common if common > more_than else 0)
 
 
 def test_what_was_left_in_a_slot_is_built_upon_where_it_is_worth_it() -> None:
