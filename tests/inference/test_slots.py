@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +42,8 @@ def test_common_tokens_end_where_they_differ_and_before_the_last_one() -> None:
 def test_common_tokens_are_counted_where_they_are_more_than_asked_for(
     some: list[int], others: list[int], more_than: int
 ) -> None:
-    common = len(os.path.commonprefix([some, others]))
+    pairs = zip(some, others, strict=False)
+    common = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
     assert num_common(some, others, more_than=more_than) == (common if common > more_than else 0)
 
 
