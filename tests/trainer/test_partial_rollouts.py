@@ -89,8 +89,15 @@ def weights(trainer):
 # -- what is learned from ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("estimator", ["gae", "grpo"])
+@pytest.mark.parametrize(
+    ("estimator", "deterministic"),
+    [
+        ("gae", True),
+        ("grpo", False),
+        pytest.param("gae", False, marks=pytest.mark.slow),
+        pytest.param("grpo", True, marks=pytest.mark.slow),
+    ],
+)
 def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, deterministic, untaught):
     config = settings(deterministic=deterministic, adv_estimator=estimator, group_size=2 if estimator == "grpo" else 1)
     with RayPPOTrainer(config, dataset=QUESTIONS_OF_ONE_KIND, reward_fn=by_length, **untaught) as trainer:
@@ -230,7 +237,9 @@ def test_asking_for_a_rollout_again_gives_the_same_episodes_until_they_were_lear
 # -- from one process to the next ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("estimator", "num_before"), [("gae", 1), ("gae", 3), ("grpo", 2)])
+@pytest.mark.parametrize(
+    ("estimator", "num_before"), [("gae", 1), ("grpo", 2), pytest.param("gae", 3, marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_stopped_and_gone_on_with_is_the_run_that_was_not(
     estimator, num_before, _untaught, tokenizer, tmp_path
 ):

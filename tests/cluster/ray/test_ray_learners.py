@@ -28,7 +28,7 @@ def test_two_iterations_with_two_learner_ranks_are_those_of_this_process(cluster
     assert any((near[2][name] != tensor).any() for name, tensor in policy.state_dict().items())
 
 
-@pytest.mark.parametrize("num_learners", [1, 2])
+@pytest.mark.parametrize("num_learners", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_critic_on_a_rank_of_its_own_learns_what_it_learns_in_this_process(num_learners, cluster, policy, tokenizer):
     apart = config(num_learners)
     apart.ray.num_critics = 1

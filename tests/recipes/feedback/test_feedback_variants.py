@@ -13,6 +13,7 @@ PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON")
 PARTIAL = ["inference.partial_rollouts=true", "inference.max_segment_length=12", "training.num_train_iters=5"]
 
 
+@pytest.mark.slow
 def test_adapters_are_trained_and_become_part_of_both_policies(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     run = whole("feedback", tmp_path / "run", "model.lora_rank=4", "training.num_train_iters=2")
