@@ -12,7 +12,7 @@ RECIPE ?=
 BENCH  ?=
 JOBS   ?= 2
 # Tests in JOBS processes, one thread each: with more threads than cores all of them are slower.
-TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadgroup
+TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
 .PHONY: demo test test-all lint measure bench clean
 

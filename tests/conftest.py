@@ -1,10 +1,11 @@
 """Property tests draw the same examples on every run and every machine, however slow it is.
 
-Where tests run in several processes (pytest-xdist, `--dist loadgroup`), those of a file stay together, for they share what
-is slow to make, and all of Ray's do: no two clusters start at once.
+Where tests run in several processes (pytest-xdist), those of a file stay together, for they share what is slow to make, and
+all of Ray's do: no two clusters start at once. (`--dist loadgroup` does nothing here: xdist 3.8 writes its groups where pytest
+9.2 no longer reads them.)
 """
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,10 +13,15 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("house", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
-RAYS_TESTS = Path(__file__).parent / "cluster" / "ray"
+RAYS_TESTS = "tests/cluster/ray"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        is_rays = RAYS_TESTS in item.path.parents
-        item.add_marker(pytest.mark.xdist_group("ray" if is_rays else str(item.path)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesAndRays(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return RAYS_TESTS if nodeid.startswith(f"{RAYS_TESTS}/") else super()._split_scope(nodeid)
+
+    return FilesAndRays(config, log)
