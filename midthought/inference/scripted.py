@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from numbers import Integral
 
 from midthought.errors import EngineError
 from midthought.inference.engine import Sampling, Stopper
@@ -79,7 +80,7 @@ class ScriptedEngine:
     @staticmethod
     def _ids(words: Sequence[int] | None) -> Sequence[int]:
         for each in words or ():
-            if not isinstance(each, int):
+            if not isinstance(each, Integral):
                 raise EngineError(
                     f"the script has {each!r} among an episode's token ids; one text or a list of ids per episode"
                 )
