@@ -41,6 +41,8 @@ NUM_QUERIES = 150
 NUM_FOUND = 20
 """Rows that the store asks for, to fuse and to order them."""
 MAX_GROWTH_MIB = 64.0
+MAX_GROWTH_IN_USE_MIB = 8.0
+"""Of what the service holds. What the C library keeps for it beside that, in a heap for each thread, goes up and down."""
 
 
 def measure(options: Options) -> Iterator[Row]:
@@ -155,6 +157,16 @@ class Service:
         lines = Path(f"/proc/{self.process.pid}/status").read_text("utf-8").splitlines()
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
+    def in_use_mib(self, num_samples: int = 21) -> float:
+        """Memory that was asked for and not given back, the median of two seconds."""
+        assert self.process.stdout is not None
+        found = []
+        for _ in range(num_samples):
+            time.sleep(2.0 / num_samples)
+            self.process.send_signal(signal.SIGUSR1)
+            found.append(float(self.process.stdout.readline()))
+        return float(np.median(found))
+
 
 @contextlib.contextmanager
 def served(memory: Path, *words: str) -> Iterator[Service]:
@@ -241,9 +253,10 @@ def endure(minutes: float, num_clients: int = 8) -> Iterator[Row]:
             with ThreadPoolExecutor(num_clients) as pool:
                 running = [pool.submit(load, client) for client in range(num_clients)]
                 time.sleep(max(0.0, early - time.monotonic()))
-                first = service.rss_mib
+                first, first_in_use = service.rss_mib, service.in_use_mib()
+                time.sleep(max(0.0, ends_at - time.monotonic() - 4))
+                last, last_in_use = service.rss_mib, service.in_use_mib()
                 seconds = np.concatenate([each.result() for each in running])
-            last = service.rss_mib
     setting = f"{minutes:g} minutes, {num_clients} clients, all modes, {len(seconds):,} requests, none failed"
     times = _percentiles(request=seconds)
     yield Row(
@@ -254,9 +267,26 @@ def endure(minutes: float, num_clients: int = 8) -> Iterator[Row]:
         unit="/s",
         seconds=times,
     )
-    figure = f"growth of resident memory, from {first:.0f} MiB after {(early - begun) / 60:g} minutes"
-    value = Spread.of([last - first])
-    yield Row(part=PART, setting=setting, figure=figure, value=value, unit="MiB", at_most=MAX_GROWTH_MIB)
+    for name, before, after, at_most in (
+        ("resident memory", first, last, MAX_GROWTH_MIB),
+        ("memory in use", first_in_use, last_in_use, MAX_GROWTH_IN_USE_MIB),
+    ):
+        figure = f"growth of {name}, from {before:.0f} MiB after {(early - begun) / 60:g} minutes"
+        value = Spread.of([after - before])
+        yield Row(part=PART, setting=setting, figure=figure, value=value, unit="MiB", at_most=at_most)
+
+
+def _bytes_in_use() -> int:
+    """By glibc's own count, in heaps and in pages of their own."""
+    import ctypes
+
+    class Counts(ctypes.Structure):
+        _fields_ = (("of", ctypes.c_size_t * 10),)
+
+    count = ctypes.CDLL("libc.so.6").mallinfo2
+    count.restype = Counts
+    counts = count().of
+    return int(counts[7] + counts[4])  # uordblks, hblkhd
 
 
 def _percentiles(**seconds: np.ndarray) -> Mapping[str, float]:
@@ -282,6 +312,7 @@ def _main() -> None:
     parser.add_argument("--mode", default="vector", help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.serve:
+        signal.signal(signal.SIGUSR1, lambda *_: print(_bytes_in_use() / 2**20, flush=True))
         pace = Pace(max_together=1, window_seconds=0.0) if words.no_batching else Pace()
         serve(words.serve, port=0, pace=pace, tell=lambda text: print(text, flush=True))
     elif words.crowd:

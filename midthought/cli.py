@@ -232,6 +232,9 @@ def memory_build(
     chunk_size: Annotated[int | None, typer.Option(help="Tokens or sentences of a chunk; 128 or 3.")] = None,
     chunk_overlap: Annotated[int | None, typer.Option(help="Tokens or sentences shared with the one before.")] = None,
     embedding_model: Annotated[str, typer.Option(help="minilm, or a model's folder.")] = "minilm",
+    each_once: Annotated[
+        bool, typer.Option("--each-once", help="Of files that say the same words, take the one that tells most.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="End where a file cannot be read.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: every file, what was read of it, what was not.")
@@ -244,7 +247,7 @@ def memory_build(
     from midthought.memory.store import MemoryStore
     from midthought.report.console import Console
 
-    folder, chunks = _chunks_of(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, strict)
+    folder, chunks = _chunks_of(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
     store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
     with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
         report = store.build(chunks, bar.follow)
@@ -253,28 +256,30 @@ def memory_build(
         typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
 
 
-def _chunks_of(transcripts: Path, kind: str, words: int, size: int | None, overlap: int | None, strict: bool) -> Any:
+def _chunks_of(
+    transcripts: Path, kind: str, words: int, size: int | None, overlap: int | None, each_once: bool, strict: bool
+) -> Any:
     """(what the folder held, its chunks)."""
     from midthought.memory.build import chunk_all
     from midthought.memory.cutting import Chunking
     from midthought.memory.transcripts import read_transcripts
 
     chunking = Chunking(kind, words if kind == "turns" and size is None else size, overlap)  # type: ignore[arg-type]
-    folder = read_transcripts(transcripts)
+    folder = read_transcripts(transcripts, each_once=each_once)
     if strict:
         folder.require_all()
     return folder, chunk_all(folder.transcripts, chunking)
 
 
 def _tell_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None:
-    from midthought.memory.summary import COLUMNS, failure_lines, summary_json, summary_rows
+    from midthought.memory.summary import COLUMNS, notices, summary_json, summary_rows
     from midthought.report.console import Console
 
     if as_json:
         typer.echo(json.dumps(summary_json(folder, chunks) | more, indent=1, ensure_ascii=False))
         return
     Console().table("Transcripts", COLUMNS, summary_rows(folder, chunks))
-    for line in failure_lines(folder):
+    for line in notices(folder):
         typer.echo(line, err=True)
 
 
@@ -306,11 +311,13 @@ def memory_serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0: one that is free.")] = 8100,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the token to ask for.")] = None,
+    follow: Annotated[bool, typer.Option(help="See what builds write meanwhile, or serve it as it is now.")] = True,
 ) -> None:
     """Serve a memory to a cluster and to the browser, until Ctrl-C or SIGTERM."""
     from midthought.memory.service.command import serve
 
-    serve(path, table, embedding_model, questions=questions, host=host, port=port, token_env=token_env, tell=typer.echo)
+    own = (path, table, embedding_model)
+    serve(*own, questions=questions, host=host, port=port, token_env=token_env, follow=follow, tell=typer.echo)
 
 
 @memory_app.command("chunk")
@@ -321,6 +328,9 @@ def memory_chunk(
     chunk_words: Annotated[int, typer.Option(help="Most words of a chunk by turns.")] = 18,
     chunk_size: Annotated[int | None, typer.Option(help="Tokens or sentences of a chunk; 128 or 3.")] = None,
     chunk_overlap: Annotated[int | None, typer.Option(help="Tokens or sentences shared with the one before.")] = None,
+    each_once: Annotated[
+        bool, typer.Option("--each-once", help="Of files that say the same words, take the one that tells most.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="End where a file cannot be read.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: every file, what was read of it, what was not.")
@@ -329,7 +339,7 @@ def memory_chunk(
     """Step 1: transcripts to chunks."""
     from midthought.memory.chunks import write_chunks
 
-    folder, chunks = _chunks_of(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, strict)
+    folder, chunks = _chunks_of(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
     write_chunks(chunks, out)
     _tell_summary(folder, chunks, as_json)
     if not as_json:

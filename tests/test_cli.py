@@ -196,6 +196,16 @@ def test_files_that_cannot_be_read_are_told_in_a_summary_and_the_others_go_on(tr
     assert call("memory", "chunk", "episodes", "other.jsonl", "--chunking", "pages")[0] == 2
 
 
+def test_an_episode_that_lies_in_several_formats_is_told_and_taken_once_where_asked(transcripts, call):
+    (transcripts / "again.txt").write_text((transcripts / "tide.md").read_text().replace("*", ""))
+    _, _, error = call("memory", "build", "episodes")
+    assert "the same words are all taken (--each-once: the first): " in error
+    assert "again.txt" in error and "tide.md" in error
+    _, text, error = call("memory", "build", "episodes", "--each-once")
+    assert "the same words are taken once, from the first: " in error
+    assert ", 0 removed" not in text and "0 added" in text
+
+
 def test_questions_are_made_from_chunks_and_name_their_proof(transcripts, call):
     call("memory", "chunk", "episodes", "chunks.jsonl")
     chunks = {

@@ -189,6 +189,24 @@ class MemoryStore:
         """See what other processes have written since the memory was opened."""
         self._opened = None
 
+    def follow(self) -> bool:
+        """See what other processes have written since, once all of it is; True where there was anything.
+
+        Searches under way end in what was open before. Raises MemoryStoreError where the memory is gone, or was built with
+        another embedding model: then what is open stays open.
+        """
+        opened = self._open_table()
+        if self._version is not None or self._place.is_newest(opened):
+            return False
+        newest = self._place.open()
+        if not newest.is_indexed:  # a build is writing
+            return False
+        if self._embedder is not None:
+            self._require_same(newest.embedding, (self._embedder.name, self._embedder.dimension))
+        warm_vector_index(newest.table)
+        self._opened = newest
+        return True
+
     # -- searching ---------------------------------------------------------------------------------------------
 
     def search(
@@ -285,7 +303,9 @@ class MemoryStore:
             return self._embedder
 
     def _check_embedding(self, given: tuple[str, int]) -> None:
-        stored = self._open_table().embedding if self.is_built else None
+        self._require_same(self._open_table().embedding if self.is_built else None, given)
+
+    def _require_same(self, stored: tuple[str, int] | None, given: tuple[str, int]) -> None:
         if stored and stored != given:
             raise MemoryStoreError(
                 f"{self.uri}: the memory was built with {stored[0]} ({stored[1]} dimensions), not with {given[0]} "

@@ -37,14 +37,21 @@ def _figures(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int
     )
 
 
-def failure_lines(folder: TranscriptFolder) -> list[str]:
-    """A line for each file that could not be read, with its reason; one more for the files that were not tried."""
+def notices(folder: TranscriptFolder) -> list[str]:
+    """A line for each file that could not be read, with its reason; one for the files that were not tried, one for copies."""
     lines = [f"not read: {reason}" for _, reason in folder.failures]
     if folder.left_out:
-        shown = ", ".join(str(_relative(path, folder)) for path in folder.left_out[:3])
-        more = f" and {len(folder.left_out) - 3} more" if len(folder.left_out) > 3 else ""
-        lines.append(f"left out by name: {shown}{more}")
+        lines.append(f"left out by name: {_some([str(_relative(path, folder)) for path in folder.left_out])}")
+    taken = {transcript.path for transcript in folder.transcripts}
+    for group in folder.copies:
+        names = [str(_relative(path, folder)) for path in group]
+        what = "are all taken (--each-once: the first)" if taken.issuperset(group) else "are taken once, from the first"
+        lines.append(f"the same words {what}: {_some(names)}")
     return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str, Any]:
@@ -73,6 +80,7 @@ def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str,
             for each in folder.transcripts
         ],
         "failed": [{"path": str(_relative(path, folder)), "reason": reason} for path, reason in folder.failures],
+        "copies": [[str(_relative(path, folder)) for path in group] for group in folder.copies],
         "left_out": [str(_relative(path, folder)) for path in folder.left_out],
     }
 

@@ -88,6 +88,20 @@ class TablePlace:
         require_columns(table.schema.names, where)
         return OpenedTable(table, _embedding_of(table, where), is_indexed(table), has_vector_index(table))
 
+    def is_newest(self, opened: OpenedTable) -> bool:
+        """Whether nothing was written since. Raises MemoryStoreError where the table is gone.
+
+        One that was deleted and made anew may have come to the same version: then the files that are read are no more.
+        """
+        with self._told():
+            if self._connect().open_table(self.name).version != opened.table.version:
+                return False
+        try:
+            opened.table.search().limit(1).to_arrow()
+        except (ValueError, RuntimeError, OSError):
+            return False
+        return True
+
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         """Put these rows in the table's place and index them; where that fails, the memory is as it was before."""
         import pyarrow as pa

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
+from midthought.memory.copies import groups_of_copies
 from midthought.memory.formats import SUFFIXES, format_of
 from midthought.memory.formats.decoding import decode
 from midthought.memory.repeats import without_repeats
@@ -81,6 +82,9 @@ class TranscriptFolder:
     left_out: tuple[Path, ...] = ()
     """Files whose names say that they are no transcripts: another suffix, a licence, a summary."""
     path: Path = Path()
+    copies: tuple[tuple[Path, ...], ...] = ()
+    """Files that say the same words, as an episode's SRT and JSON do: groups, the one that tells most of speakers and times
+    first. Read with `each_once`, that one alone is among the transcripts."""
 
     def require_all(self) -> tuple[Transcript, ...]:
         """The transcripts; raises TranscriptError where any file could not be read."""
@@ -120,8 +124,8 @@ def read_transcript(path: str | Path) -> Transcript:
     return Transcript(episode, path.stem, tuple(turns), path, form.name, decoded.encoding, num_repeats)
 
 
-def read_transcripts(folder: str | Path) -> TranscriptFolder:
-    """Read every transcript below `folder` (or the one file that it names).
+def read_transcripts(folder: str | Path, *, each_once: bool = False) -> TranscriptFolder:
+    """Read every transcript below `folder` (or the one file that it names); with `each_once`, one of those with the same words.
 
     Licences, READMEs, summaries and unknown suffixes are `left_out`, hidden files not even named. Raises TranscriptError
     where the path is missing or nothing below it can be read; single files that cannot be read are `failures`.
@@ -148,8 +152,12 @@ def read_transcripts(folder: str | Path) -> TranscriptFolder:
         raise TranscriptError(
             f"{folder}: no transcript in this folder; put files there that end in {' '.join(SUFFIXES)}"
         )
+    copies = _copies(transcripts)
+    if each_once:
+        again = {path for group in copies for path in group[1:]}
+        transcripts = [transcript for transcript in transcripts if transcript.path not in again]
     unique = _with_unique_stems(transcripts, folder)
-    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder)
+    return TranscriptFolder(tuple(unique), tuple(failures), tuple(left_out), folder, copies)
 
 
 def title_of(stem: str) -> str:
@@ -167,6 +175,15 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _may_be_one(path: Path) -> bool:
     return not path.suffix or path.suffix.lower() in SUFFIXES
+
+
+def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:
+    def tells_least(each: Transcript) -> tuple[bool, bool, int]:
+        return not each.speakers, not each.has_times, -len(each.turns)
+
+    groups = groups_of_copies([" ".join(turn.text for turn in each.turns) for each in transcripts])
+    ordered = (sorted((transcripts[number] for number in group), key=tells_least) for group in groups)
+    return tuple(tuple(each.path for each in group) for group in ordered)
 
 
 def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Transcript]:

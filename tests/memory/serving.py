@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from midthought.memory.service.access import Access
-from midthought.memory.service.app import Parts, make_app
-from midthought.memory.service.catalogue import QuestionBook
+from midthought.memory.service.app import make_app
+from midthought.memory.service.catalogue import StoredQuestions
 from midthought.memory.service.command import address, listen, make_server
+from midthought.memory.service.parts import Parts
 from midthought.memory.service.searcher import HandedVectors, Pace
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
@@ -71,7 +72,7 @@ class Running:
 def served(
     uri: str | Path,
     embedder: Any,
-    questions: list[Task] | None = None,
+    questions: list[Task] | StoredQuestions | None = None,
     access: Access | None = None,
     pace: Pace | None = None,
     **limits: float,
@@ -79,7 +80,7 @@ def served(
     """The memory at `uri`, served on a free loopback port."""
     vectors = HandedVectors(embedder)
     store = MemoryStore.open(uri, embedder=vectors)
-    parts = Parts(store, vectors, QuestionBook(questions or [], store), pace)
+    parts = Parts(store, vectors, questions or [], pace)
     listening = listen("127.0.0.1", 0)
     server = make_server(make_app(parts, access or Access(), **limits))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -81,8 +81,9 @@ def test_it_answers_what_is_in_flight_before_it_ends(memory):
 
 def test_a_service_in_a_thread_ends_when_it_is_told(memory):
     from midthought.memory.service.access import Access
-    from midthought.memory.service.app import Parts, make_app
+    from midthought.memory.service.app import make_app
     from midthought.memory.service.command import address, listen, make_server
+    from midthought.memory.service.parts import Parts
     from midthought.memory.service.searcher import HandedVectors
 
     vectors = HandedVectors(MiniLMEmbedder(dtype="float32"))

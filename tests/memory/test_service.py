@@ -11,7 +11,7 @@ pytest.importorskip("prometheus_client", reason="the serve extra is not installe
 from serving import served
 
 from midthought.memory.service.access import Access
-from midthought.memory.service.catalogue import stored_questions
+from midthought.memory.service.catalogue import StoredQuestions
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
@@ -129,16 +129,18 @@ def test_questions_of_the_memorys_own_table_are_found_without_being_named(store)
         for n in (1, 0)
         for kind in ("qa_question", "qa_answer")
     ]
-    assert stored_questions(store.uri) == []
+    stored = StoredQuestions(store.uri)
+    assert not stored.changed()
     database = lancedb.connect(store.uri)
     database.create_table("questions", rows)
-    found = stored_questions(store.uri)
+    found = stored.changed()
+    assert stored.changed() is None
     assert [(task.prompt, task.answer, task.evidence) for task in found] == [
         ("text 0", "answer 0", ("tide_0",)),
         ("text 1", "answer 1", ("tide_0",)),
     ]
     database.create_table("questions", [{"something": "else"}], mode="overwrite")
-    assert stored_questions(store.uri) == []
+    assert stored.changed() == []
 
 
 def test_a_memory_without_questions_says_so(store, embedder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib.metadata
 import json
@@ -17,11 +18,11 @@ from fastapi.responses import JSONResponse, Response
 
 from midthought.memory.service import schema
 from midthought.memory.service.access import Access
-from midthought.memory.service.catalogue import Catalogue, QuestionBook, neighbours, page
+from midthought.memory.service.catalogue import neighbours, page
 from midthought.memory.service.guard import Guard
-from midthought.memory.service.metrics import CONTENT_TYPE, Metrics
-from midthought.memory.service.searcher import BusyError, HandedVectors, Pace, Searcher
-from midthought.memory.store import MemoryStore
+from midthought.memory.service.metrics import CONTENT_TYPE
+from midthought.memory.service.parts import FOLLOW_SECONDS, Parts
+from midthought.memory.service.searcher import BusyError, Searcher
 from midthought.types import Task
 
 _PAGE = {
@@ -46,28 +47,17 @@ Limit = Annotated[int, Query(ge=1, le=schema.MAX_PAGE)]
 Neighbours = Annotated[int, Query(ge=0, le=schema.MAX_NEIGHBOURS)]
 
 
-class Parts:
-    """What the routes speak to. `store` must have been opened with `vectors` as its embedder."""
-
-    def __init__(
-        self,
-        store: MemoryStore,
-        vectors: HandedVectors,
-        questions: QuestionBook | None = None,
-        pace: Pace | None = None,
-    ) -> None:
-        self.store = store
-        self.catalogue = Catalogue.read(store)
-        self.questions = questions or QuestionBook()
-        self.metrics = Metrics()
-        self.searcher = Searcher(store, vectors, pace, self.metrics.observe)
-        self.metrics.watch(lambda: self.searcher.num_under_way, self.catalogue.num_chunks)
-
-
-def make_app(parts: Parts, access: Access, *, body_seconds: float = 10.0, answer_seconds: float = 30.0) -> Guard:
-    """The whole service as an ASGI application."""
+def make_app(
+    parts: Parts,
+    access: Access,
+    *,
+    body_seconds: float = 10.0,
+    answer_seconds: float = 30.0,
+    follow_seconds: float | None = FOLLOW_SECONDS,
+) -> Guard:
+    """The whole service as an ASGI application. `follow_seconds` None: the memory is served as it is now."""
     return Guard(
-        make_routes(parts),
+        make_routes(parts, follow_seconds),
         access,
         max_body_bytes=schema.MAX_BODY_BYTES,
         body_seconds=body_seconds,
@@ -76,13 +66,16 @@ def make_app(parts: Parts, access: Access, *, body_seconds: float = 10.0, answer
     )
 
 
-def make_routes(parts: Parts) -> FastAPI:
+def make_routes(parts: Parts, follow_seconds: float | None = None) -> FastAPI:
     """The routes, without what guards them."""
-    store, searcher, catalogue = parts.store, parts.searcher, parts.catalogue
+    store, searcher = parts.store, parts.searcher
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        following = asyncio.create_task(parts.keep_up(follow_seconds)) if follow_seconds else None
         yield
+        if following:
+            following.cancel()
         searcher.close()
 
     app = FastAPI(
@@ -127,12 +120,12 @@ def make_routes(parts: Parts) -> FastAPI:
     @app.get("/episodes", tags=["browse"])
     async def episodes(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schema.CountedPage:
         """The episodes with their numbers of chunks, in the order of names."""
-        return _counted(*page(catalogue.episodes, contains, offset, limit))
+        return _counted(*page(parts.catalogue.episodes, contains, offset, limit))
 
     @app.get("/speakers", tags=["browse"])
     async def speakers(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schema.CountedPage:
         """The speakers with their numbers of chunks, in the order of names."""
-        return _counted(*page(catalogue.speakers, contains, offset, limit))
+        return _counted(*page(parts.catalogue.speakers, contains, offset, limit))
 
     @app.post(
         "/qa/batch",
@@ -153,6 +146,7 @@ def make_routes(parts: Parts) -> FastAPI:
     @app.get("/stats", tags=["service"])
     async def stats() -> schema.Stats:
         """How much there is, and the limits of a search."""
+        catalogue = parts.catalogue
         name, dimension = catalogue.embedding or (None, None)
         return schema.Stats(
             table=store.table,

@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
@@ -91,18 +92,34 @@ class QuestionBook:
         return self._episode_of.get(label, label)
 
 
-def stored_questions(uri: str, table: str = "questions") -> list[Task]:
-    """The questions of a memory's table, as `midthought memory questions --from-model` writes it; none where there is no such
-    table, or another's."""
-    import lancedb
+class StoredQuestions:
+    """The questions of a memory's own table, as `midthought memory questions --from-model` writes it."""
 
-    database = lancedb.connect(uri)
-    if table not in database.list_tables().tables:
-        return []
-    opened = database.open_table(table)
-    if not set(_QUESTION_COLUMNS) <= set(opened.schema.names):
-        return []
-    rows = opened.search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS)).to_arrow().to_pylist()
+    def __init__(self, uri: str, table: str = "questions") -> None:
+        import lancedb
+
+        self._database = lancedb.connect(uri)
+        self._table = table
+        self._version: dict[str, Any] | None = None
+
+    def changed(self) -> list[Task] | None:
+        """All of them where they are others than the last time, else None; none where there is no such table, or another's."""
+        opened = self._open()
+        version = opened.list_versions()[-1] if opened is not None else {}
+        if version == self._version:
+            return None
+        self._version = version
+        return _tasks_of(opened) if opened is not None else []
+
+    def _open(self) -> Any:
+        if self._table not in self._database.list_tables().tables:
+            return None
+        opened = self._database.open_table(self._table)
+        return opened if set(_QUESTION_COLUMNS) <= set(opened.schema.names) else None
+
+
+def _tasks_of(table: Any) -> list[Task]:
+    rows = table.search().where("type = 'qa_question'").select(list(_QUESTION_COLUMNS)).to_arrow().to_pylist()
     return [
         Task(
             task_id=row["id"],

@@ -13,7 +13,7 @@ from midthought.errors import MemoryStoreError, MissingExtraError, SettingsError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.service.access import Access
-from midthought.memory.service.catalogue import QuestionBook, stored_questions
+from midthought.memory.service.catalogue import StoredQuestions
 from midthought.memory.service.searcher import HandedVectors, Pace
 from midthought.memory.store import MemoryStore
 
@@ -38,30 +38,32 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8100,
     token_env: str | None = None,
+    follow: bool = True,
     pace: Pace | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
     """Serve the memory at `path` until SIGINT or SIGTERM; requests in flight are answered first.
 
-    Questions are those of the file, else of the memory's own table `questions`.
+    Questions are those of the file, else of the memory's own table `questions`. What builds write meanwhile is seen, unless
+    `follow` is False.
 
     Raises SettingsError where the address is not loopback and no token is named, or cannot be listened on,
     MemoryStoreError where there is no memory, MissingExtraError without the extra `serve`.
     """
     access = Access.of(host, token_env)
     _require_extra()
-    from midthought.memory.service.app import Parts, make_app
+    from midthought.memory.service.app import make_app
+    from midthought.memory.service.parts import FOLLOW_SECONDS, Parts
 
     vectors = HandedVectors(load_embedder(embedding_model))
     store = MemoryStore.open(path, table, vectors)
     if not store.is_built:
         raise MemoryStoreError(f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'")
-    book = QuestionBook(read_questions(questions) if questions else stored_questions(path), store)
-    parts = Parts(store, vectors, book, pace)
+    parts = Parts(store, vectors, read_questions(questions) if questions else StoredQuestions(path), pace)
     parts.searcher.warm()
     listening = listen(host, port)
-    tell(f"{path}: {parts.catalogue.num_chunks:,} chunks, {len(book):,} questions, at {address(listening)}")
-    run(make_server(make_app(parts, access)), listening)
+    tell(f"{path}: {parts.catalogue.num_chunks:,} chunks, {len(parts.questions):,} questions, at {address(listening)}")
+    run(make_server(make_app(parts, access, follow_seconds=FOLLOW_SECONDS if follow else None)), listening)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -40,10 +40,10 @@ class Metrics:
             ),
         }
 
-    def watch(self, num_under_way: Callable[[], int], num_chunks: int) -> None:
+    def watch(self, num_under_way: Callable[[], int], num_chunks: Callable[[], int]) -> None:
         """Take these when asked."""
         self._under_way.set_function(num_under_way)
-        self._chunks.set(num_chunks)
+        self._chunks.set_function(num_chunks)
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """One request more. A method that is no method has no name of its own."""

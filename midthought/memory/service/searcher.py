@@ -115,7 +115,6 @@ class Searcher:
         self._nearest: Collector[_Sought, list[Hit]] = Collector(
             self._search_together, max_items=self._pace.max_together, window_seconds=0.0
         )
-        self._goes_together = self._pace.max_together > 1 and store.compares_all
 
     async def search(
         self,
@@ -164,13 +163,16 @@ class Searcher:
             finally:
                 self._num_embedding -= 1
         begun = time.perf_counter()
-        if vector is not None and choice["mode"] == "vector" and self._goes_together:
+        if vector is not None and choice["mode"] == "vector" and self._goes_together():
             names = (tuple(choice["episodes"]), tuple(choice["speakers"]))
             hits = await self._nearest.submit(_Sought(query, vector, choice["k"], *names))
         else:
             hits = await self.run(functools.partial(self._ask, query, vector, **choice))
         self._observe("search_seconds", time.perf_counter() - begun)
         return hits
+
+    def _goes_together(self) -> bool:
+        return self._pace.max_together > 1 and self.store.compares_all
 
     def _ask(self, query: str, vector: np.ndarray | None, **choice: Any) -> list[Hit]:
         ask = functools.partial(self.store.search, query, **choice)

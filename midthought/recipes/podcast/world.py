@@ -77,6 +77,9 @@ def read_world_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     folder = read_transcripts(config.memory.transcripts or sample_transcripts())
     for _, reason in folder.failures:
         _log.warning("left out: %s", reason)
+    for group in folder.copies:
+        names = ", ".join(str(path) for path in group)
+        _log.warning("the same words are learned and asked about several times; keep one of these files: %s", names)
     return folder.transcripts
 
 

@@ -1,0 +1,67 @@
+"""What the service's routes speak to, and how it keeps up with what builds write. Knows no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from midthought.errors import MemoryStoreError
+from midthought.memory.service.catalogue import Catalogue, QuestionBook, StoredQuestions
+from midthought.memory.service.metrics import Metrics
+from midthought.memory.service.searcher import HandedVectors, Pace, Searcher
+from midthought.memory.store import MemoryStore
+from midthought.types import Task
+
+FOLLOW_SECONDS = 10.0
+"""How often a service looks for what was written since."""
+
+_log = logging.getLogger(__name__)
+
+
+class Parts:
+    """A memory, its questions and its metrics. `store` must have been opened with `vectors` as its embedder."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        vectors: HandedVectors,
+        questions: Sequence[Task] | StoredQuestions = (),
+        pace: Pace | None = None,
+    ) -> None:
+        self.store = store
+        self.catalogue = Catalogue.read(store)
+        self._stored: StoredQuestions | None = None
+        if isinstance(questions, StoredQuestions):
+            self._stored, questions = questions, questions.changed() or ()
+        self.questions = QuestionBook(questions, store)
+        self.metrics = Metrics()
+        self.searcher = Searcher(store, vectors, pace, self.metrics.observe)
+        self.metrics.watch(lambda: self.searcher.num_under_way, lambda: self.catalogue.num_chunks)
+
+    def follow(self) -> bool:
+        """See what was written since: chunks, and questions where they are the memory's own. True where there was anything.
+
+        Raises MemoryStoreError where that cannot be served (`MemoryStore.follow`); all stays as it was.
+        """
+        chunks_changed = self.store.follow()
+        if chunks_changed:
+            self.catalogue = Catalogue.read(self.store)
+        changed = self._stored.changed() if self._stored else None
+        if changed is not None:
+            self.questions = QuestionBook(changed, self.store)
+        return chunks_changed or changed is not None
+
+    async def keep_up(self, seconds: float = FOLLOW_SECONDS) -> None:
+        """`follow`, again and again. What stands in the way is logged once, and tried again."""
+        told = ""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                if await self.searcher.run(self.follow):
+                    _log.info("%s: %d chunks now", self.store.uri, self.catalogue.num_chunks)
+                told = ""
+            except (MemoryStoreError, ValueError, RuntimeError, OSError) as error:  # those of LanceDB
+                if str(error) != told:
+                    _log.warning("%s; served on as it was", error)
+                    told = str(error)

@@ -1,0 +1,120 @@
+"""A service keeps up with what builds write: it finds the new, and goes on answering while they write."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("lancedb", reason="the memory extra is not installed")
+pytest.importorskip("fastapi", reason="the serve extra is not installed")
+pytest.importorskip("prometheus_client", reason="the serve extra is not installed")
+
+from serving import Running, served
+
+from midthought.memory.service.catalogue import StoredQuestions
+from midthought.memory.store import MemoryStore
+
+SECONDS = 0.05
+
+
+@pytest.fixture
+def store(tmp_path, embedder, chunks):
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build(chunks)
+    return store
+
+
+@pytest.fixture
+def other_chunks(chunks):
+    words = "A lamplighter counted seven herons on the quay."
+    return [replace(chunks[0], chunk_id="quay_0", episode="The Quay", stem="quay", speaker="Eve", transcript=words)]
+
+
+def best(service: Running) -> str:
+    status, found = service.ask("/search", {"query": "herons on the quay", "k": 1})
+    assert status == 200
+    return found["hits"][0]["chunk_id"]
+
+
+def comes(what: Callable[[], bool], seconds: float = 20.0) -> bool:
+    until = time.monotonic() + seconds
+    while not (come := what()) and time.monotonic() < until:
+        time.sleep(SECONDS)
+    return come
+
+
+def test_what_another_process_builds_is_found(store, embedder, chunks, other_chunks):
+    with served(store.uri, embedder, follow_seconds=SECONDS) as service:
+        assert best(service).startswith("tide")
+        store.build(chunks + other_chunks)
+        assert comes(lambda: best(service) == "quay_0")
+        assert comes(lambda: service.ask("/stats")[1]["num_chunks"] == len(chunks) + 1)
+        assert {each["name"] for each in service.ask("/episodes")[1]["items"]} == {"The Quay", "The Tide Clock"}
+        assert "Eve" in {each["name"] for each in service.ask("/speakers")[1]["items"]}
+        assert f"midthought_memory_chunks {len(chunks) + 1}.0" in service.ask("/metrics")[1]
+
+
+def test_a_memory_that_was_deleted_is_served_as_soon_as_it_stands_again(store, embedder, other_chunks):
+    with served(store.uri, embedder, follow_seconds=SECONDS) as service:
+        version = store.versions()[-1].number
+        shutil.rmtree(store.uri)
+        anew = MemoryStore.open(store.uri, embedder=embedder)
+        anew.build(other_chunks)
+        assert anew.versions()[-1].number == version  # its files alone tell the two apart
+        assert comes(lambda: service.ask("/stats")[1]["num_chunks"] == 1)
+        assert best(service) == "quay_0"
+
+
+def test_questions_that_come_later_are_found(store, embedder):
+    import lancedb
+
+    row = {"episode": "The Tide Clock", "episode_file": "tide", "difficulty": "hard", "evidence": ["tide_0"]}
+    row |= {"id": "tide:asked:0", "qa_index": 0, "type": "qa_question", "text": "Which hand?", "answer": "Copper."}
+    with served(store.uri, embedder, StoredQuestions(store.uri), follow_seconds=SECONDS) as service:
+        assert service.ask("/qa/batch", {})[0] == 404
+        lancedb.connect(store.uri).create_table("questions", [row])
+        assert comes(lambda: service.ask("/qa/batch", {})[0] == 200)
+        assert service.ask("/qa/batch", {})[1]["questions"][0]["question"] == "Which hand?"
+
+
+def test_a_memory_of_another_model_is_not_taken_up(store, embedder, new_embedder, other_chunks, caplog):
+    with served(store.uri, embedder, follow_seconds=SECONDS) as service:
+        shutil.rmtree(store.uri)
+        assert comes(lambda: "served on as it was" in caplog.text)
+        MemoryStore.open(store.uri, embedder=new_embedder(32)).build(other_chunks)
+        assert comes(lambda: "with words (32 dimensions), not with words (64 dimensions)" in caplog.text)
+        time.sleep(5 * SECONDS)
+        assert caplog.text.count("not with words (64 dimensions)") == 1
+        assert service.ask("/stats")[1]["embedding_dimension"] == 64
+
+
+def test_a_service_that_does_not_follow_serves_the_memory_as_it_was(store, embedder, chunks, other_chunks):
+    with served(store.uri, embedder, follow_seconds=None) as service:
+        store.build(chunks + other_chunks)
+        time.sleep(5 * SECONDS)
+        assert best(service).startswith("tide")
+        service.parts.follow()
+        assert best(service) == "quay_0"
+
+
+def test_no_search_fails_while_builds_write(store, embedder, chunks, other_chunks):
+    with served(store.uri, embedder, follow_seconds=SECONDS) as service:
+        statuses, is_over = [], threading.Event()
+
+        def ask() -> None:
+            while not is_over.is_set():
+                for mode in ("hybrid", "vector", "full_text"):
+                    statuses.append(service.ask("/search", {"query": "a copper hand", "mode": mode})[0])
+                statuses.append(service.ask("/context?id=tide_1")[0])
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        for _ in range(6):
+            store.build(chunks + other_chunks)
+            store.build(chunks)
+        is_over.set()
+        asking.join()
+        assert set(statuses) == {200} and len(statuses) > 20
