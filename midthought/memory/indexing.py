@@ -53,6 +53,11 @@ def is_indexed(table: Any) -> bool:
     )
 
 
+def is_wholly_indexed(table: Any) -> bool:
+    """True where `index_table` has nothing left to index."""
+    return is_indexed(table) and (has_vector_index(table) or table.count_rows() < MIN_ROWS_FOR_VECTOR_INDEX)
+
+
 def has_vector_index(table: Any) -> bool:
     """True where vectors are looked up, and not all compared."""
     return bool(_vector_indices(table))

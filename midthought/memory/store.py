@@ -22,7 +22,7 @@ from midthought.memory.building import BuildReport, Changes, KnownRows, VectorSo
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
 from midthought.memory.filters import Filters, is_among
-from midthought.memory.indexing import warm_vector_index
+from midthought.memory.indexing import is_wholly_indexed, warm_vector_index
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, embedding_of, require_columns, rows_of, vectors_of
 from midthought.memory.searching import Hit, SearchMode, check_search, find_each
 from midthought.memory.table import BUILD_REMEDY, OpenedTable, TablePlace, Version
@@ -199,7 +199,7 @@ class MemoryStore:
         if self._version is not None or self._place.is_newest(opened):
             return False
         newest = self._place.open()
-        if not newest.is_indexed:  # a build is writing
+        if not is_wholly_indexed(newest.table):  # a build is writing
             return False
         if self._embedder is not None:
             self._require_same(newest.embedding, (self._embedder.name, self._embedder.dimension))

@@ -118,3 +118,22 @@ def test_no_search_fails_while_builds_write(store, embedder, chunks, other_chunk
         is_over.set()
         asking.join()
         assert set(statuses) == {200} and len(statuses) > 20
+
+
+def test_a_memory_is_taken_up_once_a_build_has_indexed_all_of_it(store, embedder, chunks, other_chunks, monkeypatch):
+    from midthought.memory import table
+
+    reader = MemoryStore.open(store.uri, embedder=embedder)
+    assert len(reader) == len(chunks) and not reader.follow()
+    index, seen = table.index_table, []
+
+    def look(*arguments: object) -> None:
+        seen.append((reader.follow(), len(reader)))
+        index(*arguments)
+        seen.append((reader.follow(), len(reader)))
+
+    monkeypatch.setattr(table, "index_table", look)
+    store.build(chunks + other_chunks)
+    assert seen == [(False, len(chunks)), (True, len(chunks) + 1)]
+    assert not reader.follow()
+    assert reader.search("herons on the quay", 1)[0].chunk_id == "quay_0"
