@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from midthought.memory.chunks import Chunk
+from midthought.memory.store import MemoryStore
 
 LINES = [
     ("Ann", "The tide clock has a single copper hand and no numerals at all."),
@@ -51,3 +52,10 @@ def chunks() -> list[Chunk]:
         Chunk(f"tide_{number}", "The Tide Clock", "tide", speaker, text, f"00:00:0{number}", number)
         for number, (speaker, text) in enumerate(LINES)
     ]
+
+
+@pytest.fixture
+def store(tmp_path, embedder, chunks) -> MemoryStore:
+    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
+    store.build(chunks)
+    return store

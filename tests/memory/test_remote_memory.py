@@ -24,7 +24,6 @@ from midthought.inference.scripted import ScriptedEngine
 from midthought.memory.opening import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.access import Access
-from midthought.memory.store import MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
@@ -34,13 +33,6 @@ from midthought.types import ParsedAction, Reward, Task, ToolOutcome
 
 TOKEN = "a-token-that-nobody-guesses"
 QUERIES = ["a copper hand", "mitten", "herring scales in the café", "yes", "' OR 1=1 --", "a\ud800b", "a\0b"]
-
-
-@pytest.fixture
-def store(tmp_path, embedder, chunks):
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(chunks)
-    return store
 
 
 @pytest.fixture

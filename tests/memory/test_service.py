@@ -12,7 +12,6 @@ from serving import served
 
 from midthought.memory.service.access import Access
 from midthought.memory.service.catalogue import StoredQuestions
-from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")
@@ -33,13 +32,6 @@ QUESTIONS = [  # their label `episode` is a file's name, as in the questions tha
     ),
     Task(task_id="q2", prompt="Who asks?", answer="Nobody.", labels={}, evidence=()),
 ]
-
-
-@pytest.fixture
-def store(tmp_path, embedder, chunks):
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(chunks)
-    return store
 
 
 @pytest.fixture

@@ -21,13 +21,6 @@ SECONDS = 0.05
 
 
 @pytest.fixture
-def store(tmp_path, embedder, chunks):
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(chunks)
-    return store
-
-
-@pytest.fixture
 def other_chunks(chunks):
     words = "A lamplighter counted seven herons on the quay."
     return [replace(chunks[0], chunk_id="quay_0", episode="The Quay", stem="quay", speaker="Eve", transcript=words)]

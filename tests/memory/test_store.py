@@ -18,13 +18,6 @@ from midthought.memory.store import MemoryStore  # noqa: E402
 MODES = ["full_text", "vector", "hybrid"]
 
 
-@pytest.fixture
-def store(tmp_path, embedder, chunks):
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(chunks)
-    return store
-
-
 def test_the_table_has_the_columns_of_the_original_and_any_client_can_search_it(store, chunks):
     table = lancedb.connect(store.uri).open_table("transcripts")
     assert tuple(table.schema.names) == COLUMNS

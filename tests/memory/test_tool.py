@@ -3,15 +3,7 @@ import pytest
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
 from midthought.errors import SettingsError
-from midthought.memory.store import MemoryStore
 from midthought.memory.tool import NOTHING_FOUND, MemoryRetrievalTool, format_chunk
-
-
-@pytest.fixture
-def store(tmp_path, embedder, chunks):
-    store = MemoryStore.open(tmp_path / "memory", embedder=embedder)
-    store.build(chunks)
-    return store
 
 
 def test_the_result_is_one_numbered_line_for_each_chunk(store, chunks):
