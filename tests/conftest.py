@@ -26,9 +26,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return RAYS_TESTS if nodeid.startswith(RAYS_TESTS) else super()._split_scope(nodeid)
 
-    config.option.loadscopereorder = (
-        False  # xdist's own order is by number of tests: whole jobs, which are few, come last
-    )
+    config.option.loadscopereorder = False  # xdist's own order is by number of tests: whole jobs would come last
     return WholeJobsFirst(config, log)
 
 

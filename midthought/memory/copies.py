@@ -20,20 +20,20 @@ _MIN_SHARE = 0.7
 
 
 def groups_of_copies(texts: Sequence[str]) -> list[list[int]]:
-    """The numbers of those texts that say the same, in groups of two and more; case and punctuation count for nothing."""
-    sketches = [_sketch(text) for text in texts]
-    holders: defaultdict[int, list[int]] = defaultdict(list)
-    group_of = list(range(len(texts)))
-    for number, sketch in enumerate(sketches):
-        for other in sorted({other for value in sketch for other in holders[value]}):
-            if group_of[other] != group_of[number] and _share(sketch, sketches[other]) >= _MIN_SHARE:
-                joined = group_of[number]
-                group_of = [group_of[other] if group == joined else group for group in group_of]
-        for value in sketch:
-            holders[value].append(number)
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for number, group in enumerate(group_of):
-        groups[group].append(number)
+    """The numbers of those texts that say what the first of their group says, in groups of two and more; case and
+    punctuation count for nothing."""
+    first: dict[int, frozenset[int]] = {}  # sketch of the first text of each group
+    holders: defaultdict[int, list[int]] = defaultdict(list)  # of a hash: groups whose first text has it
+    groups: dict[int, list[int]] = {}
+    for number, text in enumerate(texts):
+        sketch = _sketch(text)
+        near = sorted({group for value in sketch for group in holders.get(value, ())})
+        group = next((group for group in near if _share(sketch, first[group]) >= _MIN_SHARE), number)
+        groups.setdefault(group, []).append(number)
+        if group == number:
+            first[number] = sketch
+            for value in sketch:
+                holders[value].append(number)
     return [group for group in groups.values() if len(group) > 1]
 
 

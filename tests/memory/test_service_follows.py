@@ -18,6 +18,10 @@ from midthought.memory.service.catalogue import StoredQuestions
 from midthought.memory.store import MemoryStore
 
 SECONDS = 0.05
+QUESTION = {
+    "id": "tide:asked:0", "qa_index": 0, "type": "qa_question", "text": "Which hand?", "answer": "Copper.",
+    "episode": "The Tide Clock", "episode_file": "tide", "difficulty": "hard", "evidence": ["tide_0"],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -64,11 +68,9 @@ def test_a_memory_that_was_deleted_is_served_as_soon_as_it_stands_again(store, e
 def test_questions_that_come_later_are_found(store, embedder):
     import lancedb
 
-    row = {"episode": "The Tide Clock", "episode_file": "tide", "difficulty": "hard", "evidence": ["tide_0"]}
-    row |= {"id": "tide:asked:0", "qa_index": 0, "type": "qa_question", "text": "Which hand?", "answer": "Copper."}
     with served(store.uri, embedder, StoredQuestions(store.uri), follow_seconds=SECONDS) as service:
         assert service.ask("/qa/batch", {})[0] == 404
-        lancedb.connect(store.uri).create_table("questions", [row])
+        lancedb.connect(store.uri).create_table("questions", [QUESTION])
         assert comes(lambda: service.ask("/qa/batch", {})[0] == 200)
         assert service.ask("/qa/batch", {})[1]["questions"][0]["question"] == "Which hand?"
 
@@ -82,6 +84,22 @@ def test_a_memory_of_another_model_is_not_taken_up(store, embedder, new_embedder
         time.sleep(5 * SECONDS)
         assert caplog.text.count("not with words (64 dimensions)") == 1
         assert service.ask("/stats")[1]["embedding_dimension"] == 64
+
+
+@pytest.mark.parametrize("failing", ["parts.Catalogue.read", "catalogue._tasks_of"])
+def test_what_fails_once_is_made_up_for(store, embedder, chunks, other_chunks, monkeypatch, failing):
+    import lancedb
+
+    with served(store.uri, embedder, StoredQuestions(store.uri), follow_seconds=None) as service:
+        store.build(chunks + other_chunks)
+        lancedb.connect(store.uri).create_table("questions", [QUESTION])
+        with monkeypatch.context() as broken:
+            broken.setattr(f"midthought.memory.service.{failing}", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                service.parts.follow()
+        service.parts.follow()
+        assert service.ask("/stats")[1]["num_chunks"] == len(chunks) + 1
+        assert service.ask("/stats")[1]["num_questions"] == 1
 
 
 def test_a_service_that_does_not_follow_serves_the_memory_as_it_was(store, embedder, chunks, other_chunks):

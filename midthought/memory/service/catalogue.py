@@ -108,8 +108,9 @@ class StoredQuestions:
         version = opened.list_versions()[-1] if opened is not None else {}
         if version == self._version:
             return None
+        tasks = _tasks_of(opened) if opened is not None else []
         self._version = version
-        return _tasks_of(opened) if opened is not None else []
+        return tasks
 
     def _open(self) -> Any:
         if self._table not in self._database.list_tables().tables:

@@ -31,6 +31,7 @@ class Parts:
     ) -> None:
         self.store = store
         self.catalogue = Catalogue.read(store)
+        self._is_catalogue_old = False
         self._stored: StoredQuestions | None = None
         if isinstance(questions, StoredQuestions):
             self._stored, questions = questions, questions.changed() or ()
@@ -42,11 +43,12 @@ class Parts:
     def follow(self) -> bool:
         """See what was written since: chunks, and questions where they are the memory's own. True where there was anything.
 
-        Raises MemoryStoreError where that cannot be served (`MemoryStore.follow`); all stays as it was.
+        Raises MemoryStoreError where that cannot be served (`MemoryStore.follow`). What fails is made up for by the next call.
         """
-        chunks_changed = self.store.follow()
+        chunks_changed = self._is_catalogue_old = self.store.follow() or self._is_catalogue_old
         if chunks_changed:
             self.catalogue = Catalogue.read(self.store)
+            self._is_catalogue_old = False
         changed = self._stored.changed() if self._stored else None
         if changed is not None:
             self.questions = QuestionBook(changed, self.store)
