@@ -123,6 +123,8 @@ class Completion:
     policy_version: int = 0
     num_cut: int = 0
     """Tokens that a server sampled beyond the end of the call and that were cut."""
+    temperature: float | None = None
+    """Temperature of the distribution that `sampled_logprobs` belong to. None: the one that was requested."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,11 +203,13 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens `start:end` of a segment, all of one kind."""
+    """Tokens `start:end` of a segment, all of one kind and, if the policy sampled them, of one temperature."""
 
     kind: SpanKind
     start: int
     end: int
+    temperature: float = 1.0
+    """Temperature of the distribution that the tokens' log-probabilities belong to; 1 for tokens that were not sampled."""
 
 
 @dataclass(slots=True)
@@ -222,7 +226,12 @@ class Segment:
     spans: list[Span] = field(default_factory=list)
 
     def _append(
-        self, kind: SpanKind, token_ids: Sequence[int], logprobs: Sequence[float], policy_version: int = -1
+        self,
+        kind: SpanKind,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        policy_version: int = -1,
+        temperature: float = 1.0,
     ) -> None:
         if not token_ids:
             return
@@ -231,10 +240,22 @@ class Segment:
         self.sampled_logprobs.extend(logprobs)
         self.policy_versions.extend([policy_version] * len(token_ids))
         self.loss_mask.extend([kind is SpanKind.SAMPLED] * len(token_ids))
-        if self.spans and self.spans[-1].kind is kind and kind is SpanKind.SAMPLED:
-            self.spans[-1] = Span(kind, self.spans[-1].start, end)
+        last = self.spans[-1] if self.spans else None
+        if last and last.kind is kind is SpanKind.SAMPLED and last.temperature == temperature:
+            self.spans[-1] = Span(kind, last.start, end, temperature)
         else:
-            self.spans.append(Span(kind, start, end))
+            self.spans.append(Span(kind, start, end, temperature))
+
+    def sampled_runs(self, start: int = 0) -> list[list[int]]:
+        """The policy's own tokens from index `start` on, one list per uninterrupted run, whatever their temperatures."""
+        runs: list[list[int]] = []
+        end = -1
+        for span in self.spans:
+            if span.kind is SpanKind.SAMPLED and span.start >= start:
+                token_ids = self.token_ids[span.start : span.end]
+                runs = [*runs[:-1], runs[-1] + token_ids] if span.start == end else [*runs, token_ids]
+                end = span.end
+        return runs
 
 
 class Trajectory:
@@ -288,8 +309,17 @@ class Trajectory:
         self.segments.append(Segment())
         self._add_context(SpanKind.PROMPT, prompt_ids)
 
-    def add_sampled(self, completion: Completion) -> None:
-        """Append what the policy sampled: mask True, with its log-probabilities."""
+    def add_sampled(self, completion: Completion, *, temperature: float = 1.0) -> None:
+        """Append what the policy sampled: mask True, with its log-probabilities.
+
+        `temperature`: the one that was requested, if the completion does not name its own. Tokens sampled greedily
+        (temperature 0) are recorded at temperature 1. Raises RecordError if it is negative or not finite.
+        """
+        temperature = (temperature if completion.temperature is None else completion.temperature) or 1.0
+        if not 0 < temperature < math.inf:
+            raise RecordError(
+                f"task {self.task.task_id!r}: tokens sampled at temperature {temperature}; give a finite one above 0"
+            )
         if len(completion.token_ids) != len(completion.sampled_logprobs):
             raise RecordError(
                 f"task {self.task.task_id!r}: {len(completion.token_ids)} sampled tokens "
@@ -297,7 +327,11 @@ class Trajectory:
             )
         self._require_open()
         self.segments[-1]._append(
-            SpanKind.SAMPLED, completion.token_ids, completion.sampled_logprobs, completion.policy_version
+            SpanKind.SAMPLED,
+            completion.token_ids,
+            completion.sampled_logprobs,
+            completion.policy_version,
+            temperature,
         )
         self.policy_versions.append(completion.policy_version)
         self.num_cut += completion.num_cut
@@ -439,12 +473,7 @@ class Trajectory:
 
     def sampled_runs(self) -> list[list[int]]:
         """The policy's own tokens, one list per uninterrupted run, over all segments."""
-        return [
-            segment.token_ids[span.start : span.end]
-            for segment in self.segments
-            for span in segment.spans
-            if span.kind is SpanKind.SAMPLED
-        ]
+        return [run for segment in self.segments for run in segment.sampled_runs()]
 
     def check(self) -> None:
         """Raise RecordError where an invariant fails: spans tile the tokens, the mask follows from the spans."""
@@ -468,6 +497,10 @@ class Trajectory:
                     raise RecordError(f"{where}: context tokens carry log-probabilities at {span}")
                 if span.kind is not SpanKind.SAMPLED and set(segment.policy_versions[span.start : span.end]) != {-1}:
                     raise RecordError(f"{where}: context tokens carry a policy version at {span}")
+                if span.kind is not SpanKind.SAMPLED and span.temperature != 1.0:
+                    raise RecordError(f"{where}: context tokens carry a temperature at {span}")
+                if not 0 < span.temperature < math.inf:
+                    raise RecordError(f"{where}: {span} has no finite temperature above 0")
                 position = span.end
             if position != len(segment.token_ids):
                 raise RecordError(f"{where}: spans end at {position}, tokens at {len(segment.token_ids)}")

@@ -213,3 +213,33 @@ def test_only_an_answer_is_an_end_of_the_policys_own():
 
 def test_a_call_that_was_never_made_is_falsy():
     assert not ToolCall() and ToolCall(tool_name="look")
+
+
+# -- temperatures --------------------------------------------------------------------------------------------------
+
+
+def sampled(token_id: int, temperature: float | None = None) -> Completion:
+    return Completion(token_ids=(token_id,), sampled_logprobs=(-1.0,), finish=Finish.LENGTH, temperature=temperature)
+
+
+def test_every_sampled_span_has_the_temperature_that_it_was_sampled_at() -> None:
+    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [1])
+    trajectory.add_sampled(sampled(5), temperature=0.7)
+    trajectory.add_sampled(sampled(6), temperature=0.7)
+    trajectory.add_sampled(sampled(7, temperature=1.3), temperature=0.7)
+    trajectory.add_sampled(sampled(8), temperature=0.0)
+    trajectory.check()
+    assert [(span.start, span.end, span.temperature) for span in trajectory.spans] == [
+        (0, 1, 1.0),
+        (1, 3, 0.7),
+        (3, 4, 1.3),
+        (4, 5, 1.0),  # greedy tokens are recorded at temperature 1
+    ]
+    assert trajectory.sampled_runs() == [[5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("temperature", [-1.0, math.inf, math.nan])
+def test_a_temperature_that_is_none_is_refused(temperature: float) -> None:
+    trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [1])
+    with pytest.raises(RecordError, match="finite one above 0"):
+        trajectory.add_sampled(sampled(5), temperature=temperature)

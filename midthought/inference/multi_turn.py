@@ -351,7 +351,7 @@ class _Voice:
         completion = await self._core.sample(episode, token_ids, how, stopper=stopper)
         has_ended = completion.finish is Finish.END
         self._num_written = 0 if has_ended else self._num_written + len(completion.token_ids)
-        return completion
+        return dataclasses.replace(completion, temperature=completion.temperature or how.temperature)
 
     def open(self, episode: int) -> None:
         self._core.open(episode)

@@ -60,8 +60,9 @@ class ReplayedEngine:
         if not record.loss_mask[start]:
             raise self._other(start)
         versions = record.segments[-1].policy_versions
+        span = next(span for span in record.spans if span.start <= start < span.end)
         end, finish = start, Finish.LENGTH
-        while end < min(len(record.token_ids), start + sampling.max_tokens) and finish is Finish.LENGTH:
+        while end < min(span.end, start + sampling.max_tokens) and finish is Finish.LENGTH:
             if versions[end] != versions[start]:
                 break
             token_id = record.token_ids[end]
@@ -75,6 +76,7 @@ class ReplayedEngine:
             sampled_logprobs=tuple(record.sampled_logprobs[start:end]),
             finish=finish,
             policy_version=versions[start],
+            temperature=span.temperature,
         )
 
     def _other(self, start: int) -> RecordError:

@@ -23,7 +23,6 @@ from midthought.types import (
     Finish,
     ParsedAction,
     Reward,
-    SpanKind,
     StopReason,
     Task,
     ToolCall,
@@ -223,7 +222,7 @@ class Episode:
                 seed=_segment_seed(trajectory),
             )
             completion = await self._sample(sampling)
-            trajectory.add_sampled(completion)
+            trajectory.add_sampled(completion, temperature=sampling.temperature)
             has_ended = completion.finish is Finish.END
             calls = self._watch.take() if has_ended or parts.notation.stops_at_call else []
             if calls and not self._first_action:
@@ -297,10 +296,9 @@ class Episode:
     def _end_turn(self) -> None:
         """Record the turn, unless nothing was written in it."""
         trajectory, renderer = self.trajectory, self._parts.renderer
-        spans = [s for s in trajectory.spans if s.kind is SpanKind.SAMPLED and s.start >= self._begun_at]
-        if not spans:
+        runs = trajectory.segments[-1].sampled_runs(self._begun_at)
+        if not runs:
             return
-        runs = [trajectory.token_ids[span.start : span.end] for span in spans]
         if runs[-1][-1] in renderer.eos_token_ids:
             runs[-1] = runs[-1][:-1]
         trajectory.end_turn(

@@ -76,14 +76,15 @@ def _segment_to_json(segment: Segment) -> dict[str, Any]:
     own = [index for index, flag in enumerate(segment.loss_mask) if flag]
     return {
         "token_ids": segment.token_ids,
-        "spans": [[span.kind, span.start, span.end] for span in segment.spans],
+        "spans": [[span.kind, span.start, span.end, span.temperature] for span in segment.spans],
         "sampled_logprobs": [segment.sampled_logprobs[index] for index in own],
         "policy_versions": [segment.policy_versions[index] for index in own],
     }
 
 
 def _segment_from_json(row: Mapping[str, Any]) -> Segment:
-    spans = [Span(SpanKind(kind), start, end) for kind, start, end in row["spans"]]
+    # Records of versions before temperatures were recorded hold three values a span: temperature 1.
+    spans = [Span(SpanKind(kind), *rest) for kind, *rest in row["spans"]]
     mask = [span.kind is SpanKind.SAMPLED for span in spans for _ in range(span.start, span.end)]
     return Segment(
         token_ids=list(row["token_ids"]),

@@ -76,7 +76,8 @@ class LearnersApart:
     def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
         """As `Learner.update`; a step that one of them skips, for a gradient that is not finite, the other still takes."""
         of_policy, of_critic = self._both("update", batch, critic_only=critic_only)
-        together = {"loss": of_policy["loss"] + of_critic["loss"], SKIPPED: of_policy[SKIPPED] + of_critic[SKIPPED]}
+        loss = of_policy.get("loss", 0.0) + of_critic["loss"]
+        together = {"loss": loss, SKIPPED: of_policy[SKIPPED] + of_critic[SKIPPED]}
         return {**of_critic, **of_policy, **together}
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:

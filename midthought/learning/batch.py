@@ -47,6 +47,9 @@ class PPOBatch:
     """The reward of the greedy episode of the same task (ReMax)."""
     is_stale: Tensor | None = None  # [B, T] bool
     """True for policy tokens that an older policy sampled than the one before the update; None: there are none."""
+    temperatures: Tensor | None = None  # [B, T] float32
+    """Temperature of the distribution that each policy token was sampled from, 1 elsewhere; None: 1 everywhere. All
+    log-probabilities, entropies and KL divergences of the batch are those of that distribution."""
     num_unscored: int = 0
     """Policy tokens that left the mask because their sampled log-probability was not finite."""
     old_logprobs: Tensor | None = None  # [B, T] of the policy before the update, recomputed
@@ -90,6 +93,8 @@ class PPOBatch:
             batch = replace(batch, baselines=torch.tensor([baselines[row.episode] for row in rows]))
         if policy_version is not None:
             batch = replace(batch, is_stale=torch.zeros_like(batch.loss_mask))
+        if any(span.temperature != 1.0 for row in rows for span in row.segment.spans):
+            batch = replace(batch, temperatures=torch.ones(batch.token_ids.shape))
         for index, row in enumerate(rows):
             length = len(row.segment.token_ids)
             mask = torch.tensor(row.mask)
@@ -101,6 +106,9 @@ class PPOBatch:
             if batch.is_stale is not None and policy_version is not None:
                 batch.is_stale[index, :length] = mask & (torch.tensor(row.segment.policy_versions) < policy_version)
             batch.turns[index, :length] = _turns(trajectories[row.episode].turn_ends, row.number, mask)
+            if batch.temperatures is not None:
+                for span in row.segment.spans:
+                    batch.temperatures[index, span.start : span.end] = span.temperature
         for episode, its_rows in itertools.groupby(range(len(rows)), key=lambda index: rows[index].episode):
             batch._credit(trajectories[episode], {rows[index].number: index for index in its_rows})
         return batch

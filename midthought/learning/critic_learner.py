@@ -11,7 +11,6 @@ from torch import Tensor
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner, fill
 from midthought.learning.model import Critic
-from midthought.learning.objective import value_losses
 from midthought.learning.ranks import Ranks
 from midthought.learning.settings import LearnerSettings
 
@@ -38,8 +37,7 @@ class CriticLearner(Learner):
         return batch.with_fields(values=values), {}
 
     def _ppo_losses(self, micro: PPOBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
-        values = self._values(micro, packed=self.is_packed)
-        return value_losses(values, micro, self.settings, num_tokens=num_tokens)
+        return self._value_losses(micro, num_tokens)
 
     def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
         raise ValueError("a critic learns nothing from demonstrations: that is for its policy's learner")

@@ -25,15 +25,18 @@ class Layout:
     """Where the state that predicts a policy token is; in row order they are as in `tensor[batch.loss_mask]`."""
     targets: Tensor  # [n] int64
     """The policy tokens."""
+    temperatures: Tensor | None  # [n] float32
+    """Temperature that each of them was sampled at; None: 1."""
 
     @classmethod
     def of(cls, batch: PPOBatch, *, packed: bool = False) -> Layout:
         """`packed`: for models that attend by rows (`attention.attending_by_rows`)."""
         is_wanted, followers = batch.loss_mask[:, 1:], batch.token_ids[:, 1:]
         targets = followers[is_wanted]
+        temperatures = None if batch.temperatures is None else batch.temperatures[:, 1:][is_wanted]
         if not packed:
             arguments = {"input_ids": batch.token_ids[:, :-1], "use_cache": False}
-            return cls(arguments=arguments, is_wanted=is_wanted, targets=targets)
+            return cls(arguments=arguments, is_wanted=is_wanted, targets=targets, temperatures=temperatures)
         places = torch.arange(1, batch.token_ids.shape[1], device=batch.token_ids.device)
         lengths = (places * is_wanted).amax(dim=1).clamp(min=1)
         is_kept = places <= lengths[:, None]
@@ -42,4 +45,4 @@ class Layout:
             "use_cache": False,
             **row_arguments(lengths.tolist(), places.device),
         }
-        return cls(arguments=arguments, is_wanted=is_wanted[is_kept][None], targets=targets)
+        return cls(arguments=arguments, is_wanted=is_wanted[is_kept][None], targets=targets, temperatures=temperatures)

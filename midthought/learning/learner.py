@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -22,12 +22,12 @@ from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import correct_batch, credit_batch
 from midthought.learning.layers import RecomputedLayers, compile_layers
+from midthought.learning.layout import Layout
 from midthought.learning.model import Critic, token_figures
-from midthought.learning.objective import ppo_losses
+from midthought.learning.objective import ppo_losses, value_losses
 from midthought.learning.optimizer import Optimizer
-from midthought.learning.passes import TokenFigures, spread
+from midthought.learning.passes import TokenFigures, hidden_states, spread
 from midthought.learning.ranks import Alone, Ranks
-from midthought.learning.schedule import learning_rate_factor
 from midthought.learning.settings import LearnerSettings
 
 Losses = Callable[[PPOBatch, int], dict[str, Tensor]]
@@ -65,7 +65,9 @@ class Learner:
         self.reference = reference.eval() if reference is not None else None
         self.ranks: Ranks = ranks or Alone()
         self.num_steps = 0
-        """Optimizer steps taken."""
+        """Optimizer steps taken, critic warm-up included."""
+        self.num_policy_steps = 0
+        """The steps of them in which the policy learned: its learning-rate schedule counts these."""
         self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
         modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
         self.optimizer = Optimizer(modules, settings)
@@ -96,7 +98,7 @@ class Learner:
     @property
     def learning_rate(self) -> float:
         """Of the policy, at the next optimizer step."""
-        return self.settings.learning_rate * learning_rate_factor(self.num_steps, self.settings)
+        return self.settings.learning_rate * self.optimizer.schedule("policy", self.num_policy_steps)
 
     @functools.cached_property
     def is_packed(self) -> bool:
@@ -195,10 +197,12 @@ class Learner:
     def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
         """PPO on a scored and credited batch: `ppo_epochs` passes in mini-batches; metrics are means over the steps.
 
-        With `critic_only` the policy's gradients are dropped: a fresh critic first learns what this policy is worth.
+        With `critic_only` (critic warm-up) a new critic first learns what this policy is worth: the policy takes no step,
+        computes no gradient, and its learning-rate schedule waits. A critic with a trunk of its own runs no pass of the
+        policy; of a shared critic the head alone learns. Without a critic the steps are only counted.
 
         `policy_loss value_loss entropy kl_loss loss clip_fraction approx_kl ratio_mean value_clip_fraction grad_norm
-        critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps`, each where it applies.
+        critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps`, each if it was computed.
         """
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
@@ -217,20 +221,26 @@ class Learner:
     def _ppo_step(self, batch: PPOBatch, *, critic_only: bool) -> dict[str, float]:
         """One optimizer step; how its tokens are averaged is settled here, before it is cut into micro-batches."""
         settings = self.settings
+        if critic_only:
+            if self.critic is None:
+                self.num_steps += 1
+                return {"num_skipped_steps": 0.0}
+            return self._step(batch, self._value_losses, ("critic",), num_parts=settings.accumulation_steps)
         weights, denominator = loss_weights(
             batch.loss_mask, batch.episodes, settings.loss_agg, settings.loss_norm_tokens
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
-        return self._step(batch, losses, critic_only=critic_only, num_parts=settings.accumulation_steps)
+        return self._step(batch, losses, num_parts=settings.accumulation_steps)
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
         """One optimizer step of cross-entropy, averaged over all masked tokens of the batch (nats per token).
 
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
         """
-        return {**self._step(batch, self._sft_losses), "num_tokens": batch.num_policy_tokens}
+        taken = self._step(batch, self._sft_losses, ("policy",))
+        return {**taken, "num_tokens": batch.num_policy_tokens}
 
     def sft_loss(self, batch: PPOBatch) -> float:
         """The cross-entropy that `sft_step` would report, without learning from it."""
@@ -243,9 +253,14 @@ class Learner:
         return float(total)
 
     def _step(
-        self, batch: PPOBatch, losses: Losses, *, critic_only: bool = False, num_parts: int | None = None
+        self,
+        batch: PPOBatch,
+        losses: Losses,
+        modules: Sequence[str] = ("policy", "critic"),
+        *,
+        num_parts: int | None = None,
     ) -> dict[str, float]:
-        """Gradients over all micro-batches, then one optimizer step, or none where a gradient is not finite."""
+        """Gradients over all micro-batches, then one optimizer step of `modules`, or none if a gradient is not finite."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
         with self._passes():
@@ -258,8 +273,10 @@ class Learner:
                 for name, value in figures.items():
                     sums[name] = sums.get(name, 0.0) + value.detach()
         self.ranks.sum(sums)
-        taken = self.optimizer.step(self.num_steps, without="policy" if critic_only else None)
+        numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
+        taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
+        self.num_policy_steps += "policy" in modules
         return {**{name: float(value) for name, value in sums.items()}, **taken}
 
     def _micro_batches(self, batch: PPOBatch, num_parts: int | None = None) -> Iterator[tuple[PPOBatch, bool]]:
@@ -274,20 +291,41 @@ class Learner:
         figures = self._figures(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
         return ppo_losses(figures, micro, self.settings, num_tokens=num_tokens, denominator=denominator)
 
+    def _value_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
+        """The critic's loss alone. Of a shared trunk, which belongs to the policy, only the head gets a gradient."""
+        assert self.critic is not None
+        if self.critic.is_shared:
+            layout = Layout.of(micro, packed=self.is_packed)
+            with torch.no_grad():
+                states = hidden_states(self.policy, layout)
+            values = self.critic.head(states)
+        else:
+            values = self.critic.token_values(micro, packed=self.is_packed)
+        return value_losses(values, micro, self.settings, num_tokens=num_tokens)
+
     # -- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's tensors under the parameters' names, and the counters. The weights are not part of it."""
         moments = self.optimizer.state_dict()
-        return {"num_steps": self.num_steps, "kl_controller": self.kl_controller.state_dict(), "moments": moments}
+        return {
+            "num_steps": self.num_steps,
+            "num_policy_steps": self.num_policy_steps,
+            "kl_controller": self.kl_controller.state_dict(),
+            "moments": moments,
+        }
 
     def close(self) -> None:
         """Nothing: a learner in this process is let go of with its models."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict`, after the weights were put back. Raises CheckpointError where it belongs to other ones."""
+        """Continue from `state_dict`, after the weights were restored. Raises CheckpointError if it belongs to others.
+
+        In states of earlier versions the policy's schedule also counted the steps of the critic warm-up.
+        """
         self.optimizer.load_state_dict(state["moments"])
         self.num_steps = state["num_steps"]
+        self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
 
 

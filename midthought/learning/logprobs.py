@@ -57,20 +57,26 @@ class BlockedHead:
     num_tokens: int
     """Of a block."""
 
-    def figures(self, hidden: Tensor, targets: Tensor, *, entropy: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probability of each target, and entropy in nats (zeros where not asked for): [N, H], [N] -> [N], [N].
+    def figures(
+        self, hidden: Tensor, targets: Tensor, temperatures: Tensor | None = None, *, entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability of each target, and entropy in nats (zeros if not requested): [N, H], [N], [N] -> [N], [N].
 
-        With `l` the logits of a token, `p = softmax(l)`, target t:
+        With `l` the logits of a token divided by its temperature T (None: 1), `p = softmax(l)`, target t:
 
             log π = l_t - log Σ exp l              ∂ log π / ∂ l_j = [j = t] - p_j
             S     = log Σ exp l - Σ p l            ∂ S     / ∂ l_j = -p_j (log p_j + S)
+
+        and a gradient at the logits themselves is 1/T of that.
 
         The forward pass keeps `hidden`, `log Σ exp l` and S; the backward pass computes `l` anew. Idea: cut
         cross-entropy (Wijmans et al. 2024, arXiv 2411.09009, section 4) and Liger's fused linear cross-entropy (Hsu et
         al. 2024, arXiv 2410.10989, section 3.2), here for losses that are not linear in log π. The weight's gradient
         adds up in float32. Under autocast the product is in its type, as in `nn.Linear`.
         """
-        logprobs, entropies = _BlockedFigures.apply(hidden, self.weight, self.bias, targets, self, entropy)
+        logprobs, entropies = _BlockedFigures.apply(
+            hidden, self.weight, self.bias, targets, temperatures, self, entropy
+        )
         return logprobs, entropies
 
     def logits(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -104,6 +110,7 @@ class _BlockedFigures(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
+        temperatures: Tensor | None,
         head: BlockedHead,
         entropy: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -115,13 +122,15 @@ class _BlockedFigures(torch.autograd.Function):
             logprobs, entropies, totals = torch.empty_like(wide), torch.zeros_like(wide), wide
             for block in head.blocks(len(hidden)):
                 logits = head.logits(states[block], matrix, offset)
+                if temperatures is not None:
+                    logits.div_(temperatures[block, None])
                 totals[block] = logits.logsumexp(dim=-1)
                 logprobs[block] = logits.gather(-1, targets[block, None]).squeeze(-1) - totals[block]
                 if entropy:
                     normal = logits.sub_(totals[block, None]).clamp_(min=NEVER)
                     entropies[block] = -normal.exp().mul_(normal).sum(dim=-1)
         context.head = head
-        context.save_for_backward(hidden, weight, bias, targets, totals, entropies)
+        context.save_for_backward(hidden, weight, bias, targets, temperatures, totals, entropies)
         if not entropy:
             context.mark_non_differentiable(entropies)
         return logprobs, entropies
@@ -129,7 +138,7 @@ class _BlockedFigures(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_logprobs, of_entropies = gradients
-        hidden, weight, bias, targets, totals, entropies = context.saved_tensors
+        hidden, weight, bias, targets, temperatures, totals, entropies = context.saved_tensors
         head: BlockedHead = context.head
         states, matrix, offset = _cast(context.dtype, hidden, weight, bias)
         to_hidden = torch.empty_like(states) if context.needs_input_grad[0] else None
@@ -139,6 +148,8 @@ class _BlockedFigures(torch.autograd.Function):
         for block in head.blocks(len(hidden)):
             logits = head.logits(states[block], matrix, offset)
             capped = logits.clone() if head.shape.cap is not None else logits
+            if temperatures is not None:
+                logits.div_(temperatures[block, None])
             normal = logits.sub_(totals[block, None])
             gradient = normal.exp()
             if learns_entropy:
@@ -147,6 +158,8 @@ class _BlockedFigures(torch.autograd.Function):
             else:
                 gradient.mul_(-of_logprobs[block, None])
             gradient.scatter_add_(1, targets[block, None], of_logprobs[block, None].to(gradient.dtype))
+            if temperatures is not None:
+                gradient.div_(temperatures[block, None])
             gradient = head.shape.backward(gradient, capped)
             product = gradient.to(context.dtype)
             if to_hidden is not None:
@@ -159,6 +172,7 @@ class _BlockedFigures(torch.autograd.Function):
             None if to_hidden is None else to_hidden.to(hidden.dtype),
             None if to_weight is None else to_weight.to(weight.dtype),
             None if to_bias is None else to_bias.to(bias.dtype),
+            None,
             None,
             None,
             None,

@@ -112,7 +112,8 @@ def token_figures(
     packed: bool = False,
     logits_mib: float | None = None,
 ) -> TokenFigures:
-    """One forward pass: log-probabilities of the policy tokens at temperature 1; entropy, shared values if asked for.
+    """One forward pass: log-probabilities of the policy tokens under the distribution that each was sampled from
+    (`PPOBatch.temperatures`); entropy and shared values if requested.
 
     `values` is filled where `critic` shares the policy's trunk. `packed`: the rows one after the other without padding,
     for a model that `can_pack`. `entropy_gradient`, `logits_mib`: of `policy_pass`.
@@ -128,7 +129,7 @@ def token_figures(
 
 
 def token_logprobs(policy: Any, batch: PPOBatch) -> Tensor:
-    """log π(token t | tokens before t) at policy tokens, 0 elsewhere: [B, T] float32."""
+    """log π(token t | tokens before t) at policy tokens, at the temperature of each, 0 elsewhere: [B, T] float32."""
     return spread(token_figures(policy, batch).logprobs, batch.loss_mask)
 
 

@@ -62,26 +62,35 @@ class Optimizer:
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 parameter.grad = None
 
-    def step(self, number: int, *, without: str | None = None) -> dict[str, float]:
-        """Optimizer step `number` (from 0), or none where a gradient is not finite; gradients of module `without` are dropped.
+    def step(self, numbers: Mapping[str, int]) -> dict[str, float]:
+        """One step of the modules in `numbers` (module -> its own step number, from 0); none if a gradient is not finite.
 
-        `grad_norm` (of the policy, before clipping), `critic_grad_norm`, `learning_rate` (the policy's),
-        `num_skipped_steps`.
+        Modules that are not in it are left as they are. Returns `grad_norm` (of the policy, before clipping),
+        `critic_grad_norm`, `learning_rate` (the policy's), each if that module steps, and `num_skipped_steps`.
         """
-        factor = learning_rate_factor(number, self.settings)
-        for group in self._adam.param_groups:
-            group["lr"] = self._peak(group["module"]) * factor
-        if without is not None and without in self._modules:
-            for learning in self._learning(self._modules[without]):
+        modules = {name: module for name, module in self._modules.items() if name in numbers}
+        for waiting in (module for name, module in self._modules.items() if name not in numbers):
+            for learning in self._learning(waiting):
                 learning.grad = None
-        norms = {name: self._clip(module) for name, module in self._modules.items()}
+        rates = {name: self._peak(name) * self.schedule(name, numbers[name]) for name in modules}
+        for group in self._adam.param_groups:
+            if group["module"] in rates:
+                group["lr"] = rates[group["module"]]
+        norms = {name: self._clip(module) for name, module in modules.items()}
         finite = all(math.isfinite(norm) for norm in norms.values())
         if finite:
             self._adam.step()
             self._round()
         figures = {GRADIENT_NORMS[name]: norm for name, norm in norms.items()}
-        rate = self.settings.learning_rate * factor
-        return {**figures, "learning_rate": rate, "num_skipped_steps": float(not finite)}
+        if "policy" in rates:
+            figures["learning_rate"] = rates["policy"]
+        return {**figures, "num_skipped_steps": float(not finite)}
+
+    def schedule(self, module: str, step: int) -> float:
+        """Factor of the module's peak learning rate at its own step."""
+        settings = self.settings
+        total = settings.critic_total_steps if module == "critic" else None
+        return learning_rate_factor(step, settings, settings.total_steps if total is None else total)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Moments and float32 copies as `module.parameter/field`, whole. Weights are not part of it."""

@@ -44,11 +44,12 @@ def policy_pass(
 ) -> tuple[TokenFigures, Tensor]:
     """The figures at the places that are wanted, and the last hidden states there [N, H].
 
-    Log-probabilities are at temperature 1. `entropy_gradient=False` saves the memory that learning from the entropy
-    would take. With `logits_mib` no more logits than that (in MiB of float32) exist at once, where the output layer is
-    an `nn.Linear` and what is done to its logits is known.
+    Log-probabilities and entropies are those of `softmax(logits / T)`, T the temperature of each token in the layout.
+    `entropy_gradient=False` saves the memory that learning from the entropy would take. With `logits_mib` no more logits
+    than that (in MiB of float32) exist at once, if the output layer is an `nn.Linear` and what is done to its logits is
+    known.
     """
-    is_wanted, targets = layout.is_wanted, layout.targets
+    is_wanted, targets, temperatures = layout.is_wanted, layout.targets, layout.temperatures
     head = policy.get_output_embeddings()
     num_at_once = _num_at_once(head, logits_mib)
     states: list[Tensor] = []
@@ -59,7 +60,8 @@ def policy_pass(
         if num_at_once is None or len(targets) <= num_at_once:
             return forward(states[-1][None])
         blocked = BlockedHead(head.weight, head.bias, LogitShape.of(policy.config.get_text_config()), num_at_once)
-        found.append((blocked.sample(states[-1][:1]), *blocked.figures(states[-1], targets, entropy=entropy)))
+        figures = blocked.figures(states[-1], targets, temperatures, entropy=entropy)
+        found.append((blocked.sample(states[-1][:1]), *figures))
         first = forward(states[-1][None, :1].detach())
         return _Linked.apply(first.detach(), states[-1]) if is_sharded(policy) else first
 
@@ -69,7 +71,7 @@ def policy_pass(
         outputs = policy(**layout.arguments, output_hidden_states=True)
         logits, states = outputs.logits[is_wanted][None], [outputs.hidden_states[-1][is_wanted]]
     if not found:
-        return _plain_figures(logits[0], targets, entropy, entropy_gradient), states[0]
+        return _plain_figures(logits[0], targets, temperatures, entropy, entropy_gradient), states[0]
     sample, logprobs, entropies = found[0]
     if not are_alike(sample, logits[0]):
         _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
@@ -80,9 +82,28 @@ def policy_pass(
     return TokenFigures(logprobs, judged if entropy else None), states[0]
 
 
-def _plain_figures(logits: Tensor, targets: Tensor, entropy: bool, entropy_gradient: bool) -> TokenFigures:
+def hidden_states(policy: Any, layout: Layout) -> Tensor:
+    """The last hidden states at the wanted places [N, H], computed with as few logits as the model allows."""
+    states: list[Tensor] = []
+
+    def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
+        states.append(hidden[layout.is_wanted])
+        return forward(states[-1][None, :1])
+
+    with _answering(policy.get_output_embeddings(), layout.is_wanted.shape, answer):
+        outputs = policy(**layout.arguments)
+    if not states:
+        outputs = policy(**layout.arguments, output_hidden_states=True)
+        states = [outputs.hidden_states[-1][layout.is_wanted]]
+    return states[0]
+
+
+def _plain_figures(
+    logits: Tensor, targets: Tensor, temperatures: Tensor | None, entropy: bool, entropy_gradient: bool
+) -> TokenFigures:
     """Of all logits [N, V] at once."""
-    distribution = torch.log_softmax(wide(logits), dim=-1)
+    scaled = wide(logits) if temperatures is None else wide(logits) / temperatures[:, None]
+    distribution = torch.log_softmax(scaled, dim=-1)
     judged = distribution if entropy_gradient else distribution.detach()
     return TokenFigures(
         logprobs=distribution.gather(-1, targets[:, None]).squeeze(-1),

@@ -94,18 +94,22 @@ class LearnerRank:
         self.learner.settings = settings
         return self.learner.score(batch)
 
-    def update(self, settings: LearnerSettings, batch: PPOBatch, critic_only: bool) -> tuple[dict[str, float], int]:
-        """The metrics, and the optimizer steps taken."""
+    def update(
+        self, settings: LearnerSettings, batch: PPOBatch, critic_only: bool
+    ) -> tuple[dict[str, float], tuple[int, int]]:
+        """The metrics, and the optimizer steps taken: all, and those of the policy."""
         self.learner.settings = settings
-        return self.learner.update(batch, critic_only=critic_only), self.learner.num_steps
+        metrics = self.learner.update(batch, critic_only=critic_only)
+        return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
 
     def sft_step(
         self, settings: LearnerSettings, batch: PPOBatch, autocast: torch.dtype | None
-    ) -> tuple[dict[str, float], int]:
+    ) -> tuple[dict[str, float], tuple[int, int]]:
         """The same; `autocast`: the type that passes are computed in, None: that of the weights."""
         self.learner.settings = settings
         with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
-            return self.learner.sft_step(batch), self.learner.num_steps
+            metrics = self.learner.sft_step(batch)
+        return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
 
     def sft_loss(self, batch: PPOBatch, autocast: torch.dtype | None) -> float:
         with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
@@ -130,11 +134,11 @@ class LearnerRank:
             fits = like is not None and like.shape == tensor.shape
             self._moments[name] = part_like(tensor, like) if like is not None and fits else tensor
 
-    def go_on(self, num_steps: int) -> None:
+    def go_on(self, num_steps: int, num_policy_steps: int) -> None:
         """From the weights and moments that were loaded. Raises CheckpointError where the moments are of other models."""
         moments, self._moments = self._moments, {}
         self.learner.optimizer.load_state_dict(moments)
-        self.learner.num_steps = num_steps
+        self.learner.num_steps, self.learner.num_policy_steps = num_steps, num_policy_steps
 
     def _gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found = {}

@@ -51,7 +51,9 @@ class RankedLearner:
         self.policy = models.policy
         self.settings = settings
         self.num_steps = 0
-        """Optimizer steps taken."""
+        """Optimizer steps taken, critic warm-up included."""
+        self.num_policy_steps = 0
+        """The steps of them in which the policy learned."""
         self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
         self._critic = models.critic
         self._is_critic_old = False
@@ -74,7 +76,8 @@ class RankedLearner:
     @property
     def learning_rate(self) -> float:
         """Of the policy, at the next optimizer step."""
-        return self.settings.learning_rate * learning_rate_factor(self.num_steps, self.settings)
+        settings = self.settings
+        return settings.learning_rate * learning_rate_factor(self.num_policy_steps, settings, settings.total_steps)
 
     # -- learning ----------------------------------------------------------------------------------------------
 
@@ -101,10 +104,11 @@ class RankedLearner:
         """As `Learner.sft_loss`."""
         return float(self._ask("sft_loss", batch, self._autocast()))
 
-    def _learned(self, metrics: dict[str, float], num_steps: int) -> dict[str, float]:
-        self.num_steps = num_steps
+    def _learned(self, metrics: dict[str, float], counts: tuple[int, int]) -> dict[str, float]:
+        has_policy_learned = counts[1] != self.num_policy_steps
+        self.num_steps, self.num_policy_steps = counts
         self._is_critic_old = self._critic is not None
-        if self.policy is not None:
+        if self.policy is not None and has_policy_learned:
             self._fetch("policy.")
         return metrics
 
@@ -119,7 +123,12 @@ class RankedLearner:
         moments: dict[str, Tensor] = {}
         for names in _buckets(self._ask("moment_sizes").items()):
             moments |= self._ask("moments", names)
-        return {"num_steps": self.num_steps, "kl_controller": self.kl_controller.state_dict(), "moments": moments}
+        return {
+            "num_steps": self.num_steps,
+            "num_policy_steps": self.num_policy_steps,
+            "kl_controller": self.kl_controller.state_dict(),
+            "moments": moments,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As `Learner.load_state_dict`; the ranks get the weights that were put back here, too."""
@@ -128,8 +137,9 @@ class RankedLearner:
         moments: Mapping[str, Tensor] = state["moments"]
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in moments.items()):
             self._ask("load_moments", {name: moments[name] for name in names})
-        self._ask("go_on", state["num_steps"])
         self.num_steps = state["num_steps"]
+        self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
+        self._ask("go_on", self.num_steps, self.num_policy_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
 
     def close(self) -> None:

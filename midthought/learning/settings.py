@@ -25,7 +25,9 @@ class LearnerSettings:
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = 0
     total_steps: int | None = None
-    """Where a linear or cosine schedule reaches `min_learning_rate_ratio`."""
+    """Step of the policy at which a linear or cosine schedule reaches `min_learning_rate_ratio`."""
+    critic_total_steps: int | None = None
+    """The same for the critic, which also learns while the policy waits (critic warm-up). None: `total_steps`."""
     min_learning_rate_ratio: float = 0.0
 
     adv_estimator: str = AdvantageEstimator.GAE

@@ -36,13 +36,15 @@ def learner_models(policy: Any, config: RecipeConfig) -> Models:
 
 def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters: int) -> LearnerSettings:
     """A learner whose schedule ends with iteration `num_iters`."""
-    steps_per_pass = -(-training.batch_size // training.mini_batch_size)
+    steps_per_iter = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
+    num_waiting = critic_warmup_iters(training)
     return LearnerSettings(
         learning_rate=training.learning_rate,
         critic_learning_rate=training.critic_learning_rate,
         schedule=training.lr_schedule,
         warmup_steps=training.warmup_steps,
-        total_steps=num_iters * training.ppo_epochs * steps_per_pass,
+        total_steps=max(num_iters - num_waiting, 0) * steps_per_iter,
+        critic_total_steps=num_iters * steps_per_iter,
         min_learning_rate_ratio=training.min_learning_rate_ratio,
         max_grad_norm=training.max_grad_norm,
         adv_estimator=training.adv_estimator,
@@ -77,6 +79,11 @@ def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters
     )
 
 
+def critic_warmup_iters(training: TrainingConfig) -> int:
+    """First iterations in which only the critic learns; 0 for an estimator without one."""
+    return training.critic_warmup_iters if "values" in training.estimator_needs[training.adv_estimator] else 0
+
+
 def pass_settings(training: TrainingConfig) -> dict[str, Any]:
     """Those of `LearnerSettings` that say how passes are computed, for supervised steps as for PPO's: memory and speed."""
     return {
@@ -104,7 +111,7 @@ def ppo_plan(training: TrainingConfig, inference: InferenceConfig, pad_token_id:
         batch_size=training.batch_size,
         group_size=training.episodes_per_task,
         pad_token_id=pad_token_id,
-        critic_warmup_iters=training.critic_warmup_iters if "values" in needs else 0,
+        critic_warmup_iters=critic_warmup_iters(training),
         drop_flat_groups="groups" in needs,
         flat_by_turn="turns" in needs,
         max_batches=training.max_dynamic_batches,

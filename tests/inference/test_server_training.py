@@ -88,6 +88,25 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_e
         trainer.cleanup()
 
 
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_without_the_log_probabilities_of_the_temperature_is_refused_before_the_first_iteration() -> None:
+    def undecided(context: list[int]) -> list[float]:
+        return [1.0, 0.5, *[0.0] * 298]
+
+    with FakeServer(load=load, logits=undecided, records="model") as server:
+        with pytest.raises(SettingsError, match=r"temperature=0.7.*processed_logprobs.*inference.temperature=1.0"):
+            trainer_for(server, temperature=0.7)
+        trainer_for(server, temperature=1.0).cleanup()
+    for records in ("temperature", "processed"):
+        with (
+            FakeServer(load=load, logits=undecided, records=records) as server,
+            trainer_for(server, temperature=0.7) as it,
+        ):
+            trajectories = list(it.rollout())
+            assert all(span.temperature == 0.7 for t in trajectories for span in t.spans if span.kind == "sampled")
+            assert it.train_step()["batch/num_unscored_tokens"] == 0
+
+
 def test_what_cannot_be_trained_through_is_said_before_anything_begins() -> None:
     for inference, words in [
         ({"backend": "scripted"}, "'vllm' and 'sglang' load them"),

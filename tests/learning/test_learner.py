@@ -468,12 +468,12 @@ def test_of_a_lora_policy_the_adapters_learn_and_without_them_it_is_its_own_refe
 )
 def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_its_floor(schedule, expected):
     settings = LearnerSettings(schedule=schedule, warmup_steps=2, total_steps=6, min_learning_rate_ratio=0.1)
-    assert [learning_rate_factor(step, settings) for step in range(8)] == pytest.approx(expected)
+    assert [learning_rate_factor(step, settings, settings.total_steps) for step in range(8)] == pytest.approx(expected)
 
 
 def test_a_schedule_without_an_end_is_refused():
     with pytest.raises(ValueError, match="schedule 'cosine' needs total_steps"):
-        learning_rate_factor(0, LearnerSettings(schedule="cosine"))
+        learning_rate_factor(0, LearnerSettings(schedule="cosine"), None)
 
 
 def test_the_step_uses_the_scheduled_rate(make_policy, batch):

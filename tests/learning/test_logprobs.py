@@ -20,9 +20,10 @@ def given(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
     return hidden, weight, bias, torch.randint(VOCABULARY, (TOKENS,), generator=generator)
 
 
-def plain(hidden, weight, bias, targets, shape: LogitShape) -> tuple[torch.Tensor, torch.Tensor]:
+def plain(hidden, weight, bias, targets, shape: LogitShape, temperatures=None) -> tuple[torch.Tensor, torch.Tensor]:
     logits = shape.scale * torch.nn.functional.linear(hidden, weight, bias)
     logits = logits if shape.cap is None else shape.cap * torch.tanh(logits / shape.cap)
+    logits = logits if temperatures is None else logits / temperatures[:, None]
     distribution = torch.distributions.Categorical(logits=logits)
     return distribution.log_prob(targets), distribution.entropy()
 
@@ -33,17 +34,18 @@ def some_loss(logprobs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
     return (factors * (logprobs + 1).exp()).sum() + (factors * entropies**2).sum()
 
 
+@pytest.mark.parametrize("temperatures", [None, torch.linspace(0.5, 2.0, TOKENS, dtype=torch.float64)])
 @pytest.mark.parametrize("num_tokens", [1, 4, 22, 23, 100])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_figures_and_gradients_are_those_of_all_logits(shape, num_tokens):
+def test_figures_and_gradients_are_those_of_all_logits(shape, num_tokens, temperatures):
     found = []
     for is_blocked in (True, False):
         hidden, weight, bias, targets = given()
         if is_blocked:
             head = BlockedHead(weight, bias, SHAPES[shape], num_tokens)
-            figures = head.figures(hidden, targets, entropy=True)
+            figures = head.figures(hidden, targets, temperatures, entropy=True)
         else:
-            figures = plain(hidden, weight, bias, targets, SHAPES[shape])
+            figures = plain(hidden, weight, bias, targets, SHAPES[shape], temperatures)
         some_loss(*figures).backward()
         found.append((*figures, hidden.grad, weight.grad, bias.grad))
     for ours, theirs in zip(*found, strict=True):

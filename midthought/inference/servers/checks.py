@@ -106,14 +106,13 @@ def _greedy(repetition_penalty: float = 1.0) -> Sampling:
     return Sampling(max_tokens=1, temperature=0.0, repetition_penalty=repetition_penalty)
 
 
-def warn_of_recording(endpoint: Endpoint, sampling: Sampling) -> None:
-    """Say that what is sampled in this way is recorded with NaN."""
+def why_not_exact(endpoint: Endpoint, sampling: Sampling) -> str:
+    """Why the server's log-probabilities are not those of the distribution sampled from, and the remedy."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     plain = Sampling(max_tokens=1)
     said = [f"{name}={getattr(sampling, name):g}" for name in names if getattr(sampling, name) != getattr(plain, name)]
-    warnings.warn(
-        f"{endpoint.url} does not give the log-probabilities of what is sampled with {', '.join(said)}: NaN stands for "
-        "them, and training leaves such tokens out. Sample from the model as it is, or start vLLM with --logprobs-mode "
-        "processed_logprobs",
-        stacklevel=2,
+    return (
+        f"{endpoint.url} does not return the log-probabilities of what it samples with {', '.join(said)}, but those of the "
+        "model alone. Start vLLM with --logprobs-mode processed_logprobs (SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB), "
+        "let midthought start the server (inference.base_url=[]), or set inference.temperature=1.0 without filters"
     )

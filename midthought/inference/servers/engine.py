@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from midthought.errors import EngineError, SettingsError
 from midthought.inference.engine import Sampling, Stopper
-from midthought.inference.servers.checks import compare_tokenizers, find_model, try_recording, warn_of_recording
+from midthought.inference.servers.checks import compare_tokenizers, find_model, try_recording, why_not_exact
 from midthought.inference.servers.connection import Connections, Patience, Session, named, require_httpx
 from midthought.inference.servers.dialect import Dialect
 from midthought.inference.servers.endpoints import Endpoint, Endpoints, Recording
@@ -39,7 +39,7 @@ class ServerEngine:
     Log-probabilities are those of the distribution sampled from. At temperature 0 or 1, with nothing else changed, every
     server gives them; for anything else each server is tried out once, and where it gives others a warning says so and NaN is
     recorded, which leaves the token out of the loss. NaN also stands for an end-of-sequence token that a server names
-    but does not list.
+    but does not list. With `trains_at`, such a server is refused instead.
 
     Args:
         base_url: `http://HOST:PORT` of the server, or several of the same model.
@@ -49,6 +49,8 @@ class ServerEngine:
         max_seq_len: most tokens of a sequence, prompt included; the servers' own limit where that is smaller.
         max_num_seqs: most requests on their way to each server; further ones wait here.
         api_key_env: the environment variable that holds the servers' key.
+        trains_at: the temperature of training rollouts; a server that does not return the log-probabilities of that
+            distribution is refused with SettingsError when it is first asked for its model.
         how_it_ended: says so of a single server that is gone for good, as whoever started it knows; None while it is there.
             Samples fail at once then, where other servers are waited for.
     """
@@ -67,6 +69,7 @@ class ServerEngine:
         max_num_seqs: int = 128,
         api_key_env: str | None = None,
         patience: Patience | None = None,
+        trains_at: float | None = None,
         how_it_ended: Callable[[], str | None] | None = None,
     ) -> None:
         require_httpx(self.dialect.name)
@@ -84,6 +87,7 @@ class ServerEngine:
             max_pause_seconds=self.patience.max_pause_seconds,
         )
         self._probe = probe
+        self._trains_at = trains_at
         self._max_seq_len = max_seq_len
         self._connections = Connections(
             self._endpoints.all, self.patience, max_num_seqs=max_num_seqs, api_key_env=api_key_env
@@ -309,6 +313,11 @@ class ServerEngine:
         if not lengths:
             raise SettingsError(f"{endpoint.url} does not say how long a sequence may be; give max_seq_len")
         endpoint.model, endpoint.max_seq_len = name, min(lengths)
+        if self._trains_at is not None and self._probe is not None:
+            draft = Draft(list(self._probe[1]), Sampling(max_tokens=1, temperature=self._trains_at), frozenset())
+            if not (await self._recording_of(session, endpoint, draft)).covers(draft.sampling):
+                endpoint.model = None
+                raise SettingsError(why_not_exact(endpoint, draft.sampling))
 
     async def _load(self, session: Session, endpoint: Endpoint, new: Publication) -> None:
         """Have one server load what was published, and prove it."""
@@ -338,15 +347,26 @@ class ServerEngine:
         if Recording().covers(draft.sampling):
             return True
         async with session.asking[endpoint]:
-            if endpoint.recording is None:
-                logprob = functools.partial(self._logprob, session, endpoint)
-                endpoint.recording = await try_recording(
-                    logprob, draft.prompt, penalises_prompt=self.dialect.penalises_prompt
-                )
-            if not endpoint.recording.covers(draft.sampling) and not endpoint.was_warned_of:
+            recording = await self._recording_of(session, endpoint, draft)
+            if not recording.covers(draft.sampling) and not endpoint.was_warned_of:
                 endpoint.was_warned_of = True
-                warn_of_recording(endpoint, draft.sampling)
-        return endpoint.recording.covers(draft.sampling)
+                warnings.warn(
+                    f"{why_not_exact(endpoint, draft.sampling)}. NaN is recorded instead, and training leaves such tokens "
+                    "out",
+                    stacklevel=2,
+                )
+        return recording.covers(draft.sampling)
+
+    async def _recording_of(self, session: Session, endpoint: Endpoint, draft: Draft) -> Recording:
+        """What the server's log-probabilities take into account; it is tried out once, if the draft is not plain."""
+        if Recording().covers(draft.sampling):
+            return Recording()
+        if endpoint.recording is None:
+            logprob = functools.partial(self._logprob, session, endpoint)
+            endpoint.recording = await try_recording(
+                logprob, draft.prompt, penalises_prompt=self.dialect.penalises_prompt
+            )
+        return endpoint.recording
 
     async def _logprob(self, session: Session, endpoint: Endpoint, prompt: Sequence[int], sampling: Sampling) -> float:
         """What the server records for one token."""

@@ -1,0 +1,89 @@
+"""The critic's warm-up: the policy computes nothing that it does not need, and its learning-rate schedule waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from midthought.config import InferenceConfig, TrainingConfig
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.model import Critic
+from midthought.learning.settings import LearnerSettings
+from midthought.learning.translate import ppo_settings
+
+SETTINGS = LearnerSettings(
+    learning_rate=1e-2, critic_learning_rate=1e-2, warmup_steps=2, schedule="linear", total_steps=4,
+    critic_total_steps=6, mini_batch_size=100,
+)  # fmt: skip
+CRITICS = {"separate": Critic.separate, "shared": Critic.shared}
+
+
+@pytest.fixture
+def batch(make_trajectory) -> PPOBatch:
+    return PPOBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
+
+
+@pytest.fixture(params=CRITICS)
+def learner(request: Any, make_policy) -> Learner:
+    policy = make_policy()
+    return Learner(policy, CRITICS[request.param](policy), None, SETTINGS)
+
+
+def prepared(learner: Learner, batch: PPOBatch) -> PPOBatch:
+    return learner.credit(learner.score(batch)[0])[0]
+
+
+def test_only_the_critic_learns_and_the_policys_schedule_begins_afterwards(learner, batch):
+    before = {name: p.detach().clone() for name, p in learner.policy.named_parameters()}
+    head = learner.critic.head.linear.weight.detach().clone()
+    for _ in range(2):
+        metrics = learner.update(prepared(learner, batch), critic_only=True)
+        assert not {"policy_loss", "entropy", "grad_norm", "learning_rate"} & metrics.keys()
+        assert metrics["value_loss"] > 0 and metrics["critic_grad_norm"] > 0
+    assert all(torch.equal(p, before[name]) for name, p in learner.policy.named_parameters())
+    assert not torch.equal(learner.critic.head.linear.weight, head)
+    rates = [learner.update(prepared(learner, batch))["learning_rate"] for _ in range(4)]
+    assert rates == pytest.approx([0.5e-2, 1e-2, 1e-2, 0.5e-2])  # two steps up, then down to 0 at step 4 of its own
+
+
+def test_the_policy_runs_no_pass_with_gradients_and_a_separate_critic_none_at_all(learner, batch):
+    credited = prepared(learner, batch)
+    passes: list[bool] = []
+    learner.policy.register_forward_pre_hook(lambda *_: passes.append(torch.is_grad_enabled()))
+    learner.update(credited, critic_only=True)
+    assert passes == ([] if learner.critic.trunk is not None else [False])
+    assert all(parameter.grad is None for parameter in learner.policy.parameters())
+
+
+def test_a_learner_resumed_within_the_warmup_goes_on_exactly(learner, batch, make_policy):
+    learner.update(prepared(learner, batch), critic_only=True)
+    policy = make_policy()
+    policy.load_state_dict(learner.policy.state_dict())
+    resumed = Learner(policy, (Critic.shared if learner.critic.is_shared else Critic.separate)(policy), None, SETTINGS)
+    resumed.critic.load_state_dict(learner.critic.state_dict())
+    resumed.load_state_dict(learner.state_dict())
+    for critic_only in (True, False, False):
+        figures = [one.update(prepared(one, batch), critic_only=critic_only) for one in (learner, resumed)]
+        assert figures[0] == figures[1]
+    assert (resumed.num_steps, resumed.num_policy_steps) == (4, 2)
+
+
+def test_a_state_of_an_earlier_version_goes_on_with_the_schedule_that_it_had(make_policy, batch):
+    learner = Learner(make_policy(), None, None, SETTINGS)
+    learner.sft_step(batch)
+    state = learner.state_dict()
+    del state["num_policy_steps"]
+    other = Learner(make_policy(), None, None, SETTINGS)
+    other.load_state_dict(state)
+    assert other.num_policy_steps == 1
+
+
+def test_the_policys_schedule_ends_with_the_run_and_has_no_step_in_the_warmup():
+    training = TrainingConfig(batch_size=8, mini_batch_size=4, ppo_epochs=3, critic_warmup_iters=2)
+    settings = ppo_settings(training, InferenceConfig(), num_iters=10)
+    assert (settings.total_steps, settings.critic_total_steps) == (8 * 6, 10 * 6)
+    without_critic = training.model_copy(update={"adv_estimator": "rloo", "group_size": 2})
+    assert ppo_settings(without_critic, InferenceConfig(), num_iters=10).total_steps == 10 * 6
