@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 
 FLOORS = [
     ("types", "errors"),
-    ("text", "config", "pretrained", "endpoint", "reply_cache"),
+    ("text", "config", "pretrained", "peft_weights", "endpoint", "reply_cache"),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "health"),
     ("inference", "feedback"),
@@ -138,7 +138,7 @@ def test_a_room_does_not_know_what_is_not_its_business(room, strangers):
 
 def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
     known = {room_of(name) for module in PATHS if room_of(module) == "learning" for name in INNER[module]}
-    assert known <= {"learning", "algo", "types", "errors", "text", "config", "pretrained"}
+    assert known <= {"learning", "algo", "types", "errors", "text", "config", "pretrained", "peft_weights"}
 
 
 @pytest.mark.parametrize("package", ["lancedb", "tensorboard", "rich", "typer"])

@@ -1,0 +1,156 @@
+"""Effective weights of PEFT layers equal what PEFT's own `merge_and_unload` gives in float32, and change no layer."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("peft")
+
+import peft
+from peft.tuners.tuners_utils import BaseTunerLayer
+from transformers import AutoModelForCausalLM
+
+from midthought.peft_weights import effective_tensors, effective_weight
+from tests.learning.conftest import tiny_config
+
+IDS = torch.tensor([[3, 4, 5, 6, 7]])
+
+
+def plain_model(kind: str = "Qwen3", seed: int = 0, **changes: Any) -> Any:
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(tiny_config(kind, **changes)).eval()
+
+
+def adapted(kind: str = "Qwen3", num_adapters: int = 1, **changes: Any) -> Any:
+    """A small PEFT model whose adapters are all random, so that each has an effect."""
+    options = {"r": 3, "lora_alpha": 7, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    config = peft.LoraConfig(**{**options, **changes})
+    model = peft.get_peft_model(plain_model(kind), config)
+    for number in range(1, num_adapters):
+        model.add_adapter(f"more{number}", copy.deepcopy(config))
+    model.base_model.set_adapter(["default", *(f"more{number}" for number in range(1, num_adapters))])
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad or "lora_" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def layers_of(model: Any) -> dict[str, Any]:
+    layers = {n: m for n, m in model.base_model.model.named_modules() if isinstance(m, BaseTunerLayer)}
+    return {name: layer for name, layer in layers.items() if name.rpartition(".base_layer")[0] not in layers}
+
+
+KINDS = {
+    "LoRA": {},
+    "rsLoRA": {"use_rslora": True},
+    "DoRA": {"use_dora": True},
+    "several adapters": {"num_adapters": 3},
+    "weights stored as [in, out]": {"kind": "GPT2", "target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True},
+    "DoRA stored as [in, out]": {
+        "kind": "GPT2",
+        "target_modules": ["c_attn"],
+        "fan_in_fan_out": True,
+        "use_dora": True,
+    },
+    "a bias that learns": {
+        "kind": "GPT2",
+        "target_modules": ["c_attn"],
+        "fan_in_fan_out": True,
+        "lora_bias": True,
+    },
+    "embeddings": {"target_modules": ["embed_tokens", "q_proj"]},
+}
+
+
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())
+def test_effective_tensors_are_those_of_the_merged_model(changes):
+    model = adapted(**changes)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    found = {name: effective_tensors(layer) for name, layer in layers_of(model).items()}
+    assert found and all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    merged = model.merge_and_unload()
+    for name, tensors in found.items():
+        expected = dict(merged.get_submodule(name).named_parameters())
+        assert tensors.keys() == expected.keys()
+        for key, tensor in tensors.items():
+            torch.testing.assert_close(tensor, expected[key], rtol=0, atol=1e-6)
+
+
+def test_bfloat16_weights_are_computed_in_float32_and_rounded_once():
+    model = adapted(use_dora=True)
+    exact = {name: effective_weight(layer) for name, layer in layers_of(model).items()}
+    for layer in layers_of(model).values():
+        base = layer.get_base_layer()
+        base.weight.data = base.weight.data.bfloat16()  # adapters stay float32, as PEFT makes them
+    for name, layer in layers_of(model).items():
+        rounded = effective_weight(layer)
+        assert rounded.dtype == torch.bfloat16
+        torch.testing.assert_close(rounded.float(), exact[name], rtol=2**-7, atol=2e-4)
+
+
+def test_disabled_adapters_give_the_base_weight_whether_merged_or_not():
+    model = adapted()
+    layer = next(iter(layers_of(model).values()))
+    base = layer.get_base_layer().weight.detach().clone()
+    with model.disable_adapter():
+        assert torch.equal(effective_weight(layer), base)
+    effective = effective_weight(layer)
+    assert not torch.equal(effective, base)
+    model.merge_adapter()
+    assert torch.equal(effective_weight(layer), layer.get_base_layer().weight)
+    torch.testing.assert_close(effective_weight(layer), effective, rtol=0, atol=1e-6)
+    with model.disable_adapter():
+        torch.testing.assert_close(effective_weight(layer), base, rtol=0, atol=1e-6)
+    assert layer.merged
+
+
+def test_a_module_to_save_gives_its_active_copy():
+    model = adapted(modules_to_save=["lm_head"], target_modules=["q_proj"])
+    wrapper = model.base_model.model.lm_head
+    assert torch.equal(effective_weight(wrapper), wrapper.modules_to_save["default"].weight)
+    with model.disable_adapter():
+        assert torch.equal(effective_weight(wrapper), wrapper.original_module.weight)
+
+
+def test_trained_tokens_stand_in_the_weight_of_their_embedding():
+    model = adapted(target_modules=["q_proj"], trainable_token_indices={"embed_tokens": [3, 4]})
+    wrapper = model.base_model.model.model.embed_tokens
+    found = effective_weight(wrapper)
+    torch.testing.assert_close(found[IDS[0]], wrapper(IDS)[0], rtol=0, atol=1e-6)
+
+
+def test_experts_with_adapters_on_both_of_their_weights_are_merged():
+    model = adapted(
+        "Qwen3Moe",
+        target_modules=["q_proj"],
+        target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        lora_dropout=0.0,
+    )
+    found = {name: effective_tensors(layer) for name, layer in layers_of(model).items() if name.endswith("experts")}
+    assert found
+    merged = model.merge_and_unload()
+    for name, tensors in found.items():
+        assert tensors.keys() == {"gate_up_proj", "down_proj"}
+        for key, tensor in tensors.items():
+            torch.testing.assert_close(tensor, getattr(merged.get_submodule(name), key), rtol=0, atol=1e-6)
+
+
+def test_a_base_of_4_bits_is_dequantized():
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(64, 128, bias=False)
+    base = bitsandbytes.nn.Linear4bit(64, 128, bias=False, compute_dtype=torch.float32, quant_type="nf4")
+    base.load_state_dict(linear.state_dict())
+    base = base.to("cpu")  # quantizes
+    model = peft.get_peft_model(torch.nn.Sequential(base), peft.LoraConfig(r=3, target_modules=["0"])).eval()
+    layer = model.base_model.model[0]
+    with torch.no_grad():
+        layer.lora_B["default"].weight.normal_()
+    weight = layer.get_base_layer().weight
+    dequantized = bitsandbytes.functional.dequantize_4bit(weight, weight.quant_state)
+    expected = dequantized + layer.get_delta_weight("default")
+    torch.testing.assert_close(effective_weight(layer), expected, rtol=0, atol=1e-6)
+    assert layer.get_base_layer().weight.dtype == torch.uint8
