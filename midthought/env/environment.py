@@ -62,11 +62,13 @@ class BaseEnvironment(ABC):
     """
 
     config: EnvironmentConfig
+    """The trainer's `config.environment`, if the environment was made without a config: read it in `reset` and `step`."""
+    _default_config: EnvironmentConfig
     _episode_so_far: _Progress
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         self = super().__new__(cls)
-        self.config = EnvironmentConfig()
+        self.config = self._default_config = EnvironmentConfig()
         self._episode_so_far = _Progress()
         return self
 
@@ -121,6 +123,26 @@ class BaseEnvironment(ABC):
         return self._episode_so_far.num_steps
 
 
+def check_config(environment: BaseEnvironment, settings: EnvironmentConfig) -> bool:
+    """Returns whether the environment was made without a config of its own.
+
+    Raises SettingsError if it has its own and a value of it differs from `settings`.
+    """
+    own, name = environment.config, type(environment).__name__
+    if own is environment._default_config and own == EnvironmentConfig():
+        return True
+    if not isinstance(own, EnvironmentConfig):
+        raise _no_config(environment)
+    for key in EnvironmentConfig.model_fields:
+        given, wanted = getattr(own, key), getattr(settings, key)
+        if given != wanted:
+            raise SettingsError(
+                f"{name}.config.{key} is {given!r}, config.environment.{key} is {wanted!r}; make {name} without a config "
+                f"(it then gets config.environment), or set config.environment.{key}={given!r}"
+            )
+    return False
+
+
 # -- the counting around reset and step ------------------------------------------------------------------------
 
 
@@ -172,11 +194,15 @@ def _inside(environment: BaseEnvironment) -> Iterator[None]:
 
 def _before_reset(environment: BaseEnvironment) -> None:
     if not isinstance(environment.config, EnvironmentConfig):
-        raise SettingsError(
-            f"{type(environment).__name__}.config must be an EnvironmentConfig, got {_shown(environment.config)}; "
-            "subclass EnvironmentConfig for settings of your own, or keep them under another name"
-        )
+        raise _no_config(environment)
     environment._episode_so_far = _Progress()
+
+
+def _no_config(environment: BaseEnvironment) -> SettingsError:
+    return SettingsError(
+        f"{type(environment).__name__}.config must be an EnvironmentConfig, got {_shown(environment.config)}; "
+        "subclass EnvironmentConfig for settings of your own, or keep them under another name"
+    )
 
 
 def _after_reset(environment: BaseEnvironment, observation: Any) -> str:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from midthought.env.environment import BaseEnvironment, finite_number
+from midthought.config import EnvironmentConfig
+from midthought.env.environment import BaseEnvironment, check_config, finite_number
 from midthought.env.signature import takes_environment
 from midthought.env.thought import last_answer
 from midthought.errors import EpisodeError, SettingsError
@@ -132,16 +133,25 @@ class EnvironmentTasks:
         self,
         environment: BaseEnvironment | Callable[[], BaseEnvironment],
         reward_fn: RewardFunction | None = None,
+        *,
+        config: EnvironmentConfig | None = None,
     ) -> None:
-        """SettingsError: neither an environment nor something to call. RewardError: a reward function that cannot be called."""
+        """`config`: what environments get that are made without one.
+
+        Raises SettingsError for what is neither an environment nor something to call, and for an environment whose own
+        config differs from `config`; RewardError for a reward function that cannot be called.
+        """
         if not isinstance(environment, BaseEnvironment) and not callable(environment):
             raise SettingsError(
                 f"environment={environment!r}: give a BaseEnvironment, or a function without parameters that makes one"
             )
+        if config is not None and isinstance(environment, BaseEnvironment):
+            check_config(environment, config)
         if reward_fn is not None:
             takes_environment(reward_fn)
         self._environment = environment
         self._reward_fn = reward_fn
+        self._config = config
         self._starts: dict[str, _Start] = {}
 
     def make(self, num_groups: int, seed: int) -> list[Task]:
@@ -188,6 +198,12 @@ class EnvironmentTasks:
         return start.environment
 
     def _new(self) -> BaseEnvironment:
+        made = self._made()
+        if self._config is not None and check_config(made, self._config):
+            made.config = self._config
+        return made
+
+    def _made(self) -> BaseEnvironment:
         if isinstance(self._environment, BaseEnvironment):
             try:
                 return copy.deepcopy(self._environment)

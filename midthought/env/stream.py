@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Callable
 
+from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, EpisodeError
 from midthought.env.episode import EnvironmentEpisode, EnvironmentTasks, RewardFunction
 from midthought.types import Task
@@ -29,11 +31,11 @@ class EnvironmentStream:
         *,
         seed: int,
         purpose: str = "train",
+        config: EnvironmentConfig | None = None,
     ) -> None:
-        """`purpose` keeps streams of one seed apart. Raises SettingsError as `EnvironmentTasks` does."""
-        EnvironmentTasks(environment, reward_fn)
-        self._environment = environment
-        self._reward_fn = reward_fn
+        """`purpose` keeps streams of one seed apart; `config` as for `EnvironmentTasks`, which says what is raised."""
+        self._tasks = functools.partial(EnvironmentTasks, environment, reward_fn, config=config)
+        self._tasks()
         self._seed = seed
         self._purpose = purpose
         self._made: dict[str, EnvironmentTasks] = {}
@@ -64,7 +66,7 @@ class EnvironmentStream:
         return made.episode(task)
 
     def _reset(self, num_groups: int, parts: tuple[object, ...]) -> list[Task]:
-        made = EnvironmentTasks(self._environment, self._reward_fn)
+        made = self._tasks()
         tasks = made.make(num_groups, seed=_seed(*parts))
         self._made |= {task.task_id: made for task in tasks}
         return tasks

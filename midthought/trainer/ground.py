@@ -148,9 +148,10 @@ class EnvironmentGround(Ground):
         seed = config.training.seed
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
-        self._stream = EnvironmentStream(environment, reward_fn, seed=seed)
-        self._others = EnvironmentStream(other, reward_fn, seed=seed, purpose="held out")
-        self._samples = functools.partial(EnvironmentStream, environment, seed=seed, purpose="held out")
+        make = functools.partial(EnvironmentStream, seed=seed, config=config.environment)
+        self._stream = make(environment, reward_fn)
+        self._others = make(other, reward_fn, purpose="held out")
+        self._samples = functools.partial(make, environment, purpose="held out")
         self.stream = self._stream
 
     def texts(self) -> Iterable[str]:
@@ -183,7 +184,8 @@ def _tasks(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
 
 
 def _configured(environment: Any, config: ConfigStore) -> Any:
-    """A class that takes a `config` is made with the settings' `environment` section; anything else stays as it is."""
+    """A class that takes a `config` is made with `config.environment`, which its `__init__` may read. An instance and what a
+    factory makes get it from `EnvironmentTasks`."""
     if isinstance(environment, type) and "config" in inspect.signature(environment.__init__).parameters:  # type: ignore[misc]
         return functools.partial(environment, config=config.environment)
     return environment

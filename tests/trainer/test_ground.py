@@ -7,6 +7,7 @@ import pytest
 from small_worlds import QUESTIONS, Colours, settings, twice
 
 from midthought import SettingsError, SimpleGameEnvironment, Task, ToolRegistry, Trajectory, find_notation, load_tasks
+from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
 from midthought.trainer.ground import EnvironmentGround, QuestionGround, make_ground
@@ -30,12 +31,52 @@ def test_a_class_that_takes_a_config_is_made_with_the_settings():
     assert (world.config.grid_size, world.config.max_steps) == (5, 7)
 
 
-@pytest.mark.parametrize("of_its_own", [SimpleGameEnvironment(), lambda: SimpleGameEnvironment()])
-def test_an_instance_or_a_function_keeps_its_own_settings(of_its_own):
+@pytest.mark.parametrize("made_without", [SimpleGameEnvironment(), lambda: SimpleGameEnvironment()])
+def test_an_instance_or_a_function_that_names_no_config_gets_the_settings(made_without):
     config = settings()
     config.environment.grid_size = 5
-    ground = EnvironmentGround(of_its_own, None, config)
-    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == 3
+    ground = EnvironmentGround(made_without, None, config)
+    world = ground.episode(ground.stream.draw(0, 1)[0]).environment
+    assert world.config == config.environment
+    assert ground.held_out_episode(ground.held_out(1)[0]).environment.config.grid_size == 5
+
+
+def test_the_instance_itself_is_left_as_it_was_so_that_another_trainer_can_have_it():
+    world = SimpleGameEnvironment()
+    for size in (4, 5):
+        config = settings()
+        config.environment.grid_size = size
+        ground = EnvironmentGround(world, None, config)
+        assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == size
+    assert world.config.grid_size == 3
+
+
+def sized(size):
+    return SimpleGameEnvironment(EnvironmentConfig(grid_size=size))
+
+
+def test_a_config_of_its_own_that_says_the_same_is_taken():
+    config = settings()
+    config.environment.grid_size = 4
+    ground = EnvironmentGround(sized(4), None, config)
+    assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == 4
+
+
+def test_a_config_of_its_own_that_differs_is_refused_with_both_values():
+    words = r"SimpleGameEnvironment\.config\.grid_size is 5, config\.environment\.grid_size is 3; .*grid_size=5"
+    with pytest.raises(SettingsError, match=words):
+        EnvironmentGround(sized(5), None, settings())
+    with pytest.raises(SettingsError, match=words):
+        EnvironmentGround(SimpleGameEnvironment, None, settings(), validation=sized(5))
+    with pytest.raises(SettingsError, match=words):
+        EnvironmentGround(lambda: sized(5), None, settings()).stream.draw(0, 1)
+
+
+def test_a_default_config_that_was_changed_in_place_is_its_own():
+    world = SimpleGameEnvironment()
+    world.config.max_steps = 3
+    with pytest.raises(SettingsError, match=r"max_steps is 3, config\.environment\.max_steps is 10"):
+        EnvironmentGround(world, None, settings())
 
 
 def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():
