@@ -6,6 +6,7 @@ MidthoughtError
 │   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
 │   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
 │   ├── CheckpointError       a run or checkpoint that is not there or not whole (also a FileNotFoundError)
+│   ├── OutputPathError       a path whose present content would be destroyed  (also a FileExistsError)
 │   ├── MemoryStoreError      a memory that is not built, or built otherwise    (also a ValueError)
 │   ├── DataError             a data set, or a row of it, that cannot be read  (also a ValueError)
 │   ├── RewardError           a reward function that raises or gives no number (also a ValueError)
@@ -47,6 +48,10 @@ class ModelPathError(UserError, FileNotFoundError):
 
 class CheckpointError(UserError, FileNotFoundError):
     """A run folder or checkpoint that is not there or not whole."""
+
+
+class OutputPathError(UserError, FileExistsError):
+    """A path to write to that holds something this library did not write."""
 
 
 class MemoryStoreError(UserError, ValueError):

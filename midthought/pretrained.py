@@ -5,13 +5,13 @@ Safetensors only. What does not load becomes one message that names the path and
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from midthought.errors import ModelPathError, SettingsError
+from midthought.output_folder import replaced
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """One of these is there where a tokenizer is: the library makes an empty one of some architectures where there is none."""
@@ -87,16 +87,15 @@ def load_tokenizer(path: str | Path) -> Any:
     return tokenizer
 
 
-def save_model(model: Any, tokenizer: Any, path: str | Path) -> None:
-    """Write a folder that `load_model` and any Hugging Face tool loads, whole or not at all."""
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    with quiet_transformers():
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+def save_model(model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = False) -> None:
+    """Write a folder that `load_model` and any Hugging Face tool loads, whole or not at all.
+
+    Raises `OutputPathError` if something other than a model that was saved here is at `path`; not with `in_run`, for the
+    models of a run folder, which is ours as a whole.
+    """
+    with replaced(path, "model", is_older=lambda _: in_run) as folder, quiet_transformers():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 
 FLOORS = [
     ("types", "errors"),
-    ("text", "config", "pretrained", "peft_weights", "endpoint", "reply_cache"),
+    ("text", "config", "pretrained", "peft_weights", "output_folder", "endpoint", "reply_cache"),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "health"),
     ("inference", "feedback"),
@@ -25,8 +25,9 @@ FLOORS = [
     ("cli",),
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-BELOW_THEIR_FLOOR = {("errors", "types"), ("endpoint", "reply_cache")}
-"""Rooms of one floor of which the first may be seen by the second: the record raises errors, the cache keeps replies."""
+BELOW_THEIR_FLOOR = {("errors", "types"), ("endpoint", "reply_cache"), ("output_folder", "pretrained")}
+"""Rooms of one floor of which the first may be seen by the second: the record raises errors, the cache keeps
+replies, models are written as folders of ours."""
 
 HEAVY = ("torch", "transformers", "tokenizers", "lancedb", "pyarrow", "sentence_transformers")
 
@@ -138,7 +139,17 @@ def test_a_room_does_not_know_what_is_not_its_business(room, strangers):
 
 def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
     known = {room_of(name) for module in PATHS if room_of(module) == "learning" for name in INNER[module]}
-    assert known <= {"learning", "algo", "types", "errors", "text", "config", "pretrained", "peft_weights"}
+    assert known <= {
+        "learning",
+        "algo",
+        "types",
+        "errors",
+        "text",
+        "config",
+        "pretrained",
+        "peft_weights",
+        "output_folder",
+    }
 
 
 @pytest.mark.parametrize("package", ["lancedb", "tensorboard", "rich", "typer"])

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from midthought.errors import ModelPathError, SettingsError
+from midthought.errors import ModelPathError, OutputPathError, SettingsError
 from midthought.pretrained import load_model, load_tokenizer, placed, save_model
 
 
@@ -89,13 +89,19 @@ def test_code_in_a_models_folder_is_never_run(tmp_path):
 
 def test_a_policy_is_written_whole_with_its_tokenizer_and_read_back(tmp_path):
     policy, target = small_model(), tmp_path / "policy"
-    target.mkdir()
-    (target / "stale").write_text("left over")
     save_model(policy, small_tokenizer(), target)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["policy"] and not (target / "stale").exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["policy"]
     assert torch.equal(load_model(target).lm_head.weight, policy.lm_head.weight)
     tokenizer = load_tokenizer(target)
     assert tokenizer("tide").input_ids == [0] and tokenizer.pad_token == "<end>"
+
+
+def test_a_policy_does_not_replace_a_folder_of_the_user_even_if_it_holds_a_model(tmp_path):
+    small_model().save_pretrained(tmp_path / "mine")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "mine").iterdir()}
+    with pytest.raises(OutputPathError, match="mine is not empty"):
+        save_model(small_model(), small_tokenizer(), tmp_path / "mine")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "mine").iterdir()} == before
 
 
 def test_writing_that_breaks_leaves_the_older_policy_where_it_was(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import re
 import shutil
@@ -24,9 +23,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from midthought.errors import CheckpointError, ModelPathError
+from midthought.errors import CheckpointError, ModelPathError, OutputPathError
 from midthought.learning.adapters import adapter_tensors, has_adapters, load_adapter_tensors, merged_copy
 from midthought.learning.apart import AnyLearner
+from midthought.output_folder import MARK, recover, replaced
 from midthought.pretrained import load_model, quiet_transformers
 
 FORMAT = 1
@@ -86,26 +86,20 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint at `path`: into a folder beside it, flushed to disk, then renamed; an older one is replaced.
 
-    `state` holds JSON values. Raises CheckpointError where the disk refuses; then nothing is left behind and what stood
-    at `path` still stands.
+    `state` holds JSON values. Raises `OutputPathError` if something other than a checkpoint is at `path`, `CheckpointError` if
+    the disk refuses; then nothing is left behind and what was at `path` is still there.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        _write_parts(partial, learner, tokenizer, dict(state or {}))
-        _write_json(partial / MANIFEST, {"format": FORMAT, "files": _describe_files(partial)})
-        for entry in [*partial.rglob("*"), partial]:
-            _flush(entry)
-        _replace(partial, path)
+        with replaced(path, "checkpoint", is_older=_is_checkpoint) as folder:
+            _write_parts(folder, learner, tokenizer, dict(state or {}))
+            _write_json(folder / MANIFEST, {"format": FORMAT, "files": _describe_files(folder)})
+    except OutputPathError:
+        raise
     except OSError as error:
         raise CheckpointError(
             f"checkpoint {path} cannot be written ({_one_line(error)}); free or change the place"
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return path
 
 
@@ -115,6 +109,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     Raises CheckpointError, naming the file and the remedy, where it is not there, not whole or of another format.
     """
     path = Path(path)
+    recover(path)
     if not (path / MANIFEST).is_file():
         raise CheckpointError(f"{path} is no checkpoint: it holds no {MANIFEST}; give a folder that `train` wrote")
     remedy = "take an earlier checkpoint of the run"
@@ -225,7 +220,7 @@ def _from_hex(text: str) -> torch.Tensor:
 
 
 def _describe_files(folder: Path) -> dict[str, dict[str, Any]]:
-    files = sorted(entry for entry in folder.rglob("*") if entry.is_file())
+    files = sorted(entry for entry in folder.rglob("*") if entry.is_file() and entry.name != MARK)
     return {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": _sha256(file)} for file in files
     }
@@ -236,25 +231,12 @@ def _sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _flush(entry: Path) -> None:
-    if os.name != "posix" and entry.is_dir():
-        return
-    descriptor = os.open(entry, os.O_RDONLY)
+def _is_checkpoint(path: Path) -> bool:
+    """Whether a folder without a mark is a checkpoint of an earlier version."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _replace(partial: Path, path: Path) -> None:
-    """Put `partial` at `path`; the moment between the two renames is the only one without a checkpoint there."""
-    older = path.with_name(f".{path.name}.older")
-    shutil.rmtree(older, ignore_errors=True)
-    if path.exists():
-        path.rename(older)
-    partial.rename(path)
-    _flush(path.parent)
-    shutil.rmtree(older, ignore_errors=True)
+        return {"format", "files"} <= json.loads((path / MANIFEST).read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _write_json(file: Path, content: Any) -> None:

@@ -153,6 +153,7 @@ class RecipeRun(ABC):
     def _open(self) -> None:
         """Check everything that can be wrong with the input, before anything is written."""
         self.run = RunFolder(self.path, wandb_project=self.config.checkpoint.wandb_project)
+        self.run.require_usable(resume=self.resume)
         progress = RunProgress(self.run)
         self.stages = Stages(self.run, progress, self.config.checkpoint, self.resume)
         if self.stage == "evaluate" and not (self.from_path or self.config.model.local_path):
@@ -167,8 +168,8 @@ class RecipeRun(ABC):
         if self.from_path and "warmup" not in progress.done:
             source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
         self._loaded = load_policy_and_tokenizer(source, self.config.model.dtype) if source else None
+        self.run.create(resume=self.resume)
         if not self.resume:
-            self.run.create()
             self.run.write_config(self.config.to_yaml())
             progress.stage = self.stage
             progress.from_path = str(self.from_path.resolve()) if self.from_path else None

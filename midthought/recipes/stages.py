@@ -92,7 +92,7 @@ class Stages:
         """The policy as a Hugging Face folder in the run folder; adapters that a stage learned become part of it."""
         if learner is not None and has_adapters(learner.policy):
             merge_adapters(learner.policy)
-        save_model(policy, tokenizer, self.run.path / name)
+        save_model(policy, tokenizer, self.run.path / name, in_run=True)
 
 
 def supervised_learner(

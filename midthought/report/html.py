@@ -25,10 +25,14 @@ from midthought.report.run_record import RunRecord, is_right, read_run
 def write_report(run_path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Path:
     """Write `report.html` into the run folder from what lies there so far, and give its path.
 
-    At most `max_trajectories` episodes are put into the page. CheckpointError where there is no run at `run_path`.
+    At most `max_trajectories` episodes are put into the page. Raises `CheckpointError` if there
+    is no run at `run_path`, `OutputPathError` if a report is there and the folder is not a run that this library wrote.
     """
     page = render(read_run(run_path, max_trajectories=max_trajectories))
-    path = RunFolder(run_path).report_path
+    folder = RunFolder(run_path)
+    path = folder.report_path
+    if path.exists():
+        folder.require_ours()
     write_whole(path, page)
     return path
 

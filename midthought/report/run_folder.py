@@ -13,9 +13,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from midthought.errors import CheckpointError
+from midthought.output_folder import mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
 from midthought.report.tensorboard_events import TensorBoardEvents
 from midthought.report.wandb_events import WandbEvents
+
+_OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}
+"""Lines of every `config.yaml` that a run has written."""
 
 
 class RunFolder:
@@ -50,15 +54,36 @@ class RunFolder:
     ) -> None:
         self.close()
 
-    def create(self) -> Self:
-        """Make the folder for a new run; CheckpointError where a run's files already lie in it."""
+    def require_ours(self) -> None:
+        """Raises `OutputPathError` if the path holds files that this library did not write."""
+        require_ours(self.path, "run", is_older=self._is_older_run)
+
+    def _is_older_run(self, path: Path) -> bool:
+        """Whether a folder without a mark is a run of an earlier version: our settings beside what runs write."""
+        try:
+            text = self.config_path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return False
+        written = ("progress.json", "metrics.jsonl", "checkpoints")
+        return set(text.splitlines()) >= _OUR_SETTINGS and any((path / name).exists() for name in written)
+
+    def require_usable(self, *, resume: bool) -> None:
+        """Raises `CheckpointError` if the folder holds a run that is not to be resumed, `OutputPathError` as `require_ours`."""
+        self.require_ours()
+        for name in ("warmup", "policy"):
+            require_ours(self.path / name, "model", is_older=lambda _: True)
         held = [path.name for path in (self.metrics_path, self.summary_path, self.checkpoints_path) if path.exists()]
-        if held:
+        if held and not resume:
             raise CheckpointError(
                 f"{self.path} already holds a run ({', '.join(held)}); go on with it (--resume, or resume=True), or give "
                 "another path"
             )
+
+    def create(self, *, resume: bool = False) -> Self:
+        """Make and mark the folder; raises as `require_usable`."""
+        self.require_usable(resume=resume)
         self.path.mkdir(parents=True, exist_ok=True)
+        mark(self.path, "run")
         return self
 
     # -- writing -----------------------------------------------------------------------------------------------

@@ -28,13 +28,13 @@ class Keeping:
     """
 
     def __init__(self, path: str | Path, config: ConfigStore, *, resume: bool) -> None:
-        """Raises CheckpointError where a run lies there already and it is not to be resumed."""
+        """Raises `CheckpointError` if a run is there and it is not to be resumed, `OutputPathError` if other files are."""
         self.run = RunFolder(path)
+        self.run.require_usable(resume=resume)
         self.newest = latest(self._checkpoints) if resume else None
         self._config = config
-        if not resume:
-            self.run.create()
-        elif self.newest is None:
+        self.run.create(resume=resume)
+        if resume and self.newest is None:
             self.forget_after({"num_metric_lines": 0, "num_trajectory_lines": 0})
 
     @property

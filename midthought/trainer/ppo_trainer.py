@@ -95,6 +95,7 @@ class RayPPOTrainer:
         SettingsError: neither or both of `env` and `dataset`; settings that contradict each other.
         RewardError: a reward function that cannot be called.
         CheckpointError: a run lies at `run_path` already and `resume` is not set.
+        OutputPathError: `run_path` holds files that this library did not write.
     """
 
     def __init__(
@@ -196,7 +197,7 @@ class RayPPOTrainer:
                 if is_stopped:
                     raise KeyboardInterrupt
             if self._keeping is not None:
-                self.save_model(self._keeping.run.path / "policy")
+                self._save_model(self._keeping.run.path / "policy", in_run=True)
                 self._keeping.finish(self.metrics_history)
         return self.metrics_history
 
@@ -279,7 +280,10 @@ class RayPPOTrainer:
     # -- keeping -----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, path: str | Path | None = None) -> Path:
-        """Write weights, optimizer, random states and history; None: into the run folder, where old ones are cleared."""
+        """Write weights, optimizer, random states and history; None: into the run folder, where old ones are cleared.
+
+        Raises `OutputPathError` if something other than a checkpoint is at `path`.
+        """
         self._require_open()
         if path is None and self._keeping is None:
             raise SettingsError("where to? give save_checkpoint a path, or the trainer a run_path")
@@ -333,9 +337,15 @@ class RayPPOTrainer:
             self._keeping.forget_after(state)
 
     def save_model(self, path: str | Path) -> None:
-        """Write the policy and its tokenizer as a folder that any Hugging Face tool loads."""
+        """Write the policy and its tokenizer as a folder that any Hugging Face tool loads.
+
+        Raises `OutputPathError` if something other than a model saved by this library is at `path`.
+        """
         self._require_open()
-        save_model(merged_copy(self.learner.policy), self.tokenizer, path)
+        self._save_model(path)
+
+    def _save_model(self, path: str | Path, *, in_run: bool = False) -> None:
+        save_model(merged_copy(self.learner.policy), self.tokenizer, path, in_run=in_run)
 
     def cleanup(self) -> None:
         """Close the run folder, end servers and workers that were started, and let go of models, optimizer and caches.

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from midthought.errors import CheckpointError
+from midthought.config import ConfigStore
+from midthought.errors import CheckpointError, OutputPathError
+from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder, flat_keys
 
 
@@ -121,3 +123,31 @@ def test_the_room_needs_neither_torch_nor_tensorboard_nor_rich_to_be_imported() 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_folder_with_other_files_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("mine: 1\n")
+    (tmp_path / "checkpoints").mkdir()
+    for resume in (False, True):
+        with pytest.raises(OutputPathError, match=r"is not empty \(checkpoints, config.yaml\)"):
+            RunFolder(tmp_path).create(resume=resume)
+    assert (tmp_path / "config.yaml").read_text() == "mine: 1\n"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["checkpoints", "config.yaml"]
+
+
+def test_a_run_of_an_earlier_version_has_no_mark_and_is_resumed(tmp_path: Path) -> None:
+    with RunFolder(tmp_path) as run:
+        run.create()
+        run.write_config(ConfigStore().to_yaml())
+        run.log("ppo", 1, {"reward": 0.5})
+    (tmp_path / ".midthought.json").unlink()
+    RunFolder(tmp_path).create(resume=True)
+    assert (tmp_path / ".midthought.json").is_file()
+
+
+def test_a_report_of_the_user_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"stage": "mine", "step": 1}\n')
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(OutputPathError, match=r"report.html"):
+        write_report(tmp_path)
+    assert (tmp_path / "report.html").read_text() == "mine"

@@ -9,7 +9,7 @@ import yaml
 from small_worlds import COLOURS, QUESTIONS, Colours, settings
 
 from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
-from midthought.errors import CheckpointError
+from midthought.errors import CheckpointError, OutputPathError
 from midthought.learning.checkpoint import save_checkpoint, step_paths
 from midthought.learning.small_model import make_policy
 from midthought.trainer.keeping import is_right
@@ -125,6 +125,50 @@ def test_a_folder_with_a_run_is_refused_unless_it_is_gone_on_with(talker, tmp_pa
         trainer.fit()
     with pytest.raises(CheckpointError, match="already holds a run"):
         RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker)
+
+
+def contents(folder):
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_path_with_files_of_the_user_is_refused_before_anything_is_made(talker, tmp_path, resume):
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy/weights.bin").write_bytes(b"mine")
+    (tmp_path / "metrics.jsonl").write_text('{"mine": 1}\n')
+    before = contents(tmp_path)
+    with pytest.raises(OutputPathError, match=r"is not empty \(metrics.jsonl, policy\).*give another path"):
+        RayPPOTrainer(settings(), Colours, run_path=tmp_path, resume=resume, **talker)
+    assert contents(tmp_path) == before
+
+
+def test_checkpoints_and_models_do_not_replace_folders_of_the_user_or_each_other(talker, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years")
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        for save in (trainer.save_checkpoint, trainer.save_model):
+            with pytest.raises(OutputPathError, match="mine is not empty"):
+                save(mine)
+        trainer.save_model(tmp_path / "model")
+        trainer.save_model(tmp_path / "model")
+        with pytest.raises(OutputPathError, match="is a model that midthought wrote, and would become a checkpoint"):
+            trainer.save_checkpoint(tmp_path / "model")
+    assert contents(mine) == {"thesis.tex": b"years"}
+
+
+def test_a_run_of_an_earlier_version_whose_folders_carry_no_mark_is_resumed(talker, tmp_path):
+    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+    for file in tmp_path.rglob(".midthought.json"):
+        file.unlink()
+    config = four_iterations()
+    config.training.num_train_iters = 5
+    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker) as trainer:
+        assert trainer.iteration == 4
+        trainer.fit()
+        trainer.save_checkpoint(tmp_path / "checkpoints/ppo/checkpoints/step_000004")
+    assert (tmp_path / "policy/.midthought.json").is_file()
 
 
 def test_the_newest_checkpoints_and_the_best_stay_though_the_run_was_gone_on_with(talker, tmp_path):

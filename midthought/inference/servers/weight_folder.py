@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from midthought.output_folder import require_ours
 from midthought.pretrained import quiet_transformers
 
 _INDEX = "model.safetensors.index.json"
@@ -85,8 +86,8 @@ def _is_head(name: str, value: Any, model: Any) -> bool:
 
 
 def _whole_or_not_at_all(path: Path, write: Callable[[Path], None]) -> None:
+    require_ours(path, "model")
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     write(partial)
-    shutil.rmtree(path, ignore_errors=True)
     partial.rename(path)

@@ -1,0 +1,140 @@
+"""Folders that this library writes: marked as its own, replaced in one step. A folder of the user is never replaced.
+
+Does not depend on what the folders hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import OutputPathError
+
+MARK = ".midthought.json"
+"""File that marks a folder: `{"format": 1, "kind": "checkpoint", "files": ["state.json", …]}`."""
+_FORMAT = 1
+_OF_FILE_SYSTEMS = (".DS_Store", ".nfs")
+
+
+def mark(folder: Path, kind: str, *, lists_files: bool = False) -> None:
+    """Mark a folder as written by this library; with `lists_files`, any file that is added later is the user's."""
+    content: dict[str, Any] = {"format": _FORMAT, "kind": kind}
+    if lists_files:
+        content["files"] = sorted(_files(folder))
+    (folder / MARK).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def kind_of(folder: Path) -> str | None:
+    """The kind that a folder is marked with; None if it has no mark."""
+    return _read_mark(folder).get("kind")
+
+
+def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambda path: False) -> None:
+    """Raises `OutputPathError` unless this library may write a folder of this kind at `path`.
+
+    It may if nothing or an empty folder is there, or a folder that is marked with the same kind, or one that an earlier
+    version wrote without a mark (`is_older`).
+    """
+    remedy = "give another path, or remove it yourself"
+    if path.is_dir():
+        found = sorted(entry.name for entry in path.iterdir())
+        marked = kind_of(path)
+        if not found or (marked is None and is_older(path)):
+            return
+        if marked is None:
+            shown = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+            raise OutputPathError(
+                f"{path} is not empty ({shown}) and was not written by midthought (it holds no {MARK}), so it is not "
+                f"replaced; {remedy}"
+            )
+        if marked != kind:
+            raise OutputPathError(f"{path} is a {marked} that midthought wrote, and would become a {kind}; {remedy}")
+        listed = _read_mark(path).get("files")
+        if listed is not None and (added := sorted(_files(path) - set(listed))):
+            raise OutputPathError(
+                f"{path} holds {added[0]!r}, which midthought did not write, so the {kind} there is not replaced; move "
+                "that file, or give another path"
+            )
+    elif path.exists():
+        raise OutputPathError(f"{path} is a file, and a folder with a {kind} would replace it; {remedy}")
+
+
+@contextmanager
+def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lambda path: False) -> Iterator[Path]:
+    """Gives an empty folder beside `path` to write into; after the block it is flushed to disk and put at `path`.
+
+    If the block raises, what was at `path` is still there and the new folder is removed. Raises `OutputPathError` as
+    `require_ours`, before anything is written. A killed process leaves the old folder or the new one; between the two
+    renames the old one has another name, under which `recover` finds it.
+    """
+    target = Path(os.path.realpath(path))  # a link stays, and leads to the new folder
+    require_ours(target, kind, is_older)
+    recover(target)
+    new = target.with_name(f".{target.name}.new")
+    if kind_of(new) == kind:
+        shutil.rmtree(new)
+    new.mkdir(parents=True)
+    try:
+        mark(new, kind)
+        yield new
+        mark(new, kind, lists_files=True)
+        for entry in [*new.rglob("*"), new]:
+            _flush(entry)
+        _swap(new, target, kind)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def recover(path: str | Path) -> None:
+    """Finish a replacement that was interrupted: put the old folder back if there is no new one, else remove it."""
+    target = Path(os.path.realpath(path))
+    old = _old(target)
+    if kind_of(old) is None:
+        return
+    if target.exists():
+        shutil.rmtree(old)
+    else:
+        old.rename(target)
+
+
+def _swap(new: Path, target: Path, kind: str) -> None:
+    old = _old(target)
+    if target.exists() and any(target.iterdir()):
+        if kind_of(target) is None:
+            mark(target, kind)
+        target.rename(old)
+    new.rename(target)  # replaces an empty folder
+    _flush(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _old(target: Path) -> Path:
+    return target.with_name(f".{target.name}.old")
+
+
+def _files(folder: Path) -> set[str]:
+    found = (entry for entry in folder.rglob("*") if not entry.is_dir() and entry.name != MARK)
+    return {file.relative_to(folder).as_posix() for file in found if not file.name.startswith(_OF_FILE_SYSTEMS)}
+
+
+def _read_mark(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _flush(entry: Path) -> None:
+    if os.name != "posix" and entry.is_dir():
+        return
+    descriptor = os.open(entry, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

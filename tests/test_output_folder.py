@@ -1,0 +1,114 @@
+"""Folders are replaced in one step, and only if this library wrote and marked them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from midthought.errors import OutputPathError
+from midthought.output_folder import MARK, kind_of, recover, replaced
+
+
+def write(path: Path, text: str, kind: str = "model") -> None:
+    with replaced(path, kind) as folder:
+        (folder / "weights").write_text(text)
+
+
+def test_a_folder_that_was_written_here_is_replaced_and_nothing_is_left_beside_it(tmp_path):
+    write(tmp_path / "model", "first")
+    write(tmp_path / "model", "second")
+    assert (tmp_path / "model/weights").read_text() == "second"
+    assert kind_of(tmp_path / "model") == "model"
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_an_empty_folder_is_used(tmp_path):
+    (tmp_path / "model").mkdir()
+    write(tmp_path / "model", "first")
+    assert (tmp_path / "model/weights").read_text() == "first"
+
+
+def test_a_folder_of_the_user_stays_as_it_is_and_is_named_with_the_remedy(tmp_path):
+    thesis = tmp_path / "thesis"
+    thesis.mkdir()
+    (thesis / "chapter.tex").write_text("years of work")
+    with pytest.raises(
+        OutputPathError, match=r"thesis is not empty \(chapter.tex\) and was not written by midthought.*give"
+    ):
+        write(thesis, "model")
+    assert (thesis / "chapter.tex").read_text() == "years of work" and os.listdir(thesis) == ["chapter.tex"]
+
+
+def test_a_file_of_the_user_stays_as_it_is(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(OutputPathError, match="notes is a file"):
+        write(tmp_path / "notes", "model")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_file_that_the_user_added_to_our_folder_is_not_lost(tmp_path):
+    write(tmp_path / "model", "first")
+    (tmp_path / "model/README.md").write_text("mine")
+    with pytest.raises(OutputPathError, match=r"holds 'README.md', which midthought did not write"):
+        write(tmp_path / "model", "second")
+    assert (tmp_path / "model/README.md").read_text() == "mine"
+
+
+def test_a_checkpoint_does_not_replace_a_run(tmp_path):
+    write(tmp_path / "a", "run", kind="run")
+    with pytest.raises(OutputPathError, match="is a run that midthought wrote, and would become a checkpoint"):
+        write(tmp_path / "a", "checkpoint", kind="checkpoint")
+
+
+def test_writing_through_a_link_keeps_the_link(tmp_path):
+    write(tmp_path / "disk/model", "first")
+    (tmp_path / "latest").symlink_to("disk/model")
+    write(tmp_path / "latest", "second")
+    assert (tmp_path / "latest").is_symlink() and (tmp_path / "disk/model/weights").read_text() == "second"
+
+
+def test_what_was_there_stays_if_writing_fails(tmp_path):
+    write(tmp_path / "model", "first")
+    with pytest.raises(OSError, match="full"), replaced(tmp_path / "model", "model") as folder:
+        (folder / "weights").write_text("half")
+        raise OSError("disk full")
+    assert (tmp_path / "model/weights").read_text() == "first" and os.listdir(tmp_path) == ["model"]
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from midthought.output_folder import replaced
+
+num_renames = 0
+rename = Path.rename
+
+def killed(self, target):
+    global num_renames
+    num_renames += 1
+    if num_renames == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+
+Path.rename = killed
+with replaced(sys.argv[1], "model") as folder:
+    (folder / "weights").write_text("second")
+"""
+
+
+@pytest.mark.parametrize("rename", [1, 2])
+def test_a_process_killed_in_the_middle_of_a_replacement_loses_nothing(rename, tmp_path):
+    write(tmp_path / "model", "first")
+    done = subprocess.run([sys.executable, "-c", KILLED_AT, str(tmp_path / "model"), str(rename)], check=False)
+    assert done.returncode == -9
+    recover(tmp_path / "model")
+    assert (tmp_path / "model/weights").read_text() == "first"
+    write(tmp_path / "model", "third")
+    assert (tmp_path / "model/weights").read_text() == "third" and os.listdir(tmp_path) == ["model"]
+
+
+def test_the_mark_lists_the_files(tmp_path):
+    write(tmp_path / "model", "first")
+    assert '"weights"' in (tmp_path / "model" / MARK).read_text()
