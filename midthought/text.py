@@ -8,11 +8,12 @@ from __future__ import annotations
 import codecs
 import functools
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from midthought.errors import ForeignTextError, SettingsError
 
@@ -24,6 +25,12 @@ CUT = " …[cut]"
 _ROLES = ("system", "user", "assistant", "tool")
 _MAX_CHARACTER_TOKENS = 4
 """A UTF-8 character has at most four bytes, so at most four tokens."""
+
+
+_CHARACTERS_PER_TOKEN = 8
+"""Of a long text so many are encoded first, for every token that is needed; most texts have 3 to 5."""
+_BEFORE_BREAK = re.compile(r"(?s:.*)(?:(?:[!-~]|[^\W_])(?=[ \n])|[A-Za-z](?=[\"(),:;<=>\[\]{}]))")
+"""Up to the last character that no pre-tokenizer in use joins with the next one, whatever stands around the two."""
 
 
 class Renderer:
@@ -53,6 +60,7 @@ class Renderer:
         self._spellings = _Spellings(self._control)
         plain |= {"added_tokens": [], "model": _without_tokens(state["model"], frozenset(added))}
         self._foreign = Tokenizer.from_str(json.dumps(plain))
+        self._breaks: dict[str, bool] = {}
 
     # -- to token ids ------------------------------------------------------------------------------------------
 
@@ -114,9 +122,7 @@ class Renderer:
 
         Lone surrogates become question marks. ForeignTextError where a control token appears all the same.
         """
-        encodable = text.encode(errors="replace").decode()
-        if max_tokens is not None:
-            encodable = self.truncate(encodable, max_tokens)
+        encodable = _encodable(text if max_tokens is None else self.truncate(text, max_tokens))
         token_ids = self._foreign.encode(encodable, add_special_tokens=False).ids
         if not self.control_token_ids.isdisjoint(token_ids):
             found = sorted({self._added[token_id] for token_id in self.control_token_ids.intersection(token_ids)})
@@ -128,16 +134,76 @@ class Renderer:
 
     def truncate(self, text: str, max_tokens: int) -> str:
         """The text itself where it is at most `max_tokens` long as foreign text, else its head and " …[cut]"."""
-        text = text.encode(errors="replace").decode()
-        encoding = self._foreign.encode(text, add_special_tokens=False)
+        head, encoding = self._beginning(text, max_tokens)
         if len(encoding.ids) <= max_tokens:
-            return text
+            return head
         cut = CUT if self._num_foreign(CUT) <= max_tokens else ""
         for num_kept in range(max_tokens - self._num_foreign(cut), -1, -1):
-            shorter = text[: encoding.offsets[num_kept][0]] + cut
+            shorter = head[: encoding.offsets[num_kept][0]] + cut
             if self._num_foreign(shorter) <= max_tokens:
                 return shorter
         return ""
+
+    def _beginning(self, text: str, num_tokens: int) -> tuple[str, Encoding]:
+        """A head of the text and its encoding as foreign text: all of it, or its first `num_tokens` + 1 tokens at least.
+
+        These are the first tokens of the whole text, too. The head ends at a break: a position at which the encoding of the
+        whole is the encoding of what is before it, followed by the encoding of what is after it. Memory and time depend on
+        `num_tokens`; only a text without breaks is encoded as a whole.
+        """
+        length = _CHARACTERS_PER_TOKEN * (num_tokens + 1)
+        while length < len(text):
+            head = _encodable(text[: self._last_break(text, length)])
+            encoding = self._foreign.encode(head, add_special_tokens=False)
+            if len(encoding.ids) > num_tokens:
+                return head, encoding
+            length *= 4
+        text = _encodable(text)
+        return text, self._foreign.encode(text, add_special_tokens=False)
+
+    def _last_break(self, text: str, length: int) -> int:
+        """The last break among the first `length` characters; 0 if none is found."""
+        while found := _BEFORE_BREAK.match(text, 0, length):
+            length = found.end()
+            if self._is_break(text[length - 1], text[length]):
+                return length
+        return 0
+
+    def _is_break(self, before: str, after: str) -> bool:
+        """Whether a text can be encoded in two parts between these two characters.
+
+        It can if the pre-tokenizer separates them, for the model sees every part by itself. It can, too, if no piece of the
+        vocabulary holds both: no merge (BPE) and no edge of the best path (Unigram) crosses the position. A known blank also
+        ends a run of unknown characters, which become one token.
+        """
+        if before + after not in self._breaks:
+            self._breaks[before + after] = self._separates(f"a{before}{after}a")
+        return self._breaks[before + after]
+
+    def _separates(self, text: str) -> bool:
+        """Whether there is a break before the last but one character."""
+        if self._foreign.normalizer is not None:
+            text = self._foreign.normalizer.normalize_str(text)
+        parts = [(text, (0, len(text)))]
+        if self._foreign.pre_tokenizer is not None:
+            parts = self._foreign.pre_tokenizer.pre_tokenize_str(text)
+        across = [part for part, (start, end) in parts if start < len(text) - 2 < end]
+        if not across:
+            return True
+        if not self._joins_by_vocabulary or len(across[0]) < 3:
+            return False
+        pair = across[0][-3:-1]
+        return self._foreign.token_to_id(pair[1]) is not None and pair not in self._pieces
+
+    @functools.cached_property
+    def _joins_by_vocabulary(self) -> bool:
+        """Whether a token is always a piece of the vocabulary that the model found part by part, not a whole word."""
+        model = json.loads(self._foreign.to_str())["model"]
+        return model["type"] == "Unigram" or (model["type"] == "BPE" and not model["ignore_merges"])
+
+    @functools.cached_property
+    def _pieces(self) -> str:
+        return "\0".join(self._foreign.get_vocab())
 
     def control(self, text: str) -> list[int]:
         """Encode text of our own: names of control tokens in it become those tokens."""
@@ -273,6 +339,11 @@ class _WindowStream:
         self._read_ids, self._pending_ids = self._pending_ids, []
         self._read_text = self._tokenizer.decode(self._read_ids, skip_special_tokens=False)
         return piece
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates, which no tokenizer can take, become question marks; as many characters as before."""
+    return text.encode(errors="replace").decode()
 
 
 def _byte_alphabet() -> dict[str, int]:

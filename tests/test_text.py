@@ -8,10 +8,12 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from small_tokenizer import small_tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from midthought.errors import ForeignTextError, SettingsError
+from midthought.inference.byte_tokenizer import byte_tokenizer
 from midthought.text import CUT, Renderer
 
 CORPUS = [
@@ -181,6 +183,126 @@ def test_truncated_text_says_that_it_was_cut_and_uses_its_limit(any_renderer: Re
     assert any_renderer.truncate("the tide clock " * 20, 24).startswith("the tide")
     assert 22 <= len(token_ids) <= 24
     assert any_renderer.truncate("the tide clock " * 20, 24).endswith(CUT)
+
+
+def truncated_whole(renderer: Renderer, text: str, max_tokens: int) -> str:
+    """What `truncate` gave when it encoded all of the text first."""
+    text = text.encode(errors="replace").decode()
+    encoding = renderer._foreign.encode(text, add_special_tokens=False)
+    if len(encoding.ids) <= max_tokens:
+        return text
+    cut = CUT if len(renderer.foreign(CUT)) <= max_tokens else ""
+    for num_kept in range(max_tokens - len(renderer.foreign(cut)), -1, -1):
+        shorter = text[: encoding.offsets[num_kept][0]] + cut
+        if len(renderer.foreign(shorter)) <= max_tokens:
+            return shorter
+    return ""
+
+
+hard = st.sampled_from(
+    [
+        "a",
+        "aa",
+        "tide",
+        "the tide",
+        " ",
+        "  ",
+        "\n",
+        " \n",
+        "}",
+        "0",
+        "123",
+        "é",
+        "e\u0301",
+        "字",
+        "\ud83d",
+        "🌊",
+        '{"a":1,"b":[2]},',
+        "it's",
+        "x=",
+    ]
+)
+runs = st.tuples(st.lists(hard | st.text(max_size=3), min_size=1, max_size=5).map("".join), st.integers(1, 300))
+long_texts = st.lists(runs.map(lambda run: run[0] * run[1]), min_size=1, max_size=4).map("".join)
+
+
+def tokenizer_that_splits(
+    pattern: str, model: models.Model | None = None, **trained: object
+) -> PreTrainedTokenizerFast:
+    """Byte-level with a regular expression of its own, as newer models have."""
+    backend = Tokenizer(model or models.BPE())
+    parts = [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(
+        [*CORPUS, "{\n}\n;\n a\n\n b"] * 3,
+        trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False),
+    )
+    return wrap(backend)
+
+
+def llama_3() -> PreTrainedTokenizerFast:
+    return tokenizer_that_splits(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        models.BPE(ignore_merges=True),
+    )
+
+
+def whole_texts() -> PreTrainedTokenizerFast:
+    """Nothing splits a text, and merges cross blanks."""
+    return tokenizer_that_splits(r"(?!)")
+
+
+def word_piece() -> PreTrainedTokenizerFast:
+    """A word of more than 100 characters is one unknown token."""
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.train_from_iterator(
+        CORPUS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]"], show_progress=False)
+    )
+    return wrap(backend, unk_token="[UNK]")
+
+
+@pytest.mark.parametrize(
+    "make", [byte_level, metaspace, unigram, llama_3, whole_texts, word_piece, byte_tokenizer, small_tokenizer]
+)
+def test_truncation_gives_what_it_gives_when_all_of_the_text_is_encoded(make) -> None:
+    renderer = Renderer(make())
+
+    @settings(max_examples=120)
+    @given(text=long_texts, max_tokens=st.integers(0, 40))
+    def check(text: str, max_tokens: int) -> None:
+        assert renderer.truncate(text, max_tokens) == truncated_whole(renderer, text, max_tokens)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        *((make, "the baker thinks of bread, ") for make in (byte_level, unigram, llama_3, word_piece, byte_tokenizer)),
+        *((make, '{"name":"baker","ids":[1,2]},') for make in (byte_level, llama_3, word_piece, small_tokenizer)),
+    ],
+)
+def test_of_a_long_text_only_the_beginning_is_encoded(make, text, monkeypatch) -> None:
+    renderer = Renderer(make())
+    whole, longest = renderer._foreign, 0
+
+    class Counting:
+        def encode(self, text: str, **options: object) -> object:
+            nonlocal longest
+            longest = max(longest, len(text))
+            return whole.encode(text, **options)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(whole, name)
+
+    monkeypatch.setattr(renderer, "_foreign", Counting())
+    renderer.truncate(text * 300_000, 64)
+    assert longest < 2_000
 
 
 # -- prompts ---------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ from midthought.tools.threads import DaemonThreads
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
 _MAX_ERROR_CHARS = 100
+_CUT = " …[cut]"
+"""As the rollout loop marks a result that it shortens to the tokens that the model may read."""
 _RETRY_SECONDS = 0.1
 """Mean pause before the first retry; each further one is twice as long."""
 _jitter = random.Random()
@@ -111,11 +113,13 @@ class Toolbox:
         retries: int = 0,
         max_failures: int | None = 8,
         pause_seconds: float = 10.0,
+        max_result_chars: int = 400_000,
     ) -> None:
         for name, seconds in (("timeout_seconds", timeout_seconds), ("pause_seconds", pause_seconds)):
             if not seconds > 0:
                 raise SettingsError(f"{name} must be more than 0, not {seconds}")
-        for name, limit in (("max_concurrency", max_concurrency), ("max_threads", max_threads)):
+        limits = {"max_concurrency": max_concurrency, "max_threads": max_threads, "max_result_chars": max_result_chars}
+        for name, limit in limits.items():
             if limit < 1:
                 raise SettingsError(f"{name} must be 1 or more, not {limit}")
         if retries < 0:
@@ -129,6 +133,7 @@ class Toolbox:
         self.retries = retries
         self.max_failures = max_failures
         self.pause_seconds = pause_seconds
+        self.max_result_chars = max_result_chars
         self._threads = DaemonThreads("midthought-tool")
         self._num_deaf = 0
         self._breakers: dict[str, Breaker] = {}
@@ -243,7 +248,10 @@ class Toolbox:
         progress = _Progress()
         try:
             output = await self._run_in_place(action, task, progress)
-            answer = _Answer(ToolOutcome.OK, _encodable(output.text), output.metadata)
+            words = output.text
+            if len(words) > self.max_result_chars:
+                words = words[: self.max_result_chars] + _CUT
+            answer = _Answer(ToolOutcome.OK, _encodable(words), output.metadata)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         if progress.num_attempts > 1:
@@ -306,7 +314,7 @@ def _words_of(error: Exception) -> str:
 
 
 def _shortened(text: str) -> str:
-    return _encodable(" ".join(text.split())[:_MAX_ERROR_CHARS])
+    return _encodable(" ".join(text[: 100 * _MAX_ERROR_CHARS].split())[:_MAX_ERROR_CHARS])
 
 
 def _encodable(text: str) -> str:

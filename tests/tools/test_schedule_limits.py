@@ -248,3 +248,17 @@ def test_a_pure_tool_whose_metadata_cannot_be_copied_is_told_so() -> None:
 def test_a_limit_that_makes_no_sense_is_refused(settings: dict) -> None:
     with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
         Toolbox(ToolRegistry(), **settings)
+
+
+def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked() -> None:
+    class Flood(Tool):
+        definition = ToolDefinition("flood", "Says much.")
+
+        def execute(self) -> str:
+            return "tide " * 40
+
+    box = Toolbox(ToolRegistry([Flood()]), max_result_chars=9)
+    [event] = asyncio.run(box.run([call("flood")], TASK))
+    assert (event.outcome, event.call.result) == (ToolOutcome.OK, "tide tide …[cut]")
+    with pytest.raises(SettingsError, match="max_result_chars must be 1 or more, not 0"):
+        Toolbox(ToolRegistry([Flood()]), max_result_chars=0)

@@ -22,7 +22,15 @@ Find = Callable[[Any], object]
 """The object that a name stands for."""
 
 _MAX_DEPTH = 12
-_LIMITS = ("timeout_seconds", "max_concurrency", "max_threads", "retries", "max_failures", "pause_seconds")
+_LIMITS = (
+    "timeout_seconds",
+    "max_concurrency",
+    "max_threads",
+    "retries",
+    "max_failures",
+    "pause_seconds",
+    "max_result_chars",
+)
 
 
 class _Packer(CloudPickler):
