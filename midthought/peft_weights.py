@@ -1,12 +1,87 @@
-"""The weights that a PEFT model computes with: base weights and active adapters in one. Knows no training and no engine."""
+"""What a PEFT model computes with: base weights and active adapters in one. Does not depend on training or an engine."""
 
 from __future__ import annotations
 
 import copy
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def base_of(model: Any) -> Any:
+    """Returns the transformers model inside a PEFT model, whose layers hold the adapters; any other model as it is.
+
+    Raises ValueError for prompt tuning and the like, which add tokens instead of changing layers.
+    """
+    if not hasattr(model, "get_base_model"):
+        return model
+    if any(getattr(config, "is_prompt_learning", False) for config in model.peft_config.values()):
+        raise ValueError(
+            f"{type(model).__name__} learns a prompt ({model.active_peft_config.peft_type}); use adapters that change layers, "
+            "for example LoRA"
+        )
+    return model.get_base_model()
+
+
+def is_adapted(module: nn.Module) -> bool:
+    """Whether PEFT wraps this layer (adapters, `modules_to_save`, trainable tokens)."""
+    return "peft" in sys.modules and isinstance(module, _wrappers())
+
+
+def adapter_state(model: Any) -> tuple[Any, ...]:
+    """Everything about the adapters of a model that is not a tensor: which are there, active, merged, disabled, their scale.
+
+    Two equal states and unchanged parameters mean the same function. Empty for a model without adapters.
+    """
+    if "peft" not in sys.modules:
+        return ()
+    wrapped: list[Any] = [module for module in model.modules() if isinstance(module, _wrappers())]
+    return tuple(
+        (
+            id(module),
+            module.disable_adapters,
+            tuple(module.active_adapters),
+            tuple(module.merged_adapters),
+            repr(vars(module).get("scaling")),
+        )
+        for module in wrapped
+    )
+
+
+def is_mergeable(module: Any) -> bool:
+    """Whether the layer is LoRA, rsLoRA or DoRA on a plain `nn.Linear`: then one weight computes what it computes."""
+    if not is_adapted(module):
+        return False
+    from peft.tuners.lora.layer import Linear
+    from peft.tuners.lora.variants import DoraLinearVariant
+
+    if type(module) is not Linear or type(module.base_layer) is not nn.Linear:
+        return False
+    return all(type(variant) is DoraLinearVariant for variant in module.lora_variant.values())
+
+
+def stochastically_rounded(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rounds float32 values to `dtype` up or down at random, so that the expected value is the exact one.
+
+    Rounding to nearest would lose small adapters: base weights are values of `dtype` already, and an update of less than half
+    a unit in the last place would always round back to them. The draws are fixed: equal inputs give equal results.
+    """
+    if dtype == weight.dtype:
+        return weight
+    _, exponent = torch.frexp(weight)
+    unit = torch.ldexp(torch.full_like(weight, torch.finfo(dtype).eps), exponent - 1)
+    generator = torch.Generator(weight.device).manual_seed(0)
+    draws = torch.rand(weight.shape, generator=generator, device=weight.device)
+    return (weight / unit).add_(draws).floor_().mul_(unit).where(weight != 0, 0.0).to(dtype)
+
+
+def used_module(module: Any) -> Any:
+    """Returns the module that a `modules_to_save` wrapper (or one for trainable tokens) calls now; any other as it is."""
+    from_wrapper = is_adapted(module) and not hasattr(module, "base_layer")
+    return _chosen_module(module) if from_wrapper else module
 
 
 def effective_weight(layer: Any, device: Any = None) -> Tensor:
@@ -15,14 +90,17 @@ def effective_weight(layer: Any, device: Any = None) -> Tensor:
 
 
 @torch.no_grad()
-def effective_tensors(layer: Any, device: Any = None) -> dict[str, Tensor]:
+def effective_tensors(
+    layer: Any, device: Any = None, *, round_to: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to
+) -> dict[str, Tensor]:
     """Returns the parameters of a PEFT layer's base layer, by name, with the layer's active adapters merged into them.
 
     They are copies: the layer stays as it is. PEFT's own arithmetic computes them (LoRA, rsLoRA, DoRA and the other methods
-    that can be merged), in float32, and each is rounded once, to the type of the base layer. The result follows the layer's
-    state: no adapter if adapters are disabled, the base weights as they are if adapters were merged into them before, the
-    active copy of a `modules_to_save` module. Weights of 4 or 8 bits are dequantized. For one layer's copy this needs 8 bytes
-    a weight beside the result, on `device` (None: where the layer is).
+    that can be merged), in float32, and each is rounded once, to the type of the base layer: to nearest, or by
+    `stochastically_rounded`. The result follows the layer's state: no adapter if adapters are disabled, the base weights as
+    they are if adapters were merged into them before, the active copy of a `modules_to_save` module. Weights of 4 or 8 bits
+    are dequantized. For one layer's copy this needs 8 bytes a weight beside the result, on `device` (None: where the layer
+    is).
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
@@ -44,7 +122,7 @@ def effective_tensors(layer: Any, device: Any = None) -> dict[str, Tensor]:
             part.unmerge()
         elif not part.disable_adapters and not part.merged:
             part.merge()
-    return {name: tensor.detach().to(dtypes[name]) for name, tensor in plain.named_parameters()}
+    return {name: round_to(tensor.detach(), dtypes[name]) for name, tensor in plain.named_parameters()}
 
 
 def _chosen_module(wrapper: Any) -> Any:
@@ -88,3 +166,10 @@ def _forget_quantization(part: Any) -> None:
     part.quantization_backend = None
     part.fan_in_fan_out = False
     part.__class__ = Linear
+
+
+def _wrappers() -> tuple[type, ...]:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    return BaseTunerLayer, AuxiliaryTrainingWrapper

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from midthought.inference.slot_attention import SlotBatch, attend
 from midthought.inference.weight_copies import HeadNorms, Projection, WeightCopies, normed
+from midthought.peft_weights import is_adapted, is_mergeable, used_module
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
@@ -37,14 +38,14 @@ class _Layer(NamedTuple):
 class Decoder:
     """Logits of new tokens; their keys and values go into the cache.
 
-    A learner that changes weights in place is seen whenever a batch is new: weights are read where they are, or copied
-    anew when they have changed.
+    Weights that a learner changed in place take effect in the next batch: they are read in place, or copied again if they
+    have changed. LoRA layers are merged into copies; without memory for copies they are called.
     """
 
     def __init__(self, policy: Any) -> None:
         config, trunk = policy.config, policy.base_model
-        self._embeddings, self._head = trunk.embed_tokens, Projection(policy.lm_head)
-        self._rotary, self._norm = trunk.rotary_emb, trunk.norm
+        self._embeddings, self._head = used_module(trunk.embed_tokens), Projection(used_module(policy.lm_head))
+        self._rotary, self._norm = trunk.rotary_emb, used_module(trunk.norm)
         self._num_queries, self._num_keys = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = trunk.layers[0].self_attn.head_dim
         self._layers = [self._layer(layer, config) for layer in trunk.layers]
@@ -53,19 +54,22 @@ class Decoder:
 
     def _layer(self, layer: Any, config: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
-        has_norms = hasattr(attention, "q_norm")
+
+        def project(owner: Any, *names: str) -> Projection:
+            return Projection(*(used_module(getattr(owner, name)) for name in names))
+
+        def norms() -> HeadNorms:
+            norms = used_module(attention.q_norm), used_module(attention.k_norm)
+            return HeadNorms(*norms, self._num_queries, self._num_keys, attention.scaling)
+
         return _Layer(
-            input_norm=layer.input_layernorm,
-            queries_keys_values=Projection(attention.q_proj, attention.k_proj, attention.v_proj),
-            head_norms=HeadNorms(
-                attention.q_norm, attention.k_norm, self._num_queries, self._num_keys, attention.scaling
-            )
-            if has_norms
-            else None,
-            output=Projection(attention.o_proj),
-            mlp_norm=layer.post_attention_layernorm,
-            gate_up=Projection(mlp.gate_proj, mlp.up_proj),
-            down=Projection(mlp.down_proj),
+            input_norm=used_module(layer.input_layernorm),
+            queries_keys_values=project(attention, "q_proj", "k_proj", "v_proj"),
+            head_norms=norms() if hasattr(attention, "q_norm") else None,
+            output=project(attention, "o_proj"),
+            mlp_norm=used_module(layer.post_attention_layernorm),
+            gate_up=project(mlp, "gate_proj", "up_proj"),
+            down=project(mlp, "down_proj"),
             scaling=attention.scaling,
             window=_window(attention, config),
         )
@@ -77,7 +81,7 @@ class Decoder:
             return None
         if policy.base_model.rotary_emb.rope_type not in _FIXED_TURNS:
             return None
-        return cls(policy) if all(_is_plain(module) for module in _modules(policy)) else None
+        return cls(policy) if all(_is_known(module) for module in _modules(policy)) else None
 
     def forget_copies(self) -> None:
         """Weights have changed, maybe in a way that no tensor counts."""
@@ -139,15 +143,24 @@ def _window(attention: Any, config: Any) -> int | None:
 
 
 def _modules(policy: Any) -> Iterator[nn.Module]:
-    """All that is left out or taken apart."""
+    """Everything that is left out or taken apart: of a layer with adapters the layer alone, which is merged or called."""
     trunk = policy.base_model
-    yield from (policy, trunk, trunk.embed_tokens, trunk.norm, policy.lm_head)
-    for layer in trunk.layers:
-        yield from layer.modules()
+    yield from (policy, trunk)
+    for module in (trunk.embed_tokens, trunk.norm, policy.lm_head, *trunk.layers):
+        yield from _outer_modules(module)
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Whether nobody has put anything around or into a module."""
+def _outer_modules(module: nn.Module) -> Iterator[nn.Module]:
+    used = used_module(module)
+    yield used
+    if not is_adapted(used):
+        for child in used.children():
+            yield from _outer_modules(child)
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Whether it is what transformers made, nothing put around it or into it but LoRA on a linear layer."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     is_extended = isinstance(module, nn.Linear) and type(module) is not nn.Linear
-    return not any(hooks) and not is_extended and "forward" not in vars(module)
+    is_foreign = is_adapted(module) and not is_mergeable(module)
+    return not any(hooks) and not is_extended and not is_foreign and "forward" not in vars(module)

@@ -32,7 +32,9 @@ class LocalEngine:
     The model is shared with whoever trains it: change its weights in place, then call `update_weights`.
 
     Args:
-        model: the policy; its tensors are read where they are, its modules are left alone.
+        model: the policy, with or without PEFT adapters; its tensors are read in place, its modules are not changed. Adapters
+            that are added, removed, switched or merged take effect when the engine next starts to sample, and at
+            `update_weights`.
         eos_token_ids: the tokens that end a sequence.
         max_num_seqs: most sequences in one forward pass, and most sequences kept cached.
         max_seq_len: most tokens of a sequence, prompt included.
@@ -183,6 +185,7 @@ class LocalEngine:
     async def _drive(self) -> None:
         """Step after step while there is something to run; the event loop has its turn between them."""
         next_turn = 0.0
+        self._room.follow_adapters()
         while True:
             started = time.perf_counter()
             if started >= next_turn or self._moved.is_set() or self._waves.num_away:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from midthought.inference.float32_reference import expected_difference
 from midthought.inference.kv_cache import SlotCache
 from midthought.inference.slot_attention import SlotBatch
 
@@ -104,6 +105,7 @@ class StepRecorder:
     Args:
         compute: `(token_ids, positions, batch, None)` to logits.
         addresses: where everything lies that a pass reads beside the cache.
+        tolerance: largest expected |Δ log-probability| of a token, in nats, between a recorded pass and the usual one.
     """
 
     def __init__(
@@ -157,9 +159,11 @@ class StepRecorder:
             found = recording(token_ids, positions, slots)
         except RuntimeError as error:
             return self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
-        difference = (found.float().log_softmax(-1) - logits.float().log_softmax(-1)).abs().max().item()
+        difference = expected_difference(found, logits.float().log_softmax(-1)).max().item()
         if not difference <= self._tolerance:
-            return self._give_up(f"log-probabilities were off by {difference:.2g}")
+            return self._give_up(
+                f"log-probabilities were off by {difference:.2g} nats, {self._tolerance:.2g} are accepted"
+            )
         self._recordings[size] = recording
 
     def clear(self) -> None:

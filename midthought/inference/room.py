@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import PreTrainedModel
 
+from midthought.inference.device_memory import memory_bytes
 from midthought.inference.recorded import cuda_graphs
 from midthought.inference.request import EngineStats, Request
-from midthought.inference.runner import Row, Runner, memory_bytes, shares_tensors
+from midthought.inference.runner import Row, Runner, shares_tensors
 from midthought.inference.slots import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.inference.trial import make_runner
+from midthought.peft_weights import adapter_state
 
 MAX_DEFERRED = 2
 """Passes that a request waits for others at most."""
@@ -53,12 +56,21 @@ class Room:
         self._max_cache_bytes = max_cache_bytes
         self._records_steps = records_steps and model.device.type == "cuda"
         self._runner: Runner | None = None
+        self._adapter_state: tuple[Any, ...] = ()
+        """Of the model when the runner was made."""
 
     @property
     def runner(self) -> Runner:
         if self._runner is None:
+            self._adapter_state = adapter_state(self._model)
             self._runner = make_runner(self._model, record=cuda_graphs() if self._records_steps else None)
         return self._runner
+
+    def follow_adapters(self) -> None:
+        """Choose a runner again if adapters were added, removed, switched or merged since the last choice."""
+        if self._runner is not None and adapter_state(self._model) != self._adapter_state:
+            self.slots.forget_tokens()
+            self._runner = None
 
     def row(self, request: Request) -> Row:
         """What a request brings to a pass."""
@@ -131,6 +143,7 @@ class Room:
     def update_weights(self) -> None:
         """The model's weights were changed in place: what the old ones computed counts no more."""
         self.slots.forget_tokens()
+        self.follow_adapters()
         if self._runner is None:
             return
         if shares_tensors(self._model, self._runner.model):

@@ -6,10 +6,8 @@ Knows token ids and slots, not episodes. The caller's model is shared: its tenso
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -97,9 +95,9 @@ def share_tensors(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def shares_tensors(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
-    """True where every parameter of the one is the very same object in the other."""
-    pairs = zip(model.parameters(), twin.parameters(), strict=True)
-    return all(mine is theirs for mine, theirs in pairs)
+    """True if both have the same parameter objects, in the same order."""
+    mine, theirs = list(model.parameters()), list(twin.parameters())
+    return len(mine) == len(theirs) and all(one is other for one, other in zip(mine, theirs, strict=True))
 
 
 class CachedRunner:
@@ -130,8 +128,11 @@ class CachedRunner:
         last = _tensor(columns, device) if several else None
         return self._compute(_tensor(token_ids, device), flat_positions, batch, last)
 
-    def record_steps(self, record: Record) -> None:
-        """From now on let passes of `steps` be recorded, and replay them. Only before the first pass."""
+    def record_steps(self, record: Record, *, tolerance: float) -> None:
+        """From now on let passes of `steps` be recorded, and replay them. Only before the first pass.
+
+        `tolerance`: expected |Δ log-probability| between a recorded pass and the usual one, in nats.
+        """
         assert not self.cache.num_slots
         self._recorder = StepRecorder(
             self.cache,
@@ -139,7 +140,7 @@ class CachedRunner:
             self._addresses,
             record,
             device=self.model.device,
-            tolerance=tolerance_of(self.model.dtype),
+            tolerance=tolerance,
         )
 
     def _addresses(self) -> list[int]:
@@ -322,11 +323,6 @@ class RecomputingRunner:
         """There is nothing to give back."""
 
 
-def tolerance_of(dtype: torch.dtype) -> float:
-    """How far log-probabilities of the same tokens may lie apart, computed in two ways."""
-    return 1e-3 if dtype == torch.float32 else 0.1
-
-
 def _tensor(numbers: Sequence[int] | np.ndarray, device: torch.device) -> torch.Tensor:
     """`[n]`, int64. By way of numpy, which reads lists several times faster."""
     return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
@@ -353,14 +349,3 @@ def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int])
         else:
             several.append(row)
     return several, columns
-
-
-def memory_bytes(device: torch.device) -> int:
-    """The memory of a device that is free: of a GPU what the driver says, of this machine half of all, or of what the
-    container may have."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else "max"
-    return min(whole, int(text)) if text.isdigit() else whole

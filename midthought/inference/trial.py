@@ -1,78 +1,113 @@
-"""Which runner a model gets: the fastest one that gives what a plain forward pass gives, tried on the model itself."""
+"""Chooses a model's runner: the fastest one whose log-probabilities are as exact as those of the model's own forward pass."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 import warnings
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from midthought.errors import EngineError
 from midthought.inference.decoder import Decoder
+from midthought.inference.float32_reference import Deviation, float32_logprobs
 from midthought.inference.recorded import Record
-from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, Runner, share_tensors, tolerance_of
+from midthought.inference.runner import CachedRunner, RecomputingRunner, Row, Runner, share_tensors
+from midthought.peft_weights import base_of
 
+ROUNDING = 1e-4
+"""Nats by which a runner may always deviate from float32: another order of additions."""
 logger = logging.getLogger(__name__)
 
 
 def make_runner(model: PreTrainedModel, *, record: Record | None = None) -> Runner:
-    """A cached runner where that gives what a plain forward gives, tried on the model itself; else the other, with a
-    warning. `record`: what records its passes of decoding."""
-    plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
-    decoder = Decoder.of(twin)
-    for cached in (CachedRunner(twin, decoder=decoder), CachedRunner(twin)) if decoder else (CachedRunner(twin),):
-        reason = _why_not_cached(cached, plain)
-        cached.clear()
-        if reason is None:
-            if record is not None:
-                cached.record_steps(record)
-            return cached
-    warnings.warn(
-        f"{type(model).__name__}: the key/value cache cannot be kept across calls ({reason}); "
-        "every step computes the whole sequence anew, which is slow but right",
-        stacklevel=2,
-    )
-    return plain
+    """Returns the first of these that deviates from float32 about as little as the model's own forward pass does: the fused
+    decoder, the model's own layers with a key/value cache, the model without a cache. Warns if it is not the first possible.
 
-
-def _why_not_cached(cached: CachedRunner, plain: RecomputingRunner) -> str | None:
-    """None where a cached forward gives what a plain one gives; else what is in the way."""
-    config = plain.model.config.get_text_config()
-    layer_types: list[str] | None = getattr(config, "layer_types", None)
-    if layer_types and (other := set(layer_types) - {"full_attention", "sliding_attention"}):
-        return f"it has layers of type {', '.join(sorted(other))}"
+    `record`: records passes of decoding (CUDA graphs).
+    Raises EngineError for a PEFT model that learns a prompt.
+    """
     try:
-        difference = _largest_difference(cached, plain, config)
-    except Exception as error:
-        logger.debug("the cached forward failed", exc_info=True)
-        return f"its attention does not take a cache of slots: {type(error).__name__}: {error}".splitlines()[0]
-    if not difference <= tolerance_of(plain.model.dtype):
-        return f"its log-probabilities would be wrong by {difference:.2g}"
-    return _why_windows_differ(cached.cache.windows, config, layer_types)
+        model = base_of(model)
+    except ValueError as error:
+        raise EngineError(str(error)) from error
+    plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
+    trial = _Trial(plain)
+    decoder = Decoder.of(twin)
+    cached = CachedRunner(twin, decoder=decoder)
+    reason = trial.why_not(cached)
+    if reason is not None and decoder is not None:
+        _warn(
+            model, f"decoding calls the model's own layers, which is slower: the fused decoder is not used ({reason})"
+        )
+        cached = CachedRunner(twin)
+        reason = trial.why_not(cached)
+    if reason is not None:
+        _warn(
+            model,
+            f"the key/value cache cannot be kept across calls ({reason}); every step computes the whole sequence anew, which "
+            "is slow but right",
+        )
+        return plain
+    if record is not None:
+        cached.record_steps(record, tolerance=2 * trial.bound.largest)
+    return cached
 
 
-def _largest_difference(cached: CachedRunner, plain: RecomputingRunner, config: Any) -> float:
-    """Largest |Δ log-probability| over three sequences: prefilled in part, continued by one token, then by several."""
-    window = getattr(config, "sliding_window", None) or 0
-    base = 10 + (window if window <= 128 else 0)
-    generator = torch.Generator().manual_seed(0)
-    lengths = [base, base - 4, base + 3]
-    sequences = [torch.randint(config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
-    slots = [1, 0, 3]
-    largest, cuts_before = 0.0, [0, 0, 0]
-    for left_out in ((5, 4, 6), (4, 3, 5), (1, 1, 0), (0, 0, 0)):
-        cuts = [length - missing for length, missing in zip(lengths, left_out, strict=True)]
-        rows = [
-            Row(ids[:cut], before, slot)
-            for ids, cut, before, slot in zip(sequences, cuts, cuts_before, slots, strict=True)
-            if cut > before
-        ]
-        ours, theirs = cached.forward(rows), plain.forward(rows)
-        step = (ours.float().log_softmax(-1) - theirs.float().log_softmax(-1)).abs().max().item()
-        largest = step if not step <= largest else largest  # NaN stays
-        cuts_before = cuts
-    return largest
+def _warn(model: PreTrainedModel, message: str) -> None:
+    warnings.warn(f"{type(model).__name__} in {str(model.dtype).removeprefix('torch.')}: {message}", stacklevel=3)
+
+
+class _Trial:
+    """Three sequences: prefilled in part, continued by one token several times, then by several at once."""
+
+    def __init__(self, plain: RecomputingRunner) -> None:
+        self._plain = plain
+        self._config = config = plain.model.config.get_text_config()
+        window = getattr(config, "sliding_window", None) or 0
+        base = 12 + (window if window <= 128 else 0)
+        lengths = (base, base - 4, base + 3)
+        generator = torch.Generator().manual_seed(0)
+        sequences = [torch.randint(config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
+        self._rounds: list[list[Row]] = []
+        before: tuple[int, ...] = (0, 0, 0)
+        for left_out in ((7, 6, 7), (6, 5, 6), (5, 4, 5), (4, 3, 4), (1, 1, 0), (0, 0, 0)):
+            cuts = tuple(length - missing for length, missing in zip(lengths, left_out, strict=True))
+            parts = zip(sequences, cuts, before, (1, 0, 3), strict=True)
+            self._rounds.append([Row(ids[:cut], start, slot) for ids, cut, start, slot in parts if cut > start])
+            before = cuts
+        logprobs = dict(zip((1, 0, 3), float32_logprobs(plain.model, sequences), strict=True))
+        self._reference = [logprobs[row.slot][len(row.token_ids) - 1] for row in itertools.chain(*self._rounds)]
+        self.own = self._deviation(plain)
+        """Of the model's own forward pass."""
+        self.bound = Deviation(2 * self.own.mean + ROUNDING, 3 * self.own.largest + ROUNDING)
+        """Largest deviation of a runner that is accepted."""
+
+    def _deviation(self, runner: Runner) -> Deviation:
+        found: list[Tensor] = [logits for rows in self._rounds for logits in runner.forward(rows)]
+        return Deviation.of(found, self._reference)
+
+    def why_not(self, cached: CachedRunner) -> str | None:
+        """None if the cached runner computes what the model's own forward pass computes; else the reason. Clears its cache."""
+        layer_types: list[str] | None = getattr(self._config, "layer_types", None)
+        if layer_types and (other := set(layer_types) - {"full_attention", "sliding_attention"}):
+            return f"it has layers of type {', '.join(sorted(other))}"
+        try:
+            found = self._deviation(cached)
+        except Exception as error:
+            logger.debug("the cached forward failed", exc_info=True)
+            return f"its attention does not take a cache of slots: {type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            cached.clear()
+        if not (found.mean <= self.bound.mean and found.largest <= self.bound.largest):
+            return (
+                f"its log-probabilities would be wrong by {found.mean:.2g} nats on average and up to {found.largest:.2g}; those "
+                f"of the model's own forward pass are off by {self.own.mean:.2g} and {self.own.largest:.2g}"
+            )
+        return _why_windows_differ(cached.cache.windows, self._config, layer_types)
 
 
 def _why_windows_differ(windows: dict[int, int | None], config: Any, layer_types: list[str] | None) -> str | None:

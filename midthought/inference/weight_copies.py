@@ -1,11 +1,13 @@
-"""Weights of small models, laid out anew for quick passes: maps of one input stand side by side, and are one call.
+"""Copies of weights for fast decoding: projections of one input are joined into one, LoRA adapters are merged.
 
-Where a model is large nothing is copied and every tensor is read where it is: computing then takes longer than calling.
+Joining pays for small models only; those of large models are read in place. Merged copies exist if memory allows; without
+them the adapters are computed beside the base weights. The model's own tensors are never changed.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -13,8 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from midthought.inference.device_memory import memory_bytes
+from midthought.peft_weights import effective_tensors, is_adapted, stochastically_rounded
+
 MAX_COPIED_BYTES = 2**29
-"""Where what would be copied takes more, it is read where it is."""
+"""Joined projections that take more are read in place."""
+MAX_MERGED_FRACTION = 0.25
+"""Merged copies of projections with adapters take at most this part of the device's free memory."""
+
+_log = logging.getLogger(__name__)
 
 
 class _Copied(Protocol):
@@ -30,27 +39,52 @@ class _Copied(Protocol):
         ...
 
     @property
+    def has_adapters(self) -> bool:
+        """Whether the copy merges adapters."""
+        ...
+
+    @property
+    def copied_bytes(self) -> int:
+        """Size of the copy."""
+        ...
+
+    @property
     def copies(self) -> Sequence[Tensor | None]:
         """The copies, if there are any yet."""
         ...
 
 
 class Projection:
-    """Linear maps of one input, side by side in the output. What is copied of a single one is how its tensor is read."""
+    """Linear maps of one input, side by side in the output; some may have adapters.
 
-    def __init__(self, *modules: nn.Linear) -> None:
+    Without a copy, weights are read in place and layers with adapters are called. The copy of a single layer without adapters
+    is a view.
+    """
+
+    def __init__(self, *modules: Any) -> None:
         self.modules = modules
+        self.has_adapters = any(is_adapted(module) for module in modules)
         self._laid_out: tuple[Tensor, Tensor | None] | None = None
         """`[in, out]` and `[out]`."""
 
     def copy(self) -> None:
-        (first, *others), (weight, bias) = self.modules, self._laid_out or (None, None)
-        if others:
-            weight = _joined([module.weight for module in self.modules], None if weight is None else weight.t())
-            bias = None if first.bias is None else _joined([module.bias for module in self.modules], bias)
+        weight, bias = self._laid_out or (None, None)
+        tensors = [_tensors(module) for module in self.modules]
+        if len(tensors) > 1 or self.has_adapters:
+            weight = _joined([its for its, _ in tensors], None if weight is None else weight.t())
+            biases = [its for _, its in tensors if its is not None]
+            bias = _joined(biases, bias) if biases else None
         else:
-            weight, bias = first.weight, first.bias
+            [(weight, bias)] = tensors
         self._laid_out = weight.t(), bias
+
+    @property
+    def copied_bytes(self) -> int:
+        """Size of the copy; 0 for a view."""
+        if len(self.modules) == 1 and not self.has_adapters:
+            return 0
+        bases = [module.get_base_layer() if is_adapted(module) else module for module in self.modules]
+        return sum(tensor.nbytes for base in bases for tensor in base.parameters())
 
     @property
     def copies(self) -> tuple[Tensor | None, ...]:
@@ -60,7 +94,10 @@ class Projection:
     def __call__(self, hidden: Tensor, *, onto: Tensor | None = None) -> Tensor:
         """`[T, out]` of `[T, in]`, added to something."""
         if self._laid_out is None:
-            outs = [F.linear(hidden, module.weight, module.bias) for module in self.modules]
+            outs = [
+                module(hidden) if is_adapted(module) else F.linear(hidden, module.weight, module.bias)
+                for module in self.modules
+            ]
             out = torch.cat(outs, dim=-1) if len(outs) > 1 else outs[0]
             return out if onto is None else onto + out
         weight, bias = self._laid_out
@@ -68,6 +105,14 @@ class Projection:
             return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)
         out = torch.addmm(onto, hidden, weight)
         return out if bias is None else out.add_(bias)
+
+
+def _tensors(module: Any) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias that a linear layer computes with, its adapters included."""
+    if not is_adapted(module):
+        return module.weight, module.bias
+    tensors = effective_tensors(module, round_to=stochastically_rounded)
+    return tensors["weight"], tensors.get("bias")
 
 
 class HeadNorms:
@@ -87,6 +132,13 @@ class HeadNorms:
         weights = (self._scaling * query_norm.weight, key_norm.weight)
         pairs = zip(weights, self._numbers, strict=True)
         self._weight = _joined([weight.expand(number, -1) for weight, number in pairs], self._weight)
+
+    has_adapters = False
+
+    @property
+    def copied_bytes(self) -> int:
+        """Size of the copy."""
+        return sum(tensor.nbytes for norm in self.modules for tensor in norm.parameters())
 
     @property
     def copies(self) -> tuple[Tensor | None, ...]:
@@ -130,14 +182,16 @@ def _constant(value: float) -> Tensor:
 
 
 class WeightCopies:
-    """Sees that copies are those of the weights as they are."""
+    """Keeps copies equal to the weights as they are now.
+
+    All are copied if they are small. Of large models only projections with adapters are, if memory allows.
+    """
 
     def __init__(self, copied: Sequence[_Copied]) -> None:
-        originals = [tensor for each in copied for module in each.modules for tensor in module.parameters()]
-        joined = [module for each in copied if len(each.modules) > 1 for module in each.modules]
-        num_bytes = sum(tensor.nbytes for module in joined for tensor in module.parameters())
-        is_small = num_bytes <= MAX_COPIED_BYTES
-        self._copied, self._originals = (copied, originals) if is_small else ([], [])
+        merged = [each for each in copied if each.has_adapters]
+        num_bytes = sum(each.copied_bytes for each in copied)
+        self._copied: Sequence[_Copied] = copied if num_bytes <= MAX_COPIED_BYTES else _if_they_fit(merged)
+        self._originals = [tensor for each in self._copied for module in each.modules for tensor in module.parameters()]
         self._states: list[tuple[int, int]] | None = None
 
     def renew(self) -> None:
@@ -156,3 +210,19 @@ class WeightCopies:
     def forget(self) -> None:
         """Copy anew at the next `renew`: writes through `.data` and those of fused optimizers are counted nowhere."""
         self._states = None
+
+
+def _if_they_fit(merged: Sequence[_Copied]) -> Sequence[_Copied]:
+    """The projections with adapters if there is memory for merged copies of all of them, else none."""
+    if not merged:
+        return ()
+    num_bytes = sum(each.copied_bytes for each in merged)
+    free = memory_bytes(next(merged[0].modules[0].parameters()).device)
+    if num_bytes <= MAX_MERGED_FRACTION * free:
+        return merged
+    _log.warning(
+        "adapters are computed beside the base weights, which is slower: merged copies would take %.1f GiB of %.1f GiB free",
+        num_bytes / 2**30,
+        free / 2**30,
+    )
+    return ()

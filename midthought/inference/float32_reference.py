@@ -1,0 +1,128 @@
+"""A model's log-probabilities in float32, computed with one layer in float32 at a time, and how far others are from them.
+
+Does not depend on an engine or a cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+
+class Deviation(NamedTuple):
+    """Expected |Δ log-probability| of a sampled token, in nats, over several positions."""
+
+    mean: float
+    largest: float
+
+    @classmethod
+    def of(cls, found: Sequence[Tensor], reference: Sequence[Tensor]) -> Deviation:
+        """Of logits `[V]` from float32 log-probabilities `[V]`, one each per position: `Σ_v p(v) |log q(v) - log p(v)|`.
+
+        Weighting by the reference's probability p leaves out tokens that are never sampled, whose tiny probabilities are the
+        least exact. NaN if a logit is.
+        """
+        each = torch.stack([expected_difference(one, other) for one, other in zip(found, reference, strict=True)])
+        return cls(each.mean().item(), each.max().item())
+
+
+def expected_difference(logits: Tensor, reference: Tensor) -> Tensor:
+    """Expected |Δ log-probability| `[...]` of tokens drawn from the reference: logits and log-probabilities `[..., V]`."""
+    logprobs = logits.float().log_softmax(-1)
+    return (reference.exp() * (logprobs - reference).abs().nan_to_num(posinf=0.0)).sum(-1)
+
+
+@torch.no_grad()
+def float32_logprobs(model: PreTrainedModel, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Returns `[length, V]` float32 log-probabilities after each token of each sequence.
+
+    The weights of one layer at a time are converted to float32, so it needs little more memory than the model. Quantized
+    weights stay as they are.
+    """
+    twin = _over_the_same_memory(model)
+    with _each_layer_in_float32(twin), _without_tf32():
+        return [
+            twin(input_ids=torch.tensor([list(ids)], device=model.device), use_cache=False)
+            .logits[0]
+            .float()
+            .log_softmax(-1)
+            for ids in sequences
+        ]
+
+
+def _over_the_same_memory(model: PreTrainedModel) -> Any:
+    """Modules of their own, in eval mode, whose parameters are other objects over the same memory; float32 buffers."""
+    memo: dict[int, Tensor] = {}
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        if not _is_half(tensor):
+            memo[id(tensor)] = tensor
+        elif isinstance(tensor, nn.Parameter):
+            memo[id(tensor)] = nn.Parameter(tensor.detach(), requires_grad=False)
+        else:
+            memo[id(tensor)] = tensor.float()
+    return copy.deepcopy(model, memo).eval()
+
+
+@contextmanager
+def _each_layer_in_float32(twin: nn.Module) -> Iterator[None]:
+    def widen(module: nn.Module, inputs: Any, *, its: list[nn.Parameter], kept: list[list[Tensor]]) -> None:
+        kept.append([parameter.data for parameter in its])
+        for parameter in its:
+            parameter.data = parameter.data.float()
+
+    def restore(
+        module: nn.Module, inputs: Any, outputs: Any, *, its: list[nn.Parameter], kept: list[list[Tensor]]
+    ) -> None:
+        for parameter, data in zip(its, kept.pop(), strict=True):
+            parameter.data = data
+
+    handles = []
+    for module, parameters in _units(twin):
+        its = [parameter for parameter in parameters if _is_half(parameter)]
+        if its:
+            kept: list[list[Tensor]] = []
+            handles += [
+                module.register_forward_pre_hook(_bound(widen, its, kept)),
+                module.register_forward_hook(_bound(restore, its, kept), always_call=True),
+            ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _bound(hook: Any, its: list[nn.Parameter], kept: list[list[Tensor]]) -> Any:
+    return lambda *arguments: hook(*arguments, its=its, kept=kept)
+
+
+def _units(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
+    """Whole decoder layers, and every other module with the parameters that it holds itself."""
+    if isinstance(module, GradientCheckpointingLayer):
+        yield module, list(module.parameters())
+        return
+    yield module, list(module.parameters(recurse=False))
+    for child in module.children():
+        yield from _units(child)
+
+
+def _is_half(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.bfloat16, torch.float16)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
