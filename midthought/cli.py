@@ -236,11 +236,14 @@ def memory_build(
         bool, typer.Option("--each-once", help="Of files that say the same words, take the one that tells most.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="End where a file cannot be read.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Remove from the memory what is not in TRANSCRIPTS.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON: every file, what was read of it, what was not.")
     ] = False,
 ) -> None:
-    """Transcripts to a searchable memory. Building again adds nothing twice."""
+    """Transcripts to a searchable memory. Building again adds nothing twice; transcripts of other folders stay."""
     from dataclasses import asdict
 
     from midthought.memory.embedding import load_embedder
@@ -250,7 +253,7 @@ def memory_build(
     folder, chunks = _chunks_of(transcripts, chunking, chunk_words, chunk_size, chunk_overlap, each_once, strict)
     store = MemoryStore.open(path, embedder=load_embedder(embedding_model))
     with Console(quiet=as_json).stage("Memory", unit="chunks embedded") as bar:
-        report = store.build(chunks, bar.follow)
+        report = store.build(chunks, bar.follow, replace=replace)
     _tell_summary(folder, chunks, as_json, memory=asdict(report))
     if not as_json:
         typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
@@ -369,12 +372,13 @@ def memory_embed(
 def memory_ingest(
     rows: Annotated[Path, typer.Argument(help="Parquet file of chunks with vectors.")],
     path: Annotated[str, typer.Option(help="Where the LanceDB memory lies.")] = "memory",
+    replace: Annotated[bool, typer.Option("--replace", help="Remove from the memory what is not in ROWS.")] = False,
 ) -> None:
     """Step 3: chunks with vectors into the memory; what is there already stays as it is."""
     from midthought.memory.rows import read_rows
     from midthought.memory.store import MemoryStore
 
-    report = MemoryStore.open(path).ingest(read_rows(rows))
+    report = MemoryStore.open(path).ingest(read_rows(rows), replace=replace)
     typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept")
 
 

@@ -201,7 +201,7 @@ def test_an_episode_that_lies_in_several_formats_is_told_and_taken_once_where_as
     _, _, error = call("memory", "build", "episodes")
     assert "the same words are all taken (--each-once: the first): " in error
     assert "again.txt" in error and "tide.md" in error
-    _, text, error = call("memory", "build", "episodes", "--each-once")
+    _, text, error = call("memory", "build", "episodes", "--each-once", "--replace")
     assert "the same words are taken once, from the first: " in error
     assert ", 0 removed" not in text and "0 added" in text
 

@@ -27,8 +27,12 @@ def build_memory(
     embedder: Embedder | None = None,
     progress: Progress | None = None,
     table: str = "transcripts",
+    replace: bool = False,
 ) -> BuildReport:
     """Make the memory at `uri` hold exactly the transcripts below a folder.
+
+    New transcripts are added, changed ones updated. MemoryStoreError, with the counts, if chunks of other transcripts would be
+    removed; with `replace` they are.
 
     Files that cannot be read are left out and logged as warnings; give `read_transcripts(folder)` to see them, and call its
     `require_all` where none may be missing. Raises TranscriptError where none can be read, MemoryStoreError where the memory
@@ -38,7 +42,9 @@ def build_memory(
         transcripts = read_transcripts(transcripts)
         for _, reason in transcripts.failures:
             _log.warning("left out: %s", reason)
-    return MemoryStore.open(uri, table, embedder).build(chunk_all(transcripts.transcripts, chunking), progress)
+    return MemoryStore.open(uri, table, embedder).build(
+        chunk_all(transcripts.transcripts, chunking), progress, replace=replace
+    )
 
 
 def chunk_all(transcripts: Iterable[Transcript], chunking: Chunking | int = 18) -> list[Chunk]:

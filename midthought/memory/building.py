@@ -83,6 +83,21 @@ class Changes:
         removed = [chunk_id for chunk_id in known.chunks if chunk_id not in chunks]
         return cls(in_place, new, removed, len(known.chunks))
 
+    def require_kept(self, uri: str) -> None:
+        """Raises `MemoryStoreError` if chunks of transcripts would be removed of which no chunk is wanted."""
+        wanted = {chunk.stem for chunk in self.wanted}
+        stems = [chunk_id.rpartition("_")[0] for chunk_id in self.removed]
+        others = [stem for stem in stems if stem not in wanted]
+        if not others:
+            return
+        names = list(dict.fromkeys(others))
+        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        raise MemoryStoreError(
+            f"{uri}: {len(others):,} chunks of {len(names):,} other transcripts ({shown}) would be removed; build from a "
+            "folder that holds these transcripts as well, or in another place (--path, memory.path), or remove them: "
+            "--replace, memory.replace=true, replace=True"
+        )
+
     @property
     def any(self) -> bool:
         return bool(self.new or self.removed)

@@ -91,8 +91,13 @@ class MemoryStore:
 
     # -- building ----------------------------------------------------------------------------------------------
 
-    def build(self, chunks: Sequence[Chunk], progress: Progress | None = None) -> BuildReport:
-        """Make the memory hold exactly these chunks. Only unknown words are embedded.
+    def require_kept(self, chunks: Sequence[Chunk]) -> None:
+        """Raises `MemoryStoreError`, with the counts, if `build` would remove chunks of transcripts that are not among these."""
+        if self.is_built:
+            Changes.between(KnownRows.read(self._open_table().table), chunks).require_kept(self.uri)
+
+    def build(self, chunks: Sequence[Chunk], progress: Progress | None = None, *, replace: bool = True) -> BuildReport:
+        """Make the memory hold exactly these chunks. Only unknown words are embedded. Without `replace` raises as `require_kept`.
 
         The table is written anew in one step, or, where it is large and little of it changes, changed in place; then
         whoever has opened it goes on reading it as it was. Killed anywhere, the next build goes on from there.
@@ -106,7 +111,7 @@ class MemoryStore:
                 vectors = VectorSource(self._opened and self._opened.table, known, cache)
                 return vectors, vectors.embed_missing(changes.new, embedder, progress)
 
-            report = self._replace(chunks, (embedder.name, embedder.dimension), prepare)
+            report = self._replace(chunks, (embedder.name, embedder.dimension), prepare, replace)
             if self._cache is None:
                 cache.clear()
             return report
@@ -116,8 +121,8 @@ class MemoryStore:
         known = by_id(self.chunks()) if self.is_built else {}
         return self.build(list((known | by_id(chunks)).values()), progress).num_added
 
-    def ingest(self, rows: pa.Table) -> BuildReport:
-        """Make the memory hold exactly these rows (`rows.rows_of`), embedded elsewhere."""
+    def ingest(self, rows: pa.Table, *, replace: bool = True) -> BuildReport:
+        """Make the memory hold exactly these rows (`rows.rows_of`), embedded elsewhere. `replace` as in `build`."""
         require_columns(rows.column_names, "the table of embedded chunks")
         embedding = embedding_of(rows, "the table of embedded chunks")
         chunks, vectors = chunks_of(rows), vectors_of(rows)
@@ -126,13 +131,16 @@ class MemoryStore:
         def vectors_for(part: Sequence[Chunk]) -> np.ndarray:
             return vectors[[row_of[chunk.chunk_id] for chunk in part]]
 
-        return self._replace(chunks, embedding or ("", vectors.shape[1]), lambda known, changes: (vectors_for, 0))
+        return self._replace(
+            chunks, embedding or ("", vectors.shape[1]), lambda known, changes: (vectors_for, 0), replace
+        )
 
     def _replace(
         self,
         wanted: Sequence[Chunk],
         embedding: tuple[str, int],
         prepare: Callable[[KnownRows, Changes], tuple[Callable[[Sequence[Chunk]], np.ndarray], int]],
+        replace: bool,
     ) -> BuildReport:
         """Make the memory hold the chunks that are wanted; where it does so already, nothing is written."""
         if self._version is not None:
@@ -146,6 +154,8 @@ class MemoryStore:
             opened = self._open_table() if self.is_built else None
             known = KnownRows.read(opened.table) if opened else KnownRows()
             changes, num_embedded = Changes.between(known, wanted), 0
+            if not replace:
+                changes.require_kept(self.uri)
             try:
                 if opened is None or changes.any:
                     vectors, num_embedded = prepare(known, changes)

@@ -22,6 +22,9 @@ class MemorySection(Section):
     path: str = ""
     """Where the LanceDB memory lies, or the address of a service that holds these transcripts already (`http://HOST:PORT`,
     `midthought memory serve`). Empty: `memory/` in the run folder."""
+    replace: bool = False
+    """Remove the chunks of all other transcripts from the memory at `path`. False: if there are any, the run ends before it
+    starts, with their number."""
     token_env: str | None = None
     """The environment variable that holds the service's token."""
     table: str = "transcripts"

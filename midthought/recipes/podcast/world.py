@@ -37,6 +37,8 @@ class World:
     store: MemoryStore | RemoteMemory
     registry: ToolRegistry
     plan: QuestionPlan
+    replaces: bool
+    """Whether building removes chunks of other transcripts from the memory."""
 
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
         """Embed and store what is new, and write the questions into the run folder.
@@ -45,7 +47,9 @@ class World:
         """
         chunks = [chunk for part in self.chunks.values() for chunk in part]
         report = (
-            _found(self.store, chunks) if isinstance(self.store, RemoteMemory) else self.store.build(chunks, progress)
+            _found(self.store, chunks)
+            if isinstance(self.store, RemoteMemory)
+            else self.store.build(chunks, progress, replace=self.replaces)
         )
         write_questions((task for part in self.tasks.values() for task in part), run_path / "questions.jsonl")
         return report
@@ -104,9 +108,12 @@ def prepare_world(config: PodcastConfig, transcripts: Sequence[Transcript], run_
     tasks = _tasks(config, chunks, parts, plan)
     where = memory.path or run_path / "memory"
     store = open_memory(where, memory.table, memory.embedding_model, memory.token_env)
+    replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
+    if isinstance(store, MemoryStore) and not replaces:
+        store.require_kept(chunks)
     registry = ToolRegistry()
     registry.register(MemoryRetrievalTool(store, k=memory.k, mode=memory.search))
-    return World(parts, tasks, store, registry, plan)
+    return World(parts, tasks, store, registry, plan, replaces)
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:

@@ -5,8 +5,10 @@ import json
 
 import pytest
 
-from midthought.errors import SettingsError, TranscriptError
+from midthought.errors import MemoryStoreError, SettingsError, TranscriptError
+from midthought.memory.build import build_memory
 from midthought.memory.questions import read_questions
+from midthought.memory.store import MemoryStore
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
 from midthought.tools.schedule import Toolbox
@@ -89,6 +91,21 @@ def test_a_proof_holds_the_answer(world):
 def test_the_questions_lie_in_the_run_folder(world, run_path):
     written = read_questions(run_path / "questions.jsonl")
     assert written == [task for tasks in world.tasks.values() for task in tasks]
+
+
+def test_training_in_a_memory_of_other_transcripts_ends_before_anything_is_written(transcripts_path, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mill.txt").write_text("Cid (00:01): A mill without a wheel.\n")
+    memory = str(tmp_path / "memory")
+    build_memory(other, memory)
+    config = settings(transcripts_path, memory={"transcripts": str(transcripts_path), "path": memory})
+    with pytest.raises(MemoryStoreError, match=r"1 chunks of 1 other transcripts \(mill\).*memory.replace=true"):
+        build_world(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists() and len(MemoryStore.open(memory)) == 1
+    replacing = config.merged({"memory": {"replace": True}})
+    assert build_world(replacing, tmp_path / "run")[1].num_removed == 1
+    assert build_world(config, tmp_path / "run")[1].changes is False
 
 
 def test_the_same_settings_give_the_same_world_and_nothing_is_stored_twice(world, transcripts_path, run_path):
