@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 
 FLOORS = [
     ("types", "errors"),
-    ("text", "config", "pretrained", "peft_weights", "output_folder", "endpoint", "reply_cache"),
+    ("text", "config", "pretrained", "peft_weights", "output_folder", "precision", "endpoint", "reply_cache"),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "health"),
     ("inference", "feedback"),
@@ -149,6 +149,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "pretrained",
         "peft_weights",
         "output_folder",
+        "precision",
     }
 
 

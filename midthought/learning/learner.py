@@ -242,6 +242,11 @@ class Learner:
         taken = self._step(batch, self._sft_losses, ("policy",))
         return {**taken, "num_tokens": batch.num_policy_tokens}
 
+    def sft_gradients(self, batch: PPOBatch) -> None:
+        """The forward and backward passes of `sft_step`, without its step: to measure them."""
+        self._gradients(batch, self._sft_losses)
+        self.optimizer.zero_grad()
+
     def sft_loss(self, batch: PPOBatch) -> float:
         """The cross-entropy that `sft_step` would report, without learning from it."""
         total = torch.zeros((), dtype=torch.float64)
@@ -261,6 +266,15 @@ class Learner:
         num_parts: int | None = None,
     ) -> dict[str, float]:
         """Gradients over all micro-batches, then one optimizer step of `modules`, or none if a gradient is not finite."""
+        sums = self._gradients(batch, losses, num_parts)
+        numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
+        taken = self.optimizer.step({name: numbers[name] for name in modules})
+        self.num_steps += 1
+        self.num_policy_steps += "policy" in modules
+        return {**{name: float(value) for name, value in sums.items()}, **taken}
+
+    def _gradients(self, batch: PPOBatch, losses: Losses, num_parts: int | None = None) -> dict[str, Tensor]:
+        """Leaves the gradients of all micro-batches in the parameters; the sums of their losses."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
         with self._passes():
@@ -273,11 +287,7 @@ class Learner:
                 for name, value in figures.items():
                     sums[name] = sums.get(name, 0.0) + value.detach()
         self.ranks.sum(sums)
-        numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
-        taken = self.optimizer.step({name: numbers[name] for name in modules})
-        self.num_steps += 1
-        self.num_policy_steps += "policy" in modules
-        return {**{name: float(value) for name, value in sums.items()}, **taken}
+        return sums
 
     def _micro_batches(self, batch: PPOBatch, num_parts: int | None = None) -> Iterator[tuple[PPOBatch, bool]]:
         """This rank's; False: one that counts nothing, for the others compute meanwhile and wait for its part."""

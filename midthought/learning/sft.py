@@ -9,16 +9,14 @@ import torch
 
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
+from midthought.precision import Precision, PrecisionChoice, faster_precision
 from midthought.types import Trajectory
 
 OnStep = Callable[[int, Mapping[str, float]], None]
 
 
-def bfloat16_is_fast() -> bool:
-    """Whether this machine multiplies bfloat16 in hardware: then supervised steps are computed in it."""
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
-    return bool(torch.backends.cpu.get_cpu_capability() != "DEFAULT" and torch.cpu._is_avx512_bf16_supported())
+_MEASURED_TOKENS = 2048
+"""The ratio of the times of larger batches is nearly the same."""
 
 
 def run_sft(
@@ -28,21 +26,46 @@ def run_sft(
     start: int,
     num_steps: int,
     pad_token_id: int,
-    mixed_precision: bool,
+    mixed_precision: bool | None,
     on_step: OnStep,
+    on_precision: Callable[[PrecisionChoice], None] = lambda choice: None,
     deadline: float | None = None,
 ) -> None:
-    """Optimizer steps `start` to `num_steps`, each on `demonstrate(step)`; `on_step(steps taken, metrics)` after each.
+    """Takes optimizer steps `start` to `num_steps`, each on `demonstrate(step)`; `on_step(steps taken, metrics)` after each.
 
-    With `mixed_precision` the forward and backward passes run under bfloat16 autocast; weights stay as they are.
+    With `mixed_precision` the forward and backward passes run under bfloat16 autocast; weights stay as they are. None: if
+    that is faster on the first step's demonstrations, and the weights are float32; `on_precision` is told what was measured.
     `deadline` (of `time.monotonic`) ends it earlier.
     """
+    if mixed_precision is None and next(learner.policy.parameters()).dtype != torch.float32:
+        mixed_precision = False
     for step in range(start, num_steps):
         if deadline is not None and time.monotonic() >= deadline:
             return
         began = time.perf_counter()
         batch = PPOBatch.from_trajectories(demonstrate(step), pad_token_id=pad_token_id, demonstrations=True)
+        if mixed_precision is None:
+            choice = measure_precision(learner, batch)
+            mixed_precision = choice.precision == "bfloat16"
+            on_precision(choice)
+            began = time.perf_counter()
         with torch.autocast(learner.device.type, dtype=torch.bfloat16, enabled=mixed_precision):
             metrics = learner.sft_step(batch)
         seconds = time.perf_counter() - began
         on_step(step + 1, {**metrics, "time/seconds": seconds, "time/tokens_per_second": batch.num_tokens / seconds})
+
+
+def measure_precision(learner: Learner, batch: PPOBatch) -> PrecisionChoice:
+    """Compares the forward and backward passes of a supervised step in float32 and under bfloat16 autocast, for a second or two.
+
+    They run on the longest rows of `batch`, up to 2,048 tokens. Weights and optimizer stay as they are.
+    """
+    few = next(batch.micro_batches(_MEASURED_TOKENS, packed=learner.is_packed))
+
+    def compute(precision: Precision) -> None:
+        with torch.autocast(learner.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+            learner.sft_gradients(few)
+        if learner.device.type == "cuda":
+            torch.cuda.synchronize(learner.device)
+
+    return faster_precision(compute)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from midthought.errors import CheckpointError
+from midthought.precision import Precision
 from midthought.report.run_folder import RunFolder, write_whole
 
 FILE_NAME = "progress.json"
@@ -23,6 +24,8 @@ _FIELDS = (
     "num_metric_lines",
     "num_trajectory_lines",
 )
+_LATER_FIELDS = ("precision",)
+"""Earlier versions did not write them."""
 
 
 class RunProgress:
@@ -41,12 +44,14 @@ class RunProgress:
         """Most memory that any process of the run has held."""
         self.num_metric_lines = 0
         self.num_trajectory_lines = 0
+        self.precision: Precision | None = None
+        """In which supervised steps were measured to be faster; a resumed run keeps to it."""
 
     def load(self) -> None:
         """Read what an earlier process wrote. Raises CheckpointError where there is nothing to go on from."""
         try:
             state = json.loads(self._path.read_text(encoding="utf-8"))
-            if not isinstance(state, dict) or state.keys() != set(_FIELDS):
+            if not isinstance(state, dict) or state.keys() - set(_LATER_FIELDS) != set(_FIELDS):
                 raise ValueError(f"it does not hold {', '.join(_FIELDS)}")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
@@ -55,7 +60,9 @@ class RunProgress:
 
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-        write_whole(self._path, json.dumps({name: getattr(self, name) for name in _FIELDS}, indent=1) + "\n")
+        write_whole(
+            self._path, json.dumps({name: getattr(self, name) for name in _FIELDS + _LATER_FIELDS}, indent=1) + "\n"
+        )
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -5,6 +5,7 @@ Composes the rooms; knows no task, no tool and no reward: a recipe says what it 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -22,6 +23,7 @@ from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
 from midthought.learning.translate import ppo_plan
+from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
@@ -206,6 +208,20 @@ class RecipeRun(ABC):
             self._teach(learner, start, on_step)
         self._export("warmup", learner)
         return {}
+
+    def _is_mixed(self, setting: bool | None) -> bool | None:
+        """Whether supervised steps run under bfloat16 autocast; None: to be measured, and told to `_note_precision`."""
+        if setting is None and self.config.inference.deterministic:
+            return False
+        chosen = self.stages.progress.precision
+        return chosen == "bfloat16" if setting is None and chosen else setting
+
+    def _note_precision(self, choice: PrecisionChoice) -> None:
+        self.stages.progress.precision = choice.precision
+        if math.isfinite(choice.speedup):
+            self.stages.progress.figures["warmup.bfloat16_speedup"] = choice.speedup
+        self.stages.progress.save()
+        self.console.note(f"  Supervised steps are computed in {choice}")
 
     def _take_over(self) -> dict[str, Any]:
         """A policy from elsewhere: kept in the run folder, so that the run needs nothing outside."""

@@ -9,7 +9,7 @@ from typing import Any
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
 from midthought.learning.learner import Learner
-from midthought.learning.sft import bfloat16_is_fast, run_sft
+from midthought.learning.sft import run_sft
 from midthought.recipes.beginnings import run_of
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.evaluation import feedback_figures, figures_by_label, gains
@@ -100,8 +100,9 @@ class FeedbackRun(RecipeRun):
             start=start,
             num_steps=settings.num_steps,
             pad_token_id=self.workshop.pad_token_id,
-            mixed_precision=bfloat16_is_fast() if settings.mixed_precision is None else settings.mixed_precision,
+            mixed_precision=self._is_mixed(settings.mixed_precision),
             on_step=on_step,
+            on_precision=self._note_precision,
         )
 
     def _take_over(self) -> dict[str, Any]:

@@ -105,7 +105,13 @@ class PodcastRun(RecipeRun):
     def _teach(self, learner: Learner, start: int, on_step: OnStep) -> None:
         settings = self.config.warmup
         habits = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
-        self.workshop.supervise(learner, habits, start, settings.num_steps, on_step)
+        self._supervise(self.workshop, learner, habits, start, settings.num_steps, on_step)
+
+    def _supervise(self, workshop: Workshop, *steps: Any, deadline: float | None = None) -> None:
+        mixed_precision = self._is_mixed(self.config.warmup.mixed_precision)
+        workshop.supervise(
+            *steps, mixed_precision=mixed_precision, on_precision=self._note_precision, deadline=deadline
+        )
 
     def _reinforce_and_compare(self) -> None:
         super()._reinforce_and_compare()
@@ -144,7 +150,7 @@ class PodcastRun(RecipeRun):
                 bar.advance(1, loss=metrics["loss"])
                 self.stages.stop.check()
 
-            workshop.supervise(learner, CLEAN, 0, num_steps, on_step, deadline)
+            self._supervise(workshop, learner, CLEAN, 0, num_steps, on_step, deadline=deadline)
         done = workshop.source().evaluate(self.world.tasks["test"])
         return {
             "control.exact_match": sum(map(self.workshop.is_right, done)) / len(done),

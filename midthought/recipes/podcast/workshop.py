@@ -10,7 +10,8 @@ from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.thought import final_answer, matches
 from midthought.inference.source import Source
 from midthought.learning.learner import Learner
-from midthought.learning.sft import bfloat16_is_fast, run_sft
+from midthought.learning.sft import run_sft
+from midthought.precision import PrecisionChoice
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
@@ -70,8 +71,12 @@ class Workshop:
         start: int,
         num_steps: int,
         on_step: Callable[[int, Mapping[str, float]], None],
+        *,
+        mixed_precision: bool | None,
+        on_precision: Callable[[PrecisionChoice], None],
         deadline: float | None = None,
     ) -> None:
+        """`run_sft` on demonstrations with these habits."""
         settings = self.config.warmup
         demonstrator = Demonstrator(
             self.world.chunks["train"],
@@ -90,7 +95,8 @@ class Workshop:
             start=start,
             num_steps=num_steps,
             pad_token_id=self.pad_token_id,
-            mixed_precision=bfloat16_is_fast() if settings.mixed_precision is None else settings.mixed_precision,
+            mixed_precision=mixed_precision,
             on_step=on_step,
+            on_precision=on_precision,
             deadline=deadline,
         )
