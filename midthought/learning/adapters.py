@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from midthought.errors import MissingExtraError
@@ -28,6 +29,25 @@ def add_adapters(policy: Any, rank: int, alpha: int) -> Any:
 def has_adapters(policy: Any) -> bool:
     """Whether `add_adapters` made it."""
     return hasattr(policy, "get_base_model")
+
+
+def are_adapters_idle(policy: Any) -> bool:
+    """Whether it is a PEFT model with LoRA that computes what its base model computes: every B is zero, and the copies that
+    `modules_to_save` made are equal to the originals."""
+    if not has_adapters(policy) or any(str(each.peft_type) != "PeftType.LORA" for each in policy.peft_config.values()):
+        return False
+    factors = [tensor for name, tensor in policy.named_parameters() if "lora_B" in name or "lora_embedding_A" in name]
+    if not factors or any(bool(tensor.any()) for tensor in factors):
+        return False
+    saved: list[Any] = [module for module in policy.modules() if hasattr(module, "original_module")]
+    if any(hasattr(module, "token_adapter") for module in saved):
+        return False
+    pairs = [(each.original_module, copied) for each in saved for copied in each.modules_to_save.values()]
+    return all(
+        torch.equal(one, other)
+        for original, copied in pairs
+        for one, other in zip(original.parameters(), copied.parameters(), strict=True)
+    )
 
 
 def merge_adapters(adapted: Any) -> Any:

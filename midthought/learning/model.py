@@ -11,10 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from midthought.learning.adapters import has_adapters
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import PPOBatch
 from midthought.learning.layout import Layout
 from midthought.learning.passes import TokenFigures, policy_pass, spread, wide
+from midthought.peft_weights import base_of
 
 
 class PolicyHead(nn.Module):
@@ -53,9 +55,10 @@ class Critic(nn.Module):
 
     @classmethod
     def separate(cls, policy: Any) -> Critic:
-        """A copy of the policy's transformer as it stands, with a head that says 0."""
-        trunk = copy.deepcopy(policy.base_model).requires_grad_(True)
-        return cls(_head_for(policy), trunk)
+        """A copy of the policy's transformer as it is, with a head that says 0. All of it learns; of a PEFT model what learns
+        in the policy, too."""
+        trunk = copy.deepcopy(base_of(policy).base_model)
+        return cls(_head_for(policy), trunk if has_adapters(policy) else trunk.requires_grad_(True))
 
     @classmethod
     def shared(cls, policy: Any) -> Critic:

@@ -6,7 +6,8 @@ from typing import Any
 
 from midthought.algo.kl import KLKind
 from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig
-from midthought.learning.adapters import add_adapters
+from midthought.errors import SettingsError
+from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
 from midthought.learning.harvest import PPOPlan
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
@@ -22,16 +23,23 @@ def make_learner(policy: Any, config: RecipeConfig, num_iters: int) -> Learner:
 def learner_models(policy: Any, config: RecipeConfig) -> Models:
     """The policy as it stands, a critic where the estimator needs one, and the reference where there is a KL term.
 
-    With `model.lora_rank` adapters are put into the policy: they learn, and without them it is its own reference.
+    With `model.lora_rank` adapters are put into the policy: they learn, and without them it is its own reference. So is a
+    PEFT model whose adapters change nothing yet. Raises SettingsError for `model.lora_rank` with a PEFT model.
     """
     training = config.training
+    if config.model.lora_rank and has_adapters(policy):
+        raise SettingsError(
+            f"model.lora_rank={config.model.lora_rank}, but the model has adapters already; set model.lora_rank=0 to train those"
+        )
     make_critic = Critic.separate if config.model.critic == "separate" else Critic.shared
     critic = make_critic(policy) if "values" in training.estimator_needs[training.adv_estimator] else None
     needs_reference = bool(training.kl_coef or training.kl_loss_coef)
     if config.model.lora_rank:
         adapted = add_adapters(policy, config.model.lora_rank, config.model.lora_alpha)
         return Models(adapted, critic, adapted if needs_reference else None)
-    return Models(policy, critic, frozen_copy(policy) if needs_reference else None)
+    if not needs_reference:
+        return Models(policy, critic, None)
+    return Models(policy, critic, policy if are_adapters_idle(policy) else frozen_copy(policy))
 
 
 def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters: int) -> LearnerSettings:
