@@ -20,6 +20,7 @@ from .errors import (
     RewardError as RewardError,
     EpisodeError as EpisodeError,
     DataError as DataError,
+    TrainingStoppedError as TrainingStoppedError,
     TrainerClosedError as TrainerClosedError,
 )
 from .types import (

@@ -11,6 +11,7 @@ MidthoughtError
 │   ├── DataError             a data set, or a row of it, that cannot be read  (also a ValueError)
 │   ├── RewardError           a reward function that raises or gives no number (also a ValueError)
 │   ├── EpisodeError          an environment that does not keep its contract   (also a RuntimeError)
+│   ├── TrainingStoppedError  a run that cannot learn, or whose weights are not finite (also a RuntimeError)
 │   ├── TrainerClosedError    a trainer that is used after its cleanup         (also a RuntimeError)
 │   ├── McpServerError        an MCP server that cannot be reached             (also a ConnectionError)
 │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
@@ -68,6 +69,10 @@ class RewardError(UserError, ValueError):
 
 class EpisodeError(UserError, RuntimeError):
     """An environment or reward function that does not keep its contract."""
+
+
+class TrainingStoppedError(UserError, RuntimeError):
+    """A run that was stopped because it cannot learn: the message names the cause, the value and the remedy."""
 
 
 class TrainerClosedError(UserError, RuntimeError):

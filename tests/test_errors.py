@@ -19,6 +19,7 @@ STANDARD = {
     "DataError": ValueError,
     "RewardError": ValueError,
     "EpisodeError": RuntimeError,
+    "TrainingStoppedError": RuntimeError,
     "TrainerClosedError": RuntimeError,
     "McpServerError": ConnectionError,
     "NoReplyError": ConnectionError,

@@ -252,6 +252,14 @@ class TrainingConfig(Section):
     """What an episode of `inference.max_tokens` tokens loses by it."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     """Gradients are clipped to this norm; `.inf`: not at all."""
+    logprob_difference_warn: float = Field(0.05, gt=0)
+    """Warn if sampled and recomputed log-probabilities of the current policy's tokens differ by more than this on average
+    (nats; metric `logprob_difference_mean`)."""
+    logprob_difference_stop: float | None = Field(0.5, gt=0)
+    """Stop the run before the update if they differ by more than this. Null: never."""
+    no_signal_iters: int | None = Field(10, ge=1)
+    """Stop a run whose first iterations, this many, all give nothing to learn from (equal rewards); or whose rewards are all
+    equal for as many iterations in a row and lower than before. A shorter run only warns. Null: never."""
     validate_every: int = Field(10, ge=0)
     """Iterations between validations on held-out questions; 0: never."""
     num_validation_questions: int = Field(100, ge=1)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from midthought.errors import RecordError
+from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.cutting import fill, fill_padded, share_rows, share_tokens
 from midthought.types import Segment, Trajectory
 
@@ -76,8 +76,8 @@ class PPOBatch:
         with a sampled log-probability that is not finite leave the mask and are counted in `num_unscored`. An episode
         without a reward counts as 0. `baselines` holds one figure per trajectory. `policy_version` is that of the policy
         before the update: tokens of earlier ones are stale. A reward whose own token left the mask is credited to the last
-        policy token before it, or else to the first. Raises RecordError where no row is left, or a reward is not finite
-        or pays more turns than there were.
+        policy token before it, or else to the first. Raises TrainingStoppedError if no sampled log-probability is finite,
+        RecordError where no row is left, or a reward is not finite or pays more turns than there were.
         """
         rows: list[_Row] = []
         num_unscored = 0
@@ -86,6 +86,11 @@ class PPOBatch:
             num_unscored += sum(sum(segment.loss_mask) - sum(mask) for segment, mask in learned)
             kept = [place for place, (_, mask) in enumerate(learned) if any(mask)]
             rows += [_Row(number, trajectory.group, row, place, *learned[place]) for row, place in enumerate(kept)]
+        if not rows and num_unscored:
+            raise TrainingStoppedError(
+                f"none of the {num_unscored} sampled tokens has a finite log-probability: the policy's weights are too large or "
+                "not finite. Lower training.learning_rate and resume from the last checkpoint, or give another model"
+            )
         if not rows:
             raise RecordError(f"no policy token in {len(trajectories)} trajectories: there is nothing to learn from")
         batch = cls._empty(rows, pad_token_id, num_unscored)

@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from midthought.errors import CheckpointError, ModelPathError, OutputPathError
 from midthought.learning.adapters import adapter_tensors, has_adapters, load_adapter_tensors, merged_copy
 from midthought.learning.apart import AnyLearner
+from midthought.learning.run_checks import require_finite
 from midthought.output_folder import MARK, recover, replaced
 from midthought.pretrained import load_model, quiet_transformers
 
@@ -86,10 +87,14 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint at `path`: into a folder beside it, flushed to disk, then renamed; an older one is replaced.
 
-    `state` holds JSON values. Raises `OutputPathError` if something other than a checkpoint is at `path`, `CheckpointError` if
-    the disk refuses; then nothing is left behind and what was at `path` is still there.
+    `state` holds JSON values. Raises `TrainingStoppedError` if a weight is not finite, `OutputPathError` if something other than
+    a checkpoint is at `path`, `CheckpointError` if the disk refuses; then nothing is left behind and what was at `path` is
+    still there.
     """
     path = Path(path)
+    for name, model in (("policy", learner.policy), ("critic", learner.critic)):
+        if model is not None:
+            require_finite(model, f"checkpoint {path}, {name}")
     try:
         with replaced(path, "checkpoint", is_older=_is_checkpoint) as folder:
             _write_parts(folder, learner, tokenizer, dict(state or {}))

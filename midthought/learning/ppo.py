@@ -14,6 +14,8 @@ from midthought.learning.streaming import next_harvest
 from midthought.types import RolloutData, Trajectory
 
 OnIteration = Callable[[int, Mapping[str, float], RolloutData], None]
+BeforeUpdate = Callable[[Mapping[str, float]], None]
+"""Called with the metrics of scoring, before any weight changes; what it raises ends the run."""
 
 
 def run_ppo(
@@ -25,6 +27,7 @@ def run_ppo(
     start: int,
     num_iters: int,
     on_iteration: OnIteration,
+    before_update: BeforeUpdate | None = None,
 ) -> None:
     """Iterations `start` to `num_iters`; `on_iteration(iterations done, metrics, data)` after each.
 
@@ -34,7 +37,7 @@ def run_ppo(
     for iteration in range(start, num_iters):
         began = time.perf_counter()
         harvest = next_harvest(source, tasks, plan, iteration)
-        metrics = learn(source, learner, plan, harvest, iteration)
+        metrics = learn(source, learner, plan, harvest, iteration, before_update)
         seconds = time.perf_counter() - began
         metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in harvest.data.trajectories) / seconds
@@ -42,7 +45,12 @@ def run_ppo(
 
 
 def learn(
-    source: RolloutSource, learner: AnyLearner, plan: PPOPlan, harvest: Harvest, iteration: int
+    source: RolloutSource,
+    learner: AnyLearner,
+    plan: PPOPlan,
+    harvest: Harvest,
+    iteration: int,
+    before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
     """Learn from an iteration's episodes and hand the new weights to the source; the figures of both.
 
@@ -60,14 +68,19 @@ def learn(
             policy_version=None if plan.over_sampling is None else harvest.data.policy_version,
         )
         critic_only = iteration < plan.critic_warmup_iters
-        metrics |= improve(learner, batch, harvest.usable, critic_only=critic_only)
+        metrics |= improve(learner, batch, harvest.usable, critic_only=critic_only, before_update=before_update)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         source.update_weights()
     return metrics
 
 
 def improve(
-    learner: AnyLearner, batch: PPOBatch, trajectories: Sequence[Trajectory] = (), *, critic_only: bool = False
+    learner: AnyLearner,
+    batch: PPOBatch,
+    trajectories: Sequence[Trajectory] = (),
+    *,
+    critic_only: bool = False,
+    before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
     """Score, credit, update: one iteration's learning.
 
@@ -75,6 +88,8 @@ def improve(
     the turn was learned from.
     """
     batch, health = learner.score(batch)
+    if before_update is not None:
+        before_update(health)
     if batch.values is not None:
         values = batch.turn_values()
         for number, trajectory in enumerate(trajectories):

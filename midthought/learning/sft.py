@@ -9,6 +9,7 @@ import torch
 
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
+from midthought.learning.run_checks import SupervisedChecks
 from midthought.precision import Precision, PrecisionChoice, faster_precision
 from midthought.types import Trajectory
 
@@ -35,8 +36,9 @@ def run_sft(
 
     With `mixed_precision` the forward and backward passes run under bfloat16 autocast; weights stay as they are. None: if
     that is faster on the first step's demonstrations, and the weights are float32; `on_precision` is told what was measured.
-    `deadline` (of `time.monotonic`) ends it earlier.
+    `deadline` (of `time.monotonic`) ends it earlier. Raises `TrainingStoppedError` if steps in a row have no finite gradient.
     """
+    checks = SupervisedChecks()
     if mixed_precision is None and next(learner.policy.parameters()).dtype != torch.float32:
         mixed_precision = False
     for step in range(start, num_steps):
@@ -52,6 +54,7 @@ def run_sft(
         with torch.autocast(learner.device.type, dtype=torch.bfloat16, enabled=mixed_precision):
             metrics = learner.sft_step(batch)
         seconds = time.perf_counter() - began
+        checks.after_step(step + 1, metrics)
         on_step(step + 1, {**metrics, "time/seconds": seconds, "time/tokens_per_second": batch.num_tokens / seconds})
 
 

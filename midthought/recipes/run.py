@@ -22,6 +22,7 @@ from midthought.learning.apart import AnyLearner
 from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
+from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.translate import ppo_plan
 from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
@@ -165,6 +166,7 @@ class RecipeRun(ABC):
             self.stage = progress.stage  # type: ignore[assignment]
             self.from_path = Path(progress.from_path) if progress.from_path else None
         check_source(self.config.inference, self.config.ray)
+        check_training(self.config.training)
         self._prepare()
         source = self.config.model.local_path
         if self.from_path and "warmup" not in progress.done:
@@ -185,6 +187,7 @@ class RecipeRun(ABC):
                 self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.dtype)
                 break
         policy, tokenizer = self._loaded or self._begin()
+        require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
         model = self.config.model
         is_made = not (model.local_path or self.from_path)
         policy = placed(policy, model.device_of_made if is_made else model.device)
@@ -235,6 +238,7 @@ class RecipeRun(ABC):
         source = self.workshop.source(state.get("policy_version", start), trained=learner.policy)
         tasks = ShuffledTasks(self._train_tasks, training.seed)
         restore_stream(source, tasks, state)
+        checks = RunChecks(training, (row for row in self.run.metrics.read() if row["stage"] == "ppo"))
         with (
             closing(learner),
             closing(source),
@@ -244,6 +248,7 @@ class RecipeRun(ABC):
 
             def on_iteration(done: int, metrics: Mapping[str, float], data: RolloutData) -> None:
                 self.run.log("ppo", done, metrics)
+                checks.after_iteration(metrics, data.trajectories)
                 bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
                 is_best = False
                 if training.validate_every and done % training.validate_every == 0:
@@ -255,7 +260,17 @@ class RecipeRun(ABC):
                 self.stages.stop.check()
 
             plan = ppo_plan(training, self.config.inference, self.workshop.pad_token_id)
-            run_ppo(source, learner, tasks, plan, start=start, num_iters=num_iters, on_iteration=on_iteration)
+            run_ppo(
+                source,
+                learner,
+                tasks,
+                plan,
+                start=start,
+                num_iters=num_iters,
+                on_iteration=on_iteration,
+                before_update=checks.before_update,
+            )
+            checks.after_run()
         self._export("policy", learner)
         return {}
 

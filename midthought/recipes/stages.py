@@ -16,6 +16,7 @@ from midthought.learning.adapters import add_adapters, has_adapters, merge_adapt
 from midthought.learning.apart import AnyLearner
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
+from midthought.learning.run_checks import require_finite
 from midthought.learning.settings import LearnerSettings
 from midthought.learning.stopping import StopRequest
 from midthought.learning.translate import pass_settings
@@ -90,6 +91,7 @@ class Stages:
 
     def export(self, name: str, policy: Any, tokenizer: Any, learner: AnyLearner | None = None) -> None:
         """The policy as a Hugging Face folder in the run folder; adapters that a stage learned become part of it."""
+        require_finite(policy, f"{self.run.path / name}")
         if learner is not None and has_adapters(learner.policy):
             merge_adapters(learner.policy)
         save_model(policy, tokenizer, self.run.path / name, in_run=True)

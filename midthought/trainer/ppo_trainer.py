@@ -22,6 +22,7 @@ from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.harvest import Harvest
 from midthought.learning.ppo import learn
 from midthought.learning.rollout_metrics import rollout_metrics
+from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.stopping import StopRequest
 from midthought.learning.streaming import next_harvest
 from midthought.learning.translate import ppo_plan, ppo_settings
@@ -138,6 +139,7 @@ class RayPPOTrainer:
             texts=lambda: [*self._ground.texts(), opening.instructions()],
             checkpoint=newest,
         )
+        require_finite(self.model, "the model that the run starts from", "Give a model whose weights are finite")
         self.renderer = Renderer(self.tokenizer)
         self._ground.open(self.renderer)
         self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
@@ -160,6 +162,7 @@ class RayPPOTrainer:
         pad_token_id = int(self.tokenizer.pad_token_id or 0)
         self._plan = ppo_plan(self.config.training, self.config.inference, pad_token_id)
         self._harvest: Harvest | None = None
+        self._checks = RunChecks(self.config.training)
         self._best = (-math.inf, 0)
         """Reward of the best validation, and its iteration."""
         self._is_closed = False
@@ -176,6 +179,7 @@ class RayPPOTrainer:
 
         An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment. None:
         what `training` says. Ctrl-C goes through between two iterations, with a checkpoint where there is a run folder.
+        Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped").
         """
         self._require_open()
         if num_epochs is not None and not (isinstance(num_epochs, int) and num_epochs >= 0):
@@ -183,12 +187,14 @@ class RayPPOTrainer:
                 f"num_epochs={num_epochs!r}: give a whole number of epochs, or None for what the settings say"
             )
         num_iters = self.num_iters(num_epochs)
+        checks = self._checks = RunChecks(self.config.training, self.metrics_history)
         self.learner.settings = ppo_settings(self.config.training, self.config.inference, num_iters)
         if self.iteration >= num_iters:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, num_iters)
         with StopRequest() as stop:
             while self.iteration < num_iters:
-                self.train_step(self.rollout())
+                data = self.rollout()
+                checks.after_iteration(self.train_step(data), data.trajectories)
                 is_best = self._validate()
                 is_stopped = stop.requested
                 is_due = self.iteration % self.config.checkpoint.save_interval == 0 or self.iteration == num_iters
@@ -196,6 +202,7 @@ class RayPPOTrainer:
                     self.save_checkpoint()
                 if is_stopped:
                     raise KeyboardInterrupt
+            checks.after_run()
             if self._keeping is not None:
                 self._save_model(self._keeping.run.path / "policy", in_run=True)
                 self._keeping.finish(self.metrics_history)
@@ -224,7 +231,9 @@ class RayPPOTrainer:
             data = self._harvest.data
         began = time.perf_counter()
         harvest = sort_episodes(as_rollout(data), self._plan, self._harvest)
-        metrics = learn(self.source, self.learner, self._plan, harvest, self.iteration)
+        is_own = self._harvest is not None and data is self._harvest.data
+        before_update = self._checks.before_update if is_own else None
+        metrics = learn(self.source, self.learner, self._plan, harvest, self.iteration, before_update)
         metrics |= self._ground.statistics(harvest.data.trajectories)
         seconds = harvest.data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
@@ -345,6 +354,7 @@ class RayPPOTrainer:
         self._save_model(path)
 
     def _save_model(self, path: str | Path, *, in_run: bool = False) -> None:
+        require_finite(self.learner.policy, f"model {path}")
         save_model(merged_copy(self.learner.policy), self.tokenizer, path, in_run=in_run)
 
     def cleanup(self) -> None:
@@ -389,4 +399,5 @@ def _checked(config: ConfigStore) -> ConfigStore:
         raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
     config = config.merged({})
     check_source(config.inference, config.ray)
+    check_training(config.training)
     return config

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from midthought.errors import TrainingStoppedError
 from midthought.learning import sft
 from midthought.learning.learner import Learner
 from midthought.learning.settings import LearnerSettings
@@ -149,3 +150,15 @@ def test_half_precision_weights_are_not_measured(make_policy, monkeypatch):
     monkeypatch.setattr(sft, "measure_precision", None)
     policy = make_policy().to(torch.bfloat16)
     assert len(train(learner_of(policy), mixed_precision=None)) == 1
+
+
+def test_a_warm_up_without_finite_gradients_stops_after_five_steps_in_a_row(make_policy):
+    policy = make_policy()
+    with torch.no_grad():
+        policy.model.norm.weight.mul_(1e38)
+    learner = learner_of(policy)
+    with pytest.raises(
+        TrainingStoppedError, match="5 supervised steps in a row, up to step 5, were not finite: loss inf"
+    ):
+        train(learner, num_steps=20)
+    assert learner.num_steps == 5

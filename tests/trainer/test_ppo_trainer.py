@@ -38,7 +38,7 @@ from midthought import (
 )
 from midthought.env.rewards import num_calls, weighted
 from midthought.env.weighting import RewardError
-from midthought.errors import RecordError
+from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.batch import PPOBatch
 from midthought.types import SpanKind
 
@@ -275,17 +275,19 @@ def test_an_episode_whose_reward_is_not_a_number_is_a_failed_one(ground, talker)
 @pytest.mark.parametrize(
     ("world", "reason"), [(Raising, "the world broke"), (Hanging, "0.05 seconds"), (Nonsense, "must return the tuple")]
 )
-def test_where_all_episodes_fail_no_step_is_taken_and_it_is_said(world, reason, talker, caplog):
+def test_a_run_stops_at_its_first_iteration_if_all_episodes_fail_and_no_step_is_taken(world, reason, talker, caplog):
     config = settings()
     config.environment.step_timeout_seconds = 0.05
     with RayPPOTrainer(config, world, **talker) as trainer:
         before = weights(trainer)
-        history = trainer.fit()
+        with pytest.raises(TrainingStoppedError, match=reason):
+            trainer.fit()
         assert torch.equal(weights(trainer), before)
         assert trainer.learner.num_steps == 0
-    assert [figures["episode/failed"] for figures in history] == [1, 1]
-    assert [figures["batch/num_episodes"] for figures in history] == [0, 0]
-    assert [figures["env/num_episodes"] for figures in history] == [0, 0]
+    history = trainer.metrics_history
+    assert [figures["episode/failed"] for figures in history] == [1]
+    assert [figures["batch/num_episodes"] for figures in history] == [0]
+    assert [figures["env/num_episodes"] for figures in history] == [0]
     assert "iteration 1: 4 of 4 episodes failed" in caplog.text
     assert reason in caplog.text
 

@@ -50,7 +50,7 @@ class SftSection(Section):
     """Optimizer steps."""
     batch_tokens: int = Field(4096, ge=64)
     """Tokens of demonstrations per step."""
-    learning_rate: float = Field(3e-3, gt=0)
+    learning_rate: float = Field(3e-3, gt=0, le=1)
     """Peak learning rate (AdamW)."""
     warmup_steps: int = Field(20, ge=0)
     """Steps over which it rises."""

@@ -81,7 +81,7 @@ class WarmupSection(Section):
     """Optimizer steps."""
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per step."""
-    learning_rate: float = Field(2e-5, gt=0)
+    learning_rate: float = Field(2e-5, gt=0, le=1)
     """Peak learning rate (AdamW)."""
     warmup_steps: int = Field(20, ge=0)
     """Steps over which it rises."""

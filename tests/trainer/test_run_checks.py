@@ -1,0 +1,197 @@
+"""Runs that cannot learn stop with the cause, healthy runs report nothing. What is wrong is in the settings or the input."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from small_worlds import QUESTIONS, Colours, Hanging, Raising, settings
+
+from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
+
+LOGGER = "midthought.learning.run_checks"
+GROUPS = {"adv_estimator": "grpo", "group_size": 4}
+LONG = {"num_epochs": 6}
+"""Twelve iterations."""
+
+
+def fit(talker, env=Colours, temperature=1.0, seconds=60.0, run_path=None, resume=False, partial=False, **options):
+    """A run; keys of `training` and arguments of the trainer are given side by side."""
+    names = ("reward_fn", "dataset")
+    arguments = {name: options.pop(name) for name in names if name in options}
+    config = settings(options.pop("adv_estimator", "gae"), **options)
+    config.inference.temperature = temperature
+    config.environment.step_timeout_seconds = seconds
+    if partial:
+        config.inference.partial_rollouts, config.inference.max_segment_length = True, 2
+    if "dataset" not in arguments:
+        arguments["env"] = env
+    with RayPPOTrainer(config, **arguments, **talker, run_path=run_path, resume=resume) as trainer:
+        trainer.fit()
+        return trainer.metrics_history
+
+
+def raises(trajectory):
+    raise ZeroDivisionError("my reward")
+
+
+def set_a_nan(model):
+    model.model.layers[1].mlp.up_proj.weight.data[3, 3] = math.nan
+
+
+def blow_up(model):
+    model.model.norm.weight.data *= 1e38
+
+
+def make_random(model):
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + 3 * torch.randn_like(logits))
+
+
+def shorten(model):
+    model.config.max_position_embeddings = 8
+
+
+CANNOT_LEARN = {
+    "learning rate 1e30": ({"learning_rate": 1e30}, r"learning_rate=1e\+30.*at most 1"),
+    "critic's learning rate 50": ({"critic_learning_rate": 50.0}, "critic_learning_rate=50.*at most 1"),
+    "learning rate 0.5": ({"learning_rate": 0.5} | LONG, "collapsed.*Lower training.learning_rate"),
+    "reward function raises": ({"reward_fn": raises}, "all 4 episodes.*ZeroDivisionError: my reward"),
+    "reward is NaN": ({"reward_fn": lambda trajectory: math.nan}, "all 4 episodes.*finite number"),
+    "environment raises": ({"env": Raising}, "all 4 episodes.*the world broke"),
+    "environment hangs": ({"env": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
+    "prompt is too long": ({"model": shorten}, "all 4 episodes.*the model has 8 positions"),
+    "equal rewards in groups": (
+        {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
+        "none of the 10 iterations.*all rewards were 1 ",
+    ),
+    "equal rewards with a critic": (
+        {"reward_fn": lambda trajectory: 0.1} | LONG,
+        r"none of the 10 iterations.*all rewards were 0\.1 ",
+    ),
+    "temperature 0": ({"temperature": 0.0} | GROUPS, "temperature=0 in training explores nothing"),
+    "a weight is NaN": ({"model": set_a_nan}, r"starts from: 1 of \d+ tensors.*'model.layers.1.mlp.up_proj.weight'"),
+    "weights overflow": ({"model": blow_up}, r"none of the \d+ sampled tokens has a finite log-probability"),
+    "rewards overflow": (
+        {"reward_fn": lambda trajectory: 1e30 * len(trajectory.token_ids)},
+        r"no gradient of iteration 1 was finite: loss inf.*rewards of this size \(mean .*e\+31\)",
+    ),
+    "forward pass is random": ({"model": make_random}, r"differ by .* nats.*logprob_difference_stop is 0\.5"),
+}
+
+
+@pytest.mark.parametrize("name", CANNOT_LEARN)
+def test_a_run_that_cannot_learn_stops_with_the_cause(name, talker, tmp_path):
+    options, message = CANNOT_LEARN[name]
+    options = dict(options)
+    options.pop("model", lambda model: None)(talker["model"])
+    with pytest.raises((TrainingStoppedError, SettingsError), match=f"(?s){message}"):
+        fit(talker, run_path=tmp_path / "run", **options)
+    assert not (tmp_path / "run" / "policy").exists()
+
+
+def sometimes_failing():
+    draw = random.Random(0)
+
+    class Sometimes(Colours):
+        def step(self, action):
+            if draw.random() < 0.2:
+                raise RuntimeError("now and then")
+            return super().step(action)
+
+    return Sometimes
+
+
+def solved_in_the_end():
+    """Equal rewards in all of the last iterations, and the best ones."""
+    judged = itertools.count()
+    return lambda trajectory: 1.0 if (number := next(judged)) >= 12 else float(number % 2)
+
+
+HEALTHY = {
+    "gae": {},
+    "gae, twelve iterations": LONG,
+    "grpo": GROUPS,
+    "remax": {"adv_estimator": "remax"},
+    "by turn": GROUPS | {"adv_estimator": "grpo_turns"},
+    "data set": {"dataset": QUESTIONS},
+    "rloo on a data set": {"dataset": QUESTIONS, "adv_estimator": "rloo", "group_size": 4},
+    "temperature 0.7": {"temperature": 0.7},
+    "partial rollouts": {"partial": True} | LONG,
+    "failing episodes": {"env": sometimes_failing()} | LONG,
+    "critic warm-up": {"critic_warmup_iters": 1},
+    "bfloat16": {"model": lambda model: model.bfloat16()},
+    "solved in the end": {"reward_fn": solved_in_the_end()} | GROUPS | {"num_epochs": 8},
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_reports_nothing(name, talker, caplog):
+    options = dict(HEALTHY[name])
+    options.pop("model", lambda model: None)(talker["model"])
+    fit(talker, **options)
+    assert not [record for record in caplog.records if record.name == LOGGER]
+
+
+def test_a_short_run_without_anything_to_learn_from_only_warns(talker, caplog):
+    history = fit(talker, reward_fn=lambda trajectory: 1.0, **GROUPS)
+    assert len(history) == 2
+    assert [r.levelname for r in caplog.records if r.name == LOGGER] == ["WARNING"]
+    assert "none of the 2 iterations so far had anything to learn from: all rewards were 1 " in caplog.text
+
+
+def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
+    options = {"reward_fn": lambda trajectory: 1.0, "run_path": tmp_path / "run"} | GROUPS
+    assert len(fit(talker, num_epochs=3, **options)) == 6
+    with pytest.raises(TrainingStoppedError, match="none of the 10 iterations"):
+        fit(talker, num_epochs=6, resume=True, **options)
+
+
+def test_no_signal_iters_null_goes_on(talker):
+    assert len(fit(talker, reward_fn=lambda trajectory: 1.0, no_signal_iters=None, **GROUPS | LONG)) == 12
+
+
+def test_failing_iterations_end_a_run_that_had_rewards_after_three_in_a_row(talker):
+    judged = itertools.count()
+
+    def breaks_down(trajectory):
+        return raises(trajectory) if next(judged) >= 8 else float(len(trajectory.token_ids) % 2)
+
+    with pytest.raises(TrainingStoppedError, match="all 4 episodes of iteration 5 failed"):
+        fit(talker, reward_fn=breaks_down, **LONG)
+    assert next(judged) == 20
+
+
+def test_a_large_difference_is_warned_of_once_with_the_causes_in_order(talker, caplog):
+    make_random(talker["model"])
+    fit(talker, logprob_difference_stop=None, **LONG)
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    causes = ("another precision", "a server returns", "does not apply the adapters", "did not load", "is random")
+    assert sorted(causes, key=warning.index) == list(causes)
+
+
+def test_no_weight_has_changed_when_a_difference_stops_the_run(talker):
+    make_random(talker["model"])
+    with RayPPOTrainer(settings(), Colours, **talker) as trainer:
+        before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+        with pytest.raises(TrainingStoppedError, match="No step was taken"):
+            trainer.fit()
+        assert all(map(torch.equal, before, trainer.model.parameters()))
+        assert trainer.learner.num_steps == trainer.iteration == 0
+
+
+def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_good_one_stays(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path / "run", **talker) as trainer:
+        trainer.fit()
+        (good,) = (tmp_path / "run" / "checkpoints" / "ppo" / "checkpoints").iterdir()
+        trainer.iteration += 1
+        set_a_nan(trainer.model)
+        with pytest.raises(TrainingStoppedError, match=r"checkpoint .*policy: 1 of .*up_proj.*earlier checkpoints"):
+            trainer.save_checkpoint()
+        with pytest.raises(TrainingStoppedError, match=r"exported: 1 of .*up_proj"):
+            trainer.save_model(tmp_path / "exported")
+        assert not (tmp_path / "exported").exists()
+        assert [*good.parent.iterdir()] == [good]
+        trainer.load_checkpoint(good)
