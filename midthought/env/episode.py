@@ -21,7 +21,7 @@ from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, check_config, finite_number
 from midthought.env.signature import takes_environment
 from midthought.env.thought import last_answer
-from midthought.errors import EpisodeError, SettingsError
+from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.tools.threads import DaemonThreads
 from midthought.types import Reward, Task, Trajectory, Turn
 
@@ -107,15 +107,31 @@ def _finite_parts(parts: Mapping[Any, Any]) -> dict[str, float]:
 # -- tasks -----------------------------------------------------------------------------------------------------
 
 
+FAILED_RESET = "failed_reset"
+"""Label of a task whose environment could not be made or reset: the error with which all of its episodes fail."""
+
+
 @dataclass(slots=True)
 class _Start:
     """A freshly reset environment that the episodes of one task begin with."""
 
-    environment: BaseEnvironment
-    observation: str
     seed: int
+    environment: BaseEnvironment | None = None
+    observation: str = ""
     is_given_away: bool = False
     """True where it could not be copied and the first episode has it itself."""
+    error: str = ""
+    """Why it could not be made or reset."""
+
+    @property
+    def name(self) -> str:
+        return "environment" if self.environment is None else type(self.environment).__name__
+
+    @property
+    def prompt(self) -> str:
+        if self.error or self.environment is None:
+            return f"{self.name}.reset failed"
+        return "\n".join(part for part in (self.environment.get_prompt_prefix(), self.observation) if part)
 
 
 class EnvironmentTasks:
@@ -154,22 +170,27 @@ class EnvironmentTasks:
         self._config = config
         self._starts: dict[str, _Start] = {}
 
-    def make(self, num_groups: int, seed: int) -> list[Task]:
+    def make(self, num_groups: int, seed: int, *, raise_if_all_failed: bool = True) -> list[Task]:
         """One task per group: a new environment each, reset with a seed of its own (where `reset` takes one).
 
-        The prompt is `get_prompt_prefix()` and the first observation. Episodes can be had of the newest call's tasks
-        only. EpisodeError: the environment cannot be copied, the factory gave none, `reset` raised or took too long.
+        The prompt is `get_prompt_prefix()` and the first observation. Episodes can be had of the newest call's tasks only.
+        If one environment cannot be made or reset, its task has the label `FAILED_RESET` and its episodes fail.
+        EpisodeError, the first one's, if that is so of all (it cannot be copied, the factory gave none, `reset` raised or
+        took too long).
         """
         seeds = [random.Random(f"environment-{seed}-{number}").getrandbits(31) for number in range(num_groups)]
-        environments = [self._new() for _ in seeds]
-        observations = _reset_all(environments, seeds)
-        tasks: list[Task] = []
+        starts = [self._made_for(own_seed) for own_seed in seeds]
+        _reset_all([start for start in starts if not start.error])
+        errors = [start.error for start in starts if start.error]
+        if raise_if_all_failed and errors and len(errors) == len(starts):
+            raise EpisodeError(errors[0])
+        tasks = []
         self._starts = {}
-        for environment, observation, own_seed in zip(environments, observations, seeds, strict=True):
-            task_id = f"{type(environment).__name__}-{seed}-{len(tasks)}"
-            prompt = "\n".join(part for part in (environment.get_prompt_prefix(), observation) if part)
-            tasks.append(Task(task_id=task_id, prompt=prompt, answer=""))
-            self._starts[task_id] = _Start(environment, observation, own_seed)
+        for number, start in enumerate(starts):
+            task_id = f"{start.name}-{seed}-{number}"
+            labels = {FAILED_RESET: start.error} if start.error else {}
+            tasks.append(Task(task_id=task_id, prompt=start.prompt, answer="", labels=labels))
+            self._starts[task_id] = start
         return tasks
 
     def episode(self, task: Task) -> EnvironmentEpisode:
@@ -187,8 +208,10 @@ class EnvironmentTasks:
             raise EpisodeError(
                 f"task {task.task_id!r} is not of the newest make(); use one EnvironmentTasks for each set of tasks"
             )
+        if start.error or start.environment is None:
+            raise EpisodeError(start.error)
         if start.is_given_away:
-            return self._made_alike(start)
+            return self._made_alike(start, start.environment)
         try:
             return copy.deepcopy(start.environment)
         except Exception as error:
@@ -196,6 +219,17 @@ class EnvironmentTasks:
                 raise _not_copied(start.environment, error) from error
         start.is_given_away = True
         return start.environment
+
+    def _made_for(self, seed: int) -> _Start:
+        """With an environment that is not reset yet. An error of the factory's own is as one of `reset`."""
+        try:
+            return _Start(seed, self._new())
+        except EpisodeError as error:
+            return _Start(seed, error=str(error))
+        except MidthoughtError:
+            raise
+        except Exception as error:
+            return _Start(seed, error=f"the environment's factory raised {type(error).__name__}: {error}")
 
     def _new(self) -> BaseEnvironment:
         made = self._made()
@@ -214,20 +248,22 @@ class EnvironmentTasks:
             raise EpisodeError(f"the environment's factory gave a {type(made).__name__}; return a new BaseEnvironment")
         return made
 
-    def _made_alike(self, start: _Start) -> BaseEnvironment:
-        name = type(start.environment).__name__
-        if not takes_seed(start.environment):
+    def _made_alike(self, start: _Start, first: BaseEnvironment) -> BaseEnvironment:
+        if not takes_seed(first):
             raise EpisodeError(
-                f"{name} cannot be copied and its reset takes no seed, so a group's episodes cannot begin alike; "
+                f"{start.name} cannot be copied and its reset takes no seed, so a group's episodes cannot begin alike; "
                 "give reset a parameter `seed`, or use group_size=1"
             )
-        made = self._new()
-        if _reset_all([made], [start.seed]) != [start.observation]:
+        made = _Start(start.seed, self._new())
+        _reset_all([made])
+        if made.error or made.environment is None:
+            raise EpisodeError(made.error)
+        if made.observation != start.observation:
             raise EpisodeError(
-                f"{name} cannot be copied and reset(seed={start.seed}) gave another observation the second time; "
+                f"{start.name} cannot be copied and reset(seed={start.seed}) gave another observation the second time; "
                 "draw everything random from the seed"
             )
-        return made
+        return made.environment
 
 
 def _not_copied(environment: BaseEnvironment, error: Exception) -> EpisodeError:
@@ -246,21 +282,30 @@ def takes_seed(environment: BaseEnvironment) -> bool:
     return True
 
 
-def _reset_all(environments: Sequence[BaseEnvironment], seeds: Sequence[int]) -> list[str]:
-    """First observations. Coroutines run side by side, plain functions one after the other: they may share a generator."""
-    resets: list[tuple[Callable[[], Any], float, str]] = []
-    for environment, seed in zip(environments, seeds, strict=True):
-        reset = functools.partial(environment.reset, **({"seed": seed} if takes_seed(environment) else {}))
-        resets.append((reset, environment.config.step_timeout_seconds, f"{type(environment).__name__}.reset"))
-    if not all(inspect.iscoroutinefunction(reset) for reset, _, _ in resets):
-        return [call_blocking(*reset) for reset in resets]
-    futures = [_submit(reset) for reset, _, _ in resets]
+def _reset_all(starts: Sequence[_Start]) -> None:
+    """Fill in first observations, or errors. Coroutines run side by side, plain functions one after the other: they may share
+    a generator."""
+    resets = [_reset(start.environment, start.seed) for start in starts if start.environment is not None]
+    if all(inspect.iscoroutinefunction(reset) for reset, _, _ in resets):
+        futures = [_submit(reset) for reset, _, _ in resets]
+        waits = [functools.partial(_wait, future, *reset[1:]) for future, reset in zip(futures, resets, strict=True)]
+    else:
+        futures, waits = [], [functools.partial(call_blocking, *reset) for reset in resets]
     try:
-        waited = zip(futures, resets, strict=True)
-        return [_wait(future, seconds, what) for future, (_, seconds, what) in waited]
+        for start, wait in zip(starts, waits, strict=True):
+            try:
+                start.observation = wait()
+            except EpisodeError as error:
+                start.error = str(error)
     finally:
         for future in futures:
             future.cancel()
+
+
+def _reset(environment: BaseEnvironment, seed: int) -> tuple[Callable[[], Any], float, str]:
+    """What is called, its deadline, and what errors call it."""
+    reset = functools.partial(environment.reset, **({"seed": seed} if takes_seed(environment) else {}))
+    return reset, environment.config.step_timeout_seconds, f"{type(environment).__name__}.reset"
 
 
 # -- statistics ------------------------------------------------------------------------------------------------

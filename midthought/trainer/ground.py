@@ -12,7 +12,7 @@ from typing import Any
 from midthought.config import ConfigStore
 from midthought.data.tasks import load_tasks
 from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import EnvironmentEpisode, episode_statistics
+from midthought.env.episode import FAILED_RESET, EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.env.stream import EnvironmentStream
@@ -155,7 +155,7 @@ class EnvironmentGround(Ground):
         self.stream = self._stream
 
     def texts(self) -> Iterable[str]:
-        return [task.prompt for task in self._samples().draw(0, NUM_SAMPLES)]
+        return [task.prompt for task in self._samples().draw(0, NUM_SAMPLES) if FAILED_RESET not in task.labels]
 
     def open(self, renderer: Renderer) -> None:
         """Nothing: environments read words, not tokens."""
@@ -170,7 +170,9 @@ class EnvironmentGround(Ground):
         return self._others.episode(task)
 
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        return {f"env/{name}": value for name, value in episode_statistics(trajectories).items()}
+        failed = {trajectory.task.task_id for trajectory in trajectories if FAILED_RESET in trajectory.task.labels}
+        figures = {**episode_statistics(trajectories), "num_failed_resets": float(len(failed))}
+        return {f"env/{name}": value for name, value in figures.items()}
 
 
 def _tasks(source: Any, name: str, *, needs_answer: bool) -> list[Task]:

@@ -68,10 +68,45 @@ class Flaky(Numbers):
         return super().reset(seed)
 
 
-def test_a_reset_that_fails_is_tried_again_from_other_seeds(monkeypatch, caplog):
+class AsyncFlaky(Flaky):
+    async def reset(self, seed: int = 0) -> str:
+        return Flaky.reset(self, seed)
+
+
+@pytest.mark.parametrize("kind", [Flaky, AsyncFlaky])
+def test_one_reset_that_fails_fails_its_group_and_no_other(kind, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    usual = EnvironmentStream(kind, seed=0).draw(0, 3)
+    monkeypatch.setattr(Flaky, "num_failures", 1)
+    stream = EnvironmentStream(kind, seed=0)
+    tasks = stream.draw(0, 3)
+    assert tasks[1:] == usual[1:]
+    for task in tasks[1:]:
+        assert stream.episode(task).environment.seed > 0
+    with pytest.raises(EpisodeError, match=f"{kind.__name__}.reset raised ConnectionError: the server is away"):
+        stream.episode(tasks[0])
+    assert "1 of 3 environments not reset; the first" in caplog.text
+
+
+def test_a_factory_that_fails_once_fails_one_group(monkeypatch):
+    def make():
+        if Flaky.num_failures > 0:
+            Flaky.num_failures -= 1
+            raise OSError("no browser")
+        return Numbers()
+
+    monkeypatch.setattr(Flaky, "num_failures", 1)
+    stream = EnvironmentStream(make, seed=0)
+    first, second = stream.draw(0, 2)
+    with pytest.raises(EpisodeError, match="the environment's factory raised OSError: no browser"):
+        stream.episode(first)
+    assert stream.episode(second).environment.seed > 0
+
+
+def test_where_all_fail_they_are_reset_again_from_other_seeds(monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
     usual = EnvironmentStream(Flaky, seed=0).draw(0, 2)
-    monkeypatch.setattr(Flaky, "num_failures", MAX_TRIES - 1)
+    monkeypatch.setattr(Flaky, "num_failures", 2 * (MAX_TRIES - 1))
     stream = EnvironmentStream(Flaky, seed=0)
     tasks = stream.draw(0, 2)
     assert len(tasks) == 2
@@ -80,11 +115,25 @@ def test_a_reset_that_fails_is_tried_again_from_other_seeds(monkeypatch, caplog)
     assert caplog.text.count("the server is away") == MAX_TRIES - 1
 
 
-def test_a_reset_that_goes_on_failing_is_an_error(monkeypatch):
+def test_where_all_go_on_failing_it_is_an_error(monkeypatch):
     monkeypatch.setattr(Flaky, "num_failures", 100)
-    with pytest.raises(EpisodeError, match=r"Flaky.reset raised ConnectionError: the server is away"):
+    with pytest.raises(
+        EpisodeError, match=r"Flaky.reset raised ConnectionError: the server is away \(6 resets in a row"
+    ):
         EnvironmentStream(Flaky, seed=0).draw(0, 2)
-    assert Flaky.num_failures == 100 - MAX_TRIES
+    assert Flaky.num_failures == 100 - 2 * MAX_TRIES
+
+
+def test_where_groups_are_drawn_one_by_one_a_group_that_fails_does_not_end_the_run_but_two_in_a_row_do(monkeypatch):
+    monkeypatch.setattr(Flaky, "num_failures", MAX_TRIES)
+    stream = EnvironmentStream(Flaky, seed=0)
+    with pytest.raises(EpisodeError, match="the server is away"):
+        stream.episode(stream.draw(0, 1)[0])
+    assert stream.episode(stream.draw(1, 1)[0]).environment.seed > 0
+    monkeypatch.setattr(Flaky, "num_failures", 100)
+    stream.draw(2, 1)
+    with pytest.raises(EpisodeError, match="6 resets in a row failed"):
+        stream.draw(3, 1)
 
 
 def test_what_cannot_be_used_is_refused_at_once():

@@ -84,6 +84,28 @@ def test_the_environment_may_be_an_instance_a_class_or_a_function_and_asynchrono
         assert trainer.metrics_history[0]["env/steps_mean"] == 2
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_group_whose_reset_fails_is_counted_and_left_out_and_the_others_are_learned_from(partial, talker, caplog):
+    class OftenAway(Colours):
+        def reset(self, seed=0):
+            if seed % 2:
+                raise ConnectionError("the server is away")
+            return super().reset(seed)
+
+    config = settings("grpo", batch_size=16, mini_batch_size=16, num_train_iters_per_epoch=4)
+    config.inference.partial_rollouts = partial
+    with RayPPOTrainer(config, env=OftenAway, **talker) as trainer:
+        history = trainer.fit()
+    assert len(history) == 4
+    assert any(0 < figures["batch/num_episodes"] < 16 for figures in history) or partial
+    if not partial:  # there, groups are drawn one by one, and a reset that fails is tried again from another seed
+        num_failed = [figures["env/num_failed_resets"] for figures in history]
+        assert num_failed == [4 * figures["episode/failed"] for figures in history] and any(num_failed)
+    assert (
+        "environments not reset; the first: OftenAway.reset raised ConnectionError: the server is away" in caplog.text
+    )
+
+
 @pytest.mark.parametrize("kind", ["list", "jsonl"])
 @pytest.mark.parametrize("estimator", ["gae", "grpo", "remax"])
 def test_it_trains_on_a_data_set(estimator, kind, talker, tmp_path):
