@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -123,6 +123,42 @@ def effective_tensors(
         elif not part.disable_adapters and not part.merged:
             part.merge()
     return {name: round_to(tensor.detach(), dtypes[name]) for name, tensor in plain.named_parameters()}
+
+
+def model_tensors(
+    model: Any,
+    *,
+    with_adapters: bool = True,
+    device: Any = None,
+    round_to: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to,
+) -> Iterator[tuple[str, Tensor]]:
+    """Yields the state of a model by the names that it had before adapters were added, tensor by tensor.
+
+    Layers with adapters are merged one after another (`effective_tensors`), or with `with_adapters=False` yielded as they were
+    wrapped. Tensors of other layers are the model's own, not copies.
+    """
+    yield from _tensors_below(base_of(model), "", with_adapters, {"device": device, "round_to": round_to})
+
+
+def _tensors_below(
+    module: Any, prefix: str, with_adapters: bool, options: dict[str, Any]
+) -> Iterator[tuple[str, Tensor]]:
+    if is_adapted(module) and with_adapters:
+        for name, tensor in effective_tensors(module, **options).items():
+            yield prefix + name, tensor
+        return
+    if is_adapted(module):
+        module = module.original_module if hasattr(module, "original_module") else module.get_base_layer()
+    own = dict(module.named_parameters(recurse=False))
+    own |= {
+        name: tensor
+        for name, tensor in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    }
+    for name, tensor in own.items():
+        yield prefix + name, tensor.detach()
+    for name, child in module.named_children():
+        yield from _tensors_below(child, f"{prefix}{name}.", with_adapters, options)
 
 
 def _chosen_module(wrapper: Any) -> Any:

@@ -383,13 +383,69 @@ def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind: Any, 
         assert servers[0].adapters.keys() == servers[1].adapters.keys()
         engine.shutdown()
 
-    write_model(policy, tmp_path / "base")  # without the adapters
+    write_model(policy, tmp_path / "base", with_adapters=False)
     assert torch.equal(torch.tensor(load(str(tmp_path / "base"))(PROMPT)), torch.tensor(logits_of(original)(PROMPT)))
     with (
         serving(make_model(), kind, load=lambda path: logits_of(make_model())) as servers,
         pytest.raises(EngineError, match="must hold the very one that training began with"),
     ):
         synced(servers, policy)
+
+
+UNLOADABLE: dict[str, dict[str, Any]] = {
+    "DoRA": {"use_dora": True},
+    "modules_to_save": {"modules_to_save": ["lm_head"]},
+    "another rank in one layer": {"rank_pattern": {"q_proj": 2}},
+    "LoRA on the output layer": {"target_modules": ["q_proj", "lm_head"]},
+}
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kind", UNLOADABLE)
+def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tied: bool, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    options = {"target_modules": "all-linear", **UNLOADABLE[kind]}
+    policy = peft.get_peft_model(make_model(tied=tied), peft.LoraConfig(r=4, task_type="CAUSAL_LM", **options)).eval()
+    write_model(policy, tmp_path / "start")
+    with serving(policy, logits=load(str(tmp_path / "start"))) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        for _ in range(2):
+            learn(policy)
+            engine.update_weights()
+            assert difference(engine, policy, 4) < 1e-4
+        assert not servers[0].adapters
+        engine.shutdown()
+
+
+def test_adapters_that_transformers_added_are_sent_merged(tmp_path: Path) -> None:
+    """`model.add_adapter` changes the layers of a model and leaves its class."""
+    peft = pytest.importorskip("peft")
+    policy = make_model()
+    policy.add_adapter(peft.LoraConfig(r=4, target_modules="all-linear"))
+    with serving(policy) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy, 4) < 1e-4
+        engine.shutdown()
+
+
+def test_an_adapter_of_another_name_is_sent_like_the_default_one(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    original = make_model()
+    config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    policy = peft.get_peft_model(copy.deepcopy(original), config, adapter_name="mine")
+
+    def load_adapter(path: str) -> Callable[[list[int]], list[float]]:
+        return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
+
+    with serving(original, load=load_adapter) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy, 4) < 1e-4
+        assert len(servers[0].adapters) == 1
+        engine.shutdown()
 
 
 def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy: Any) -> None:

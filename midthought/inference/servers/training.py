@@ -20,7 +20,7 @@ from midthought.inference.servers.launch import start_server
 from midthought.inference.servers.process import ServerProcess
 from midthought.inference.servers.sglang import SGLangEngine
 from midthought.inference.servers.vllm import VLLMEngine
-from midthought.inference.servers.weight_folder import has_adapters, write_model
+from midthought.inference.servers.weight_folder import are_loadable, write_model
 from midthought.inference.servers.weight_sync import SyncedServers
 from midthought.text import Renderer
 
@@ -50,7 +50,8 @@ def check_backend(inference: InferenceConfig) -> None:
 def serve_policy(
     policy: Any, renderer: Renderer, inference: InferenceConfig, *, model_path: str, max_seq_len: int
 ) -> SyncedServers:
-    """Servers that follow the policy, which is trained in place (a peft model: its adapters alone).
+    """Servers that follow the policy, which is trained in place. LoRA adapters are sent alone; a policy with other adapters is
+    sent merged.
 
     Raises SettingsError where it cannot be known which model the servers of `base_url` serve, or they serve another;
     EngineError where one does not start, or does not take the weights; MissingExtraError without httpx.
@@ -95,18 +96,18 @@ def serve_policy(
 
 def _start(policy: Any, renderer: Renderer, inference: InferenceConfig, name: str, max_seq_len: int) -> ServerProcess:
     """A server on the policy as it is now."""
-    ranks = [adapter.r for adapter in policy.peft_config.values()] if has_adapters(policy) else []
+    sends_adapters = are_loadable(policy)
     options = ServerOptions(
         served_model_name=name,
         dtype=str(policy.dtype).removeprefix("torch."),
         max_seq_len=max_seq_len,
         max_num_seqs=inference.max_num_seqs,
-        takes_weights=not ranks,
-        max_lora_rank=max(ranks, default=0),
+        takes_weights=not sends_adapters,
+        max_lora_rank=policy.peft_config[policy.active_adapters[0]].r if sends_adapters else 0,
         flags=inference.server_flags,
     )
     with tempfile.TemporaryDirectory(prefix="midthought-start-") as folder:
         path = Path(folder) / "model"
-        write_model(policy, path, renderer.tokenizer)
+        write_model(policy, path, renderer.tokenizer, with_adapters=not sends_adapters)
         dialect = SERVER_ENGINES[inference.backend].dialect
         return start_server(dialect, path, options, python=inference.server_python)

@@ -18,7 +18,7 @@ from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.servers.engine import ServerEngine
 from midthought.inference.servers.process import ServerProcess
 from midthought.inference.servers.publication import Proof, Publication
-from midthought.inference.servers.weight_folder import has_adapters, is_tied, write_adapters, write_model
+from midthought.inference.servers.weight_folder import are_loadable, is_tied, write_adapters, write_model
 from midthought.types import Completion
 
 _NUM_BEGINNINGS = 8
@@ -34,8 +34,9 @@ class SyncedServers:
     smallness of a step.
 
     Args:
-        engine: over the servers, whose model is the policy's own, or (adapters) its base.
-        policy: a causal LM that is trained in place, or a peft model, whose adapters alone the servers load.
+        engine: over the servers, whose model is the policy's own, or, if adapters are sent alone, its base.
+        policy: a causal LM that is trained in place, with or without PEFT adapters. LoRA adapters are sent alone; of others the
+            merged weights are sent (`weight_folder.are_loadable`).
         probe_ids: a text by its tokens, as natural to the policy as may be; at least two.
         folder: where weights are written, under a path that the servers see, too; a temporary one by default.
         tolerance: largest mean difference in log-probability, in nats; by default 0.01 in float32, 0.1 in bfloat16.
@@ -59,6 +60,7 @@ class SyncedServers:
         self.max_seq_len = max_seq_len
         self.eos_token_ids = engine.eos_token_ids
         self._policy = policy
+        self._sends_adapters = are_loadable(policy)
         self._probe_ids = list(probe_ids)[: max_seq_len - 1]
         usual = TOLERANCES.get(str(policy.dtype).removeprefix("torch."), 0.01)
         self._tolerance = usual if tolerance is None else tolerance
@@ -118,14 +120,13 @@ class SyncedServers:
         self._num_published += 1
         path = self._folder / self._name / str(self._num_published)
         path.parent.mkdir(parents=True, exist_ok=True)
-        is_adapter = has_adapters(self._policy)
-        if is_adapter:
+        if self._sends_adapters:
             write_adapters(self._policy, path)
         else:
             write_model(self._policy, path)
         publication = Publication(
             path=path,
-            adapter=f"{self._name}-{self._num_published}" if is_adapter else None,
+            adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
             proof=make_proof(self._policy, self._probe_ids, self._tolerance),
             likely_cause=_likely_cause(self._policy),
         )
@@ -158,8 +159,9 @@ def out_of_order(policy: Any) -> Iterator[None]:
     """
     import torch
 
+    sends_adapters = are_loadable(policy)
     with torch.no_grad():
-        if has_adapters(policy):
+        if sends_adapters:
             weights = [value for name, value in policy.named_parameters() if "lora_B" in name]
             kept = [weight.clone() for weight in weights]
             generator = torch.Generator().manual_seed(0)
@@ -175,11 +177,11 @@ def out_of_order(policy: Any) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for number, weight in enumerate(weights):
-                weight.copy_(kept[number] if has_adapters(policy) else weight.roll(-1, 0))
+                weight.copy_(kept[number] if sends_adapters else weight.roll(-1, 0))
 
 
 def _likely_cause(policy: Any) -> str:
-    if has_adapters(policy):
+    if are_loadable(policy):
         return (
             "Adapters add to a base model: the server must hold the very one that training began with, in the same "
             "type (--dtype)"
