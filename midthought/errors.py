@@ -13,6 +13,7 @@ MidthoughtError
 │   ├── EpisodeError          an environment that does not keep its contract   (also a RuntimeError)
 │   ├── TrainingStoppedError  a run that cannot learn, or whose weights are not finite (also a RuntimeError)
 │   ├── TrainerClosedError    a trainer that is used after its cleanup         (also a RuntimeError)
+│   ├── ServersUnreachableError  no model server answers                         (also an EngineError)
 │   ├── McpServerError        an MCP server that cannot be reached             (also a ConnectionError)
 │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
 ├── RecordError               a Trajectory whose invariants do not hold        (also a ValueError)
@@ -100,6 +101,10 @@ class ForeignTextError(MidthoughtError, ValueError):
 
 class EngineError(MidthoughtError, RuntimeError):
     """The engine cannot do what was asked of it."""
+
+
+class ServersUnreachableError(UserError, EngineError):
+    """No model server answers."""
 
 
 class NoReplyError(MidthoughtError, ConnectionError):

@@ -3,7 +3,7 @@
 import pytest
 
 from midthought import errors
-from midthought.errors import MissingExtraError, UserError, near_names
+from midthought.errors import EngineError, MissingExtraError, UserError, near_names
 
 STANDARD = {
     "SettingsError": ValueError,
@@ -21,6 +21,7 @@ STANDARD = {
     "EpisodeError": RuntimeError,
     "TrainingStoppedError": RuntimeError,
     "TrainerClosedError": RuntimeError,
+    "ServersUnreachableError": EngineError,
     "McpServerError": ConnectionError,
     "NoReplyError": ConnectionError,
 }

@@ -62,6 +62,9 @@ class InferenceConfig(Section):
     sync_tolerance: float | None = Field(None, gt=0)
     """Largest mean difference between a server's log-probabilities and the policy's after an update; a larger one ends the
     run. Null: 0.01 in float32, 0.1 in bfloat16."""
+    server_wait_seconds: float = Field(300.0, gt=0)
+    """How long servers that cannot be reached are waited for, all together, while none of them gives a token. Then the episodes
+    fail and the run stops. (A server that is connected and says nothing has 300 s for the first token of a request.)"""
     max_tokens: int = Field(256, ge=1)
     """Most tokens after the prompt in one episode, tool results included."""
     max_segment_length: int = Field(256, ge=1)

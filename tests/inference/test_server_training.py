@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 from fake_server import FakeServer, Fault
 from test_weight_sync import load
 
-from midthought import RayPPOTrainer, create_default_config
-from midthought.errors import EngineError, SettingsError
+from midthought import RayPPOTrainer, TrainerCallback, create_default_config
+from midthought.errors import EngineError, ServersUnreachableError, SettingsError, TrainingStoppedError
 from midthought.inference.servers.connection import Patience
 from midthought.types import StopReason
 
@@ -121,3 +124,82 @@ def test_what_cannot_be_trained_through_is_said_before_anything_begins() -> None
         pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE"),
     ):
         trainer_for(server)
+
+
+class Interfering(TrainerCallback):
+    """Does something to the servers once an iteration is done."""
+
+    def __init__(self, change: Callable[[], None]) -> None:
+        self._change = change
+
+    def on_step(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
+        if trainer.iteration == 1:
+            self._change()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = functools.partial(Patience, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
+    monkeypatch.setattr("midthought.inference.servers.engine.Patience", patience)
+
+
+def break_off(server: FakeServer) -> None:
+    server.always = Fault(kind="cut")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_run_stops() -> None:
+    message = r"all 8 episodes of iteration 2 .*no server gave a token for 0\.7 s"
+    with (
+        FakeServer(load=load, logits=knowing_nothing) as server,
+        trainer_for(server, server_wait_seconds=0.7) as trainer,
+    ):
+        trainer.callbacks = [Interfering(lambda: break_off(server))]
+        began = time.monotonic()
+        with pytest.raises(TrainingStoppedError, match=message):
+            trainer.fit()
+        assert 0.7 < time.monotonic() - began < 10
+        assert trainer.iteration == 2
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_failed() -> None:
+    with (
+        FakeServer(load=load, logits=knowing_nothing) as server,
+        trainer_for(server, server_wait_seconds=60) as trainer,
+    ):
+
+        def go_away_for_a_while() -> None:
+            server.always = Fault(kind="cut")
+            threading.Timer(0.5, lambda: setattr(server, "always", None)).start()
+
+        trainer.callbacks = [Interfering(go_away_for_a_while)]
+        num_before = len(server.requests)
+        history = trainer.fit()
+        assert [figures["episode/failed"] for figures in history] == [0, 0]
+        assert len(server.requests) - num_before > 3 * 8
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_servers_that_are_gone_when_weights_are_sent_stop_the_run() -> None:
+    with FakeServer(load=load, logits=knowing_nothing) as server:
+        trainer = trainer_for(server)
+        trainer.rollout()
+    with trainer, pytest.raises(ServersUnreachableError, match=r"no server takes the new weights .*start one"):
+        trainer.train_step()
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_with_other_weights_that_sync_tolerance_lets_through_is_found_before_the_update() -> None:
+    def other_weights(path: str) -> Callable[[list[int]], list[float]]:
+        right = load(path)
+        return lambda context: [logit + 3.0 * (number % 3) for number, logit in enumerate(right(context))]
+
+    with (
+        FakeServer(load=other_weights, logits=knowing_nothing) as server,
+        trainer_for(server, sync_tolerance=100.0) as trainer,
+        pytest.raises(TrainingStoppedError, match=r"differ by .* nats .*sync_tolerance is too large"),
+    ):
+        trainer.fit()

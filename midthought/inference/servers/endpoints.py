@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import re
 import time
@@ -76,21 +77,48 @@ class Endpoints:
 
     A server that fails rests for `pause_seconds`, twice as long after each further failure in a row, at most
     `max_pause_seconds`; then it is tried again. All with jitter.
+
+    If no server gives a token for `max_silence_seconds` after a failure, they are given up (`is_given_up`) until one does:
+    nobody waits for the end of a rest any more.
     """
 
-    def __init__(self, urls: Sequence[str], *, pause_seconds: float, max_pause_seconds: float) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        pause_seconds: float,
+        max_pause_seconds: float,
+        max_silence_seconds: float = math.inf,
+    ) -> None:
         self.all = tuple(Endpoint(url) for url in dict.fromkeys(map(_clean, urls)))
         if not self.all:
             raise SettingsError("base_url names no server; write http://HOST:PORT, or a list of such")
         self._pause_seconds = pause_seconds
         self._max_pause_seconds = max_pause_seconds
+        self._max_silence_seconds = max_silence_seconds
+        self._silent_since = math.inf
+        """When the first request was sent that failed after the last token of any server."""
         self._home: dict[int, Endpoint] = {}
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no server has given a token for too long."""
+        return self._silence_left <= 0
+
+    @property
+    def _silence_left(self) -> float:
+        return self._silent_since + self._max_silence_seconds - time.monotonic()
+
+    def is_free(self, endpoint: Endpoint) -> bool:
+        """Whether a request may be sent to it now: it does not rest, or all are given up."""
+        return endpoint.free_at <= time.monotonic() or self.is_given_up
 
     async def take(self, episode: int) -> Endpoint:
         """The server of this episode's next request; while all rest, wait for the first that is free again."""
-        while not (free := [endpoint for endpoint in self.all if endpoint.free_at <= time.monotonic()]):
+        while not (free := [endpoint for endpoint in self.all if self.is_free(endpoint)]):
             rest = min(endpoint.free_at for endpoint in self.all) - time.monotonic()
-            await asyncio.sleep(max(0.0, rest) + random.uniform(0.0, self._pause_seconds))
+            rest = max(0.0, rest) + random.uniform(0.0, self._pause_seconds)
+            await asyncio.sleep(max(0.0, min(rest, self._silence_left)))
         endpoint = self._home.get(episode)
         if endpoint not in free:
             endpoint = min(free, key=lambda candidate: candidate.num_taken)
@@ -105,6 +133,7 @@ class Endpoints:
         """It gave a token."""
         endpoint.num_failures = 0
         endpoint.resting_until = 0.0
+        self._silent_since = math.inf
 
     def failed(
         self, endpoint: Endpoint, reason: str, *, begun_at: float, is_busy: bool = False, wait_seconds: float = 0.0
@@ -115,6 +144,7 @@ class Endpoints:
         a time.
         """
         endpoint.last_error = reason
+        self._silent_since = math.inf if is_busy else min(self._silent_since, begun_at)
         now = time.monotonic()
         if begun_at < endpoint.failed_at:
             return

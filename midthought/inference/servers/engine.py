@@ -11,12 +11,13 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import math
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
-from midthought.errors import EngineError, SettingsError
+from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.inference.engine import Sampling, Stopper
 from midthought.inference.servers.checks import compare_tokenizers, find_model, try_recording, why_not_exact
 from midthought.inference.servers.connection import Connections, Patience, Session, named, require_httpx
@@ -51,6 +52,8 @@ class ServerEngine:
         api_key_env: the environment variable that holds the servers' key.
         trains_at: the temperature of training rollouts; a server that does not return the log-probabilities of that
             distribution is refused with SettingsError when it is first asked for its model.
+        max_silence_seconds: how long servers that cannot be reached are waited for while none of them gives a token. A sample
+            that fails after that time fails for good. None: `Patience.max_attempts` alone bounds the wait.
         how_it_ended: says so of a single server that is gone for good, as whoever started it knows; None while it is there.
             Samples fail at once then, where other servers are waited for.
     """
@@ -70,6 +73,7 @@ class ServerEngine:
         api_key_env: str | None = None,
         patience: Patience | None = None,
         trains_at: float | None = None,
+        max_silence_seconds: float | None = None,
         how_it_ended: Callable[[], str | None] | None = None,
     ) -> None:
         require_httpx(self.dialect.name)
@@ -85,7 +89,9 @@ class ServerEngine:
             [base_url] if isinstance(base_url, str) else base_url,
             pause_seconds=self.patience.pause_seconds,
             max_pause_seconds=self.patience.max_pause_seconds,
+            max_silence_seconds=math.inf if max_silence_seconds is None else max_silence_seconds,
         )
+        self._max_silence_seconds = max_silence_seconds
         self._probe = probe
         self._trains_at = trains_at
         self._max_seq_len = max_seq_len
@@ -153,7 +159,9 @@ class ServerEngine:
             elif isinstance(answer, BaseException):
                 raise answer
         if len(silent) == len(endpoints):
-            raise EngineError(f"no server {what} ({'; '.join(silent)}); start one, or give another base_url")
+            raise ServersUnreachableError(
+                f"no server {what} ({'; '.join(silent)}); start one, or give another base_url"
+            )
         if silent:
             warnings.warn(f"not every server {what}; going on without {'; '.join(silent)}", stacklevel=2)
 
@@ -205,9 +213,16 @@ class ServerEngine:
                 await self._request(endpoint, draft)
             except Interrupted as fault:
                 num_failures = 0 if len(draft.token_ids) > num_kept else num_failures
-                num_failures += not fault.is_busy
+                # While a server is away the time counts, not the attempts.
+                is_counted = not fault.is_busy and not (fault.is_gone and self._max_silence_seconds is not None)
+                num_failures += is_counted
                 if num_failures >= self.patience.max_attempts:
                     raise self._failure(episode, draft, f"{num_failures} requests failed in a row") from None
+                if self._endpoints.is_given_up:
+                    silence = (
+                        f"no server gave a token for {self._max_silence_seconds:g} s (inference.server_wait_seconds)"
+                    )
+                    raise self._failure(episode, draft, silence) from None
             finally:
                 endpoint.num_taken -= 1
 
@@ -220,7 +235,7 @@ class ServerEngine:
         session = self._connections.session()
         async with session.places[endpoint]:
             begun_at = time.monotonic()
-            if endpoint.free_at > begun_at:
+            if not self._endpoints.is_free(endpoint):
                 return
             try:
                 await self._trust(session, endpoint)

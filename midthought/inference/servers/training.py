@@ -78,6 +78,7 @@ def serve_policy(
             max_num_seqs=inference.max_num_seqs,
             api_key_env=inference.api_key_env,
             trains_at=inference.temperature,
+            max_silence_seconds=inference.server_wait_seconds,
             how_it_ended=None if process is None else process.how_it_ended,
         )
         probe_ids = renderer.prompt([{"role": "user", "content": _PROBE * 4}])[:_MAX_PROBE_TOKENS]
