@@ -111,7 +111,7 @@ def effective_tensors(
             return {name: _moved(tensor, device) for name, tensor in inner.named_parameters()}
         layer = inner
     base: Any = layer.get_base_layer()
-    plain: Any = _plain_copy(base).to(device)
+    plain: Any = _plain_copy(base, device)
     dtypes = {name: tensor.dtype for name, tensor in plain.named_parameters()}
     twin = copy.deepcopy(layer, {id(base): plain}).to(device).float()
     parts: list[Any] = [part for part in twin.modules() if isinstance(part, BaseTunerLayer)]
@@ -182,16 +182,16 @@ def _is_quantized(base: Any) -> bool:
     return weight is not None and not weight.is_floating_point()
 
 
-def _plain_copy(base: Any) -> nn.Module:
-    """A copy of a base layer; of a quantized one, a linear layer with its weights dequantized."""
+def _plain_copy(base: Any, device: Any) -> nn.Module:
+    """A copy of a base layer on a device; of a quantized one, a linear layer with its weights dequantized."""
     if not _is_quantized(base):
-        return copy.deepcopy(base)
+        return copy.deepcopy(base, {id(each): nn.Parameter(_moved(each, device), False) for each in base.parameters()})
     from peft.utils.integrations import dequantize_module_weight
 
     plain = nn.Linear(base.in_features, base.out_features, bias=base.bias is not None, device="meta")
-    plain.weight = nn.Parameter(dequantize_module_weight(base).detach())
+    plain.weight = nn.Parameter(_moved(dequantize_module_weight(base), device))
     if base.bias is not None:
-        plain.bias = nn.Parameter(base.bias.detach().clone())
+        plain.bias = nn.Parameter(_moved(base.bias, device))
     return plain
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.output_folder import replaced
+from midthought.peft_folders import ADAPTER_CONFIG, merged_from, save_merged
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 """One of these is there where a tokenizer is: the library makes an empty one of some architectures where there is none."""
@@ -20,11 +21,15 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 def load_model(path: str | Path, dtype: Any = "float32") -> Any:
     """Load a causal LM from a folder (or a Hugging Face name): safetensors only, no code from the folder is run.
 
+    A folder of adapters (a checkpoint with LoRA) gives the model that it names, with the adapters merged.
+
     Raises ModelPathError, naming the path and the remedy, where there is no folder, no model, or not the whole of one.
     """
     from transformers import AutoModelForCausalLM
 
     folder = Path(path).expanduser()
+    if (folder / ADAPTER_CONFIG).is_file():
+        return merged_from(folder, lambda base: load_model(base, dtype))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelPathError(f"model path {str(path)!r} holds no config.json; give what `save_pretrained` wrote")
@@ -88,13 +93,17 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def save_model(model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = False) -> None:
-    """Write a folder that `load_model` and any Hugging Face tool loads, whole or not at all.
+    """Write a folder that `load_model` and any Hugging Face tool loads, whole or not at all; adapters are merged into the
+    weights that are written (`peft_folders.save_merged`), the model stays as it is.
 
     Raises `OutputPathError` if something other than a model that was saved here is at `path`; not with `in_run`, for the
     models of a run folder, which is ours as a whole.
     """
     with replaced(path, "model", is_older=lambda _: in_run) as folder, quiet_transformers():
-        model.save_pretrained(folder)
+        if hasattr(model, "peft_config"):
+            save_merged(model, folder)
+        else:
+            model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 
 

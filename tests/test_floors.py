@@ -14,7 +14,17 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 
 FLOORS = [
     ("types", "errors"),
-    ("text", "config", "pretrained", "peft_weights", "output_folder", "precision", "endpoint", "reply_cache"),
+    (
+        "text",
+        "config",
+        "pretrained",
+        "peft_weights",
+        "peft_folders",
+        "output_folder",
+        "precision",
+        "endpoint",
+        "reply_cache",
+    ),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "health"),
     ("inference", "feedback"),
@@ -25,9 +35,15 @@ FLOORS = [
     ("cli",),
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-BELOW_THEIR_FLOOR = {("errors", "types"), ("endpoint", "reply_cache"), ("output_folder", "pretrained")}
+BELOW_THEIR_FLOOR = {
+    ("errors", "types"),
+    ("endpoint", "reply_cache"),
+    ("output_folder", "pretrained"),
+    ("peft_weights", "peft_folders"),
+    ("peft_folders", "pretrained"),
+}
 """Rooms of one floor of which the first may be seen by the second: the record raises errors, the cache keeps
-replies, models are written as folders of ours."""
+replies, models are written as folders of ours, with or without adapters."""
 
 HEAVY = ("torch", "transformers", "tokenizers", "lancedb", "pyarrow", "sentence_transformers")
 
@@ -148,6 +164,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "config",
         "pretrained",
         "peft_weights",
+        "peft_folders",
         "output_folder",
         "precision",
     }

@@ -23,11 +23,11 @@ def plain_model(kind: str = "Qwen3", seed: int = 0, **changes: Any) -> Any:
     return AutoModelForCausalLM.from_config(tiny_config(kind, **changes)).eval()
 
 
-def adapted(kind: str = "Qwen3", num_adapters: int = 1, **changes: Any) -> Any:
+def adapted(kind: str = "Qwen3", num_adapters: int = 1, tied: bool = False, **changes: Any) -> Any:
     """A small PEFT model whose adapters are all random, so that each has an effect."""
     options = {"r": 3, "lora_alpha": 7, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     config = peft.LoraConfig(**{**options, **changes})
-    model = peft.get_peft_model(plain_model(kind), config)
+    model = peft.get_peft_model(plain_model(kind, tie_word_embeddings=tied), config)
     for number in range(1, num_adapters):
         model.add_adapter(f"more{number}", copy.deepcopy(config))
     model.base_model.set_adapter(["default", *(f"more{number}" for number in range(1, num_adapters))])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from midthought.errors import MissingExtraError
 
@@ -48,31 +46,3 @@ def are_adapters_idle(policy: Any) -> bool:
         for original, copied in pairs
         for one, other in zip(original.parameters(), copied.parameters(), strict=True)
     )
-
-
-def merge_adapters(adapted: Any) -> Any:
-    """The policy that was given to `add_adapters`, with what the adapters learned in its weights and its own layers back."""
-    return adapted.merge_and_unload()
-
-
-def merged_copy(policy: Any) -> Any:
-    """The policy without adapters to be saved: itself, or a copy with their weight in it."""
-    return copy.deepcopy(policy).merge_and_unload() if has_adapters(policy) else policy
-
-
-def adapter_tensors(adapted: Any) -> dict[str, Tensor]:
-    """The adapters' weights by name."""
-    from peft import get_peft_model_state_dict
-
-    tensors: dict[str, Tensor] = get_peft_model_state_dict(adapted)
-    return tensors
-
-
-def load_adapter_tensors(adapted: Any, tensors: dict[str, Tensor]) -> None:
-    """Put them back. Raises RuntimeError where they are of other adapters."""
-    from peft import set_peft_model_state_dict
-
-    result: Any = set_peft_model_state_dict(adapted, tensors)
-    missing = [name for name in result.missing_keys if "lora_" in name]
-    if missing or result.unexpected_keys:
-        raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")

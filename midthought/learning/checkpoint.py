@@ -1,7 +1,7 @@
 """Checkpoints: folders of safetensors and JSON, written whole or not at all, checked on reading. No pickle.
 
-    step_000040/  policy/ (a Hugging Face model, with its tokenizer)   critic.safetensors   optimizer.safetensors
-                  adapters.safetensors (LoRA; they are in policy/ as well)
+    step_000040/  policy/ (a Hugging Face model, or with LoRA its adapters as PEFT writes them; the tokenizer)
+                  critic.safetensors   optimizer.safetensors
                   learner.json (counters)   random.json   state.json (the caller's)   manifest.json (sizes and SHA-256)
 
 Knows no loop: what `state` means (cursor, best figure, …) is the caller's business.
@@ -24,10 +24,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError, OutputPathError
-from midthought.learning.adapters import adapter_tensors, has_adapters, load_adapter_tensors, merged_copy
+from midthought.learning.adapters import has_adapters
 from midthought.learning.apart import AnyLearner
 from midthought.learning.run_checks import require_finite
 from midthought.output_folder import MARK, recover, replaced
+from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors
 from midthought.pretrained import load_model, quiet_transformers
 
 FORMAT = 1
@@ -45,7 +46,7 @@ class Checkpoint:
 
     @property
     def policy_path(self) -> Path:
-        """A folder that any Hugging Face tool loads."""
+        """A Hugging Face model, or a PEFT folder of adapters that names its base model; `load_model` loads both."""
         return self.path / "policy"
 
     def restore(self, learner: AnyLearner, *, random_states: bool = True) -> None:
@@ -56,13 +57,16 @@ class Checkpoint:
         """
         remedy = "resume with the settings that it was written with"
         try:
-            adapters_file = self.path / "adapters.safetensors"
-            if adapters_file.exists() != has_adapters(learner.policy):
+            in_older_versions = self.path / "adapters.safetensors"
+            has_some = in_older_versions.exists() or (self.policy_path / ADAPTER_FILE).exists()
+            if has_some != has_adapters(learner.policy):
                 raise CheckpointError(
-                    f"checkpoint {self.path} holds {'' if adapters_file.exists() else 'no '}adapters, unlike this run; {remedy}"
+                    f"checkpoint {self.path} holds {'' if has_some else 'no '}adapters, unlike this run; {remedy}"
                 )
-            if has_adapters(learner.policy):
-                load_adapter_tensors(learner.policy, load_file(adapters_file))
+            if in_older_versions.exists():
+                set_adapter_tensors(learner.policy, load_file(in_older_versions))
+            elif has_some:
+                load_adapters(learner.policy, self.policy_path)
             else:
                 saved = load_model(self.policy_path, next(learner.policy.parameters()).dtype)
                 learner.policy.load_state_dict(saved.state_dict())
@@ -170,10 +174,11 @@ def keep_last(run_dir: str | Path, num_kept: int, best: str | Path | None = None
 
 
 def _write_parts(folder: Path, learner: AnyLearner, tokenizer: Any | None, state: dict[str, Any]) -> None:
-    with quiet_transformers():
-        merged_copy(learner.policy).save_pretrained(folder / "policy")
     if has_adapters(learner.policy):
-        save_file(_on_cpu(adapter_tensors(learner.policy)), folder / "adapters.safetensors")
+        save_adapters(learner.policy, folder / "policy")
+    else:
+        with quiet_transformers():
+            learner.policy.save_pretrained(folder / "policy")
     if tokenizer is not None:
         tokenizer.save_pretrained(folder / "policy")
     if learner.critic is not None:

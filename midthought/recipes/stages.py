@@ -12,7 +12,7 @@ from typing import Any
 
 from midthought.config import CheckpointConfig, ModelConfig, TrainingConfig
 from midthought.errors import ModelPathError
-from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters
+from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.apart import AnyLearner
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
@@ -20,6 +20,7 @@ from midthought.learning.run_checks import require_finite
 from midthought.learning.settings import LearnerSettings
 from midthought.learning.stopping import StopRequest
 from midthought.learning.translate import pass_settings
+from midthought.peft_folders import ADAPTER_CONFIG, merge
 from midthought.pretrained import load_model, load_tokenizer, save_model
 from midthought.recipes.progress import RunProgress
 from midthought.report.run_folder import RunFolder
@@ -93,8 +94,9 @@ class Stages:
         """The policy as a Hugging Face folder in the run folder; adapters that a stage learned become part of it."""
         require_finite(policy, f"{self.run.path / name}")
         if learner is not None and has_adapters(learner.policy):
-            merge_adapters(learner.policy)
+            merge(learner.policy)
         save_model(policy, tokenizer, self.run.path / name, in_run=True)
+        policy.name_or_path = str(self.run.path / name)  # what adapters of the next stage name as their base
 
 
 def supervised_learner(
@@ -134,6 +136,6 @@ def find_policy(path: Path, *, before_rl: bool) -> Path:
     """
     in_run = (path / "warmup", path / "policy") if before_rl else (path / "policy", path / "warmup")
     for candidate in (path, *in_run):
-        if (candidate / "config.json").is_file():
+        if any((candidate / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
             return candidate
     raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")

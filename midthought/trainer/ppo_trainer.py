@@ -17,7 +17,6 @@ from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.inference.policy_engine import policy_engine
 from midthought.inference.private_loop import PrivateLoop
-from midthought.learning.adapters import merged_copy
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.harvest import Harvest
 from midthought.learning.ppo import learn
@@ -355,7 +354,7 @@ class RayPPOTrainer:
 
     def _save_model(self, path: str | Path, *, in_run: bool = False) -> None:
         require_finite(self.learner.policy, f"model {path}")
-        save_model(merged_copy(self.learner.policy), self.tokenizer, path, in_run=in_run)
+        save_model(self.learner.policy, self.tokenizer, path, in_run=in_run)
 
     def cleanup(self) -> None:
         """Close the run folder, end servers and workers that were started, and let go of models, optimizer and caches.

@@ -4,17 +4,19 @@ import copy
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 pytest.importorskip("peft")
 
 from midthought.config import ConfigStore
 from midthought.errors import CheckpointError
 from midthought.inference.local import LocalEngine
-from midthought.learning.adapters import add_adapters, has_adapters, merge_adapters, merged_copy
+from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.batch import PPOBatch
-from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from midthought.learning.ppo import improve
 from midthought.learning.translate import make_learner
+from midthought.peft_folders import merge
 from midthought.pretrained import load_model
 
 IDS = torch.tensor([[3, 4, 5, 6]])
@@ -59,27 +61,54 @@ def test_merged_the_policy_is_what_it_was_with_adapters_and_has_its_own_layers_b
     learner = lora_learner(policy)
     improve(learner, batch)
     adapted = policy(input_ids=IDS).logits
-    assert torch.allclose(merged_copy(learner.policy)(input_ids=IDS).logits, adapted, atol=1e-5)
     assert any("lora_" in name for name in policy.state_dict())
-    merged = merge_adapters(learner.policy)
+    merged = merge(learner.policy)
     assert merged is policy and set(policy.state_dict()) == names
     assert torch.allclose(policy(input_ids=IDS).logits, adapted, atol=1e-5)
 
 
-def test_a_checkpoint_brings_the_adapters_back_bit_by_bit_and_its_policy_loads_anywhere(make_policy, batch, tmp_path):
+def test_a_checkpoint_brings_the_adapters_back_bit_by_bit_and_its_policy_loads_with_its_base(
+    make_policy, batch, tmp_path
+):
     policy = make_policy()
+    policy.save_pretrained(tmp_path / "base")
+    policy.name_or_path = str(tmp_path / "base")
     twin = copy.deepcopy(policy)
     learner = lora_learner(policy)
     improve(learner, batch)
     saved = load_checkpoint(save_checkpoint(tmp_path / "step", learner))
     other = lora_learner(twin)
     saved.restore(other)
-    assert torch.equal(twin(input_ids=IDS).logits, policy(input_ids=IDS).logits)
+    then = policy(input_ids=IDS).logits
+    assert torch.equal(twin(input_ids=IDS).logits, then)
     first, second = improve(learner, batch), improve(other, batch)
     assert first == second
     assert torch.equal(twin(input_ids=IDS).logits, policy(input_ids=IDS).logits)
     whole = load_model(saved.policy_path)
     assert not any("lora_" in name for name in whole.state_dict())
+    assert torch.allclose(whole(input_ids=IDS).logits, then, atol=1e-5)
+    assert not list(saved.path.rglob("model*.safetensors"))  # adapters alone
+
+
+def test_a_checkpoint_of_an_earlier_version_restores_its_adapters(make_policy, batch, tmp_path):
+    from peft import get_peft_model_state_dict
+
+    policy = make_policy()
+    twin = copy.deepcopy(policy)
+    learner = lora_learner(policy)
+    improve(learner, batch)
+    path = save_checkpoint(tmp_path / "step", learner)
+    (path / "policy/adapter_model.safetensors").unlink()
+    save_file(get_peft_model_state_dict(learner.policy), path / "adapters.safetensors")
+    other = lora_learner(twin)
+    Checkpoint(path, {}).restore(other)
+    assert torch.equal(twin(input_ids=IDS).logits, policy(input_ids=IDS).logits)
+
+
+def test_adapters_are_not_restored_into_another_base_model(make_policy, tmp_path):
+    saved = load_checkpoint(save_checkpoint(tmp_path / "step", lora_learner(make_policy())))
+    with pytest.raises(CheckpointError, match=r"another base model.*give the model that the run began with"):
+        saved.restore(lora_learner(make_policy(seed=1)))
 
 
 def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, tmp_path):

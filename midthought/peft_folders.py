@@ -1,0 +1,263 @@
+"""PEFT models on disk: adapters without their base model, or the whole model with the adapters merged into its weights.
+
+Does not depend on training. The weights themselves: `peft_weights`.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from midthought.errors import ModelPathError
+from midthought.peft_weights import base_of, effective_tensors, effective_weight, is_adapted, stochastically_rounded
+
+ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
+MAX_SHARD_BYTES = 2 * 2**30
+_LAYER = re.compile(r"(.*?\.\d+)\.")
+
+
+def save_adapters(model: Any, folder: Path) -> None:
+    """Writes the adapters as PEFT does (`PeftModel.from_pretrained` loads them), and nothing of the base model.
+
+    The file's metadata holds a digest of the base weights.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    digest = base_digest(base_of(model))
+    for name, config in model.peft_config.items():
+        where = _adapter_folder(model, name, folder)
+        where.mkdir(parents=True, exist_ok=True)
+        tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
+        copies = {key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in tensors.items()}
+        save_file(copies, where / ADAPTER_FILE, metadata={"format": "pt", "base": digest})
+        saved = copy.deepcopy(config)
+        base = saved.base_model_name_or_path or ""
+        saved.base_model_name_or_path = str(Path(base).resolve()) if base and Path(base).is_dir() else base
+        saved.inference_mode = True
+        saved.save_pretrained(where)
+
+
+def load_adapters(model: Any, folder: Path) -> None:
+    """Puts the adapters that `save_adapters` wrote into a model that has the same ones.
+
+    Raises `ModelPathError` if they belong to another base model, RuntimeError if they are other adapters.
+    """
+    from safetensors.torch import load_file
+
+    for name in model.peft_config:
+        file = _adapter_folder(model, name, folder) / ADAPTER_FILE
+        if not file.is_file():
+            raise RuntimeError(f"{folder} holds no adapter {name!r}")
+        _require_base(base_of(model), file)
+        set_adapter_tensors(model, load_file(file), name)
+
+
+def set_adapter_tensors(model: Any, tensors: dict[str, Tensor], adapter: str = "default") -> None:
+    """Raises RuntimeError if the tensors are of other adapters."""
+    from peft import set_peft_model_state_dict
+
+    result: Any = set_peft_model_state_dict(model, tensors, adapter_name=adapter)
+    missing = [name for name in result.missing_keys if "lora_" in name and f".{adapter}." in f"{name}."]
+    if missing or result.unexpected_keys:
+        raise RuntimeError(f"adapters do not fit: {(missing or result.unexpected_keys)[0]!r}")
+
+
+def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
+    """Returns the base model that a folder of adapters names, loaded by `load_base`, with the adapters merged into it.
+
+    If the base folder was moved together with the run, it is found beside the folder or above it. Raises `ModelPathError` if
+    no base is named, or if it has other weights than the one that the adapters were trained on.
+    """
+    from peft import PeftModel
+
+    base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base:
+        raise ModelPathError(
+            f"{folder} holds adapters, and does not say of which model; give the model, and resume from the checkpoint"
+        )
+    if Path(base).is_absolute() and not Path(base).is_dir():
+        moved = [parent / Path(base).name for parent in folder.resolve().parents]
+        base = next((str(place) for place in moved if (place / "config.json").is_file()), base)
+    model = load_base(base)
+    _require_base(model, folder / ADAPTER_FILE)
+    return merge(PeftModel.from_pretrained(model, folder))
+
+
+@torch.no_grad()
+def merge(model: Any) -> Any:
+    """Merges the adapters into the base model's own weights, layer by layer, and returns the base model with its own layers."""
+    base = base_of(model)
+    is_tied = _is_tied(base)
+    layers: list[Any] = list(_outermost(base))
+    for layer in layers:
+        if hasattr(layer, "token_adapter"):
+            layer.token_adapter.merge()
+        elif hasattr(layer, "get_base_layer"):
+            tensors = effective_tensors(layer, round_to=stochastically_rounded)
+            for name, parameter in layer.get_base_layer().named_parameters():
+                parameter.data = tensors[name]
+    model.unload()
+    if not is_tied:
+        base.config.tie_word_embeddings = base.config.get_text_config().tie_word_embeddings = False
+    return base
+
+
+@torch.no_grad()
+def save_merged(model: Any, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> None:
+    """Writes a PEFT model as a plain Hugging Face model folder, its active adapters merged into the weights.
+
+    The weights are computed on the CPU, those of one layer at a time, and written in shards of about `max_shard_bytes`: in
+    memory are one shard and one layer. The model stays as it is. bfloat16 weights are rounded as the engine's copies are.
+    """
+    from safetensors.torch import save_file
+
+    base = base_of(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    places: dict[str, int] = {}
+    shard: dict[str, Tensor] = {}
+    num_shards = num_bytes = 0
+
+    def write() -> None:
+        nonlocal num_shards, shard
+        num_shards += 1
+        places.update(dict.fromkeys(shard, num_shards))
+        save_file(shard, folder / f"model-{num_shards:05d}.safetensors", metadata={"format": "pt"})
+        shard = {}
+
+    is_tied = _is_tied(base)
+    dtype = None
+    for tensors in _merged_groups(base, skips_output_layer=is_tied):
+        shard |= tensors
+        num_bytes += sum(map(_size, tensors.values()))
+        dtype = dtype or next(tensor.dtype for tensor in tensors.values())
+        if sum(map(_size, shard.values())) >= max_shard_bytes:
+            write()
+    if shard:
+        write()
+    files = {1: "model.safetensors"}
+    if num_shards > 1:
+        files = {number: f"model-{number:05d}-of-{num_shards:05d}.safetensors" for number in range(1, num_shards + 1)}
+        index = {"metadata": {"total_size": num_bytes}, "weight_map": {name: files[at] for name, at in places.items()}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    for number, name in files.items():
+        (folder / f"model-{number:05d}.safetensors").rename(folder / name)
+    _save_config(base, folder, dtype, is_tied)
+
+
+def base_digest(base: Any) -> str:
+    """Tells base models apart by a few values of each weight, in bfloat16; empty for quantized weights."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(base.named_parameters()):
+        plain = name.replace(".base_layer.", ".").replace(".original_module.", ".").replace(".token_adapter.", ".")
+        if "lora_" in name or ".modules_to_save." in name or "trainable_tokens" in name:
+            continue
+        if not tensor.is_floating_point() or tensor.is_meta:
+            return ""
+        flat = tensor.detach().flatten()
+        values = flat[:: max(1, len(flat) // 64)].to("cpu", torch.bfloat16).view(torch.int16)
+        digest.update(f"{plain} {tuple(tensor.shape)}".encode() + values.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _require_base(base: Any, file: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as opened:
+        expected = (opened.metadata() or {}).get("base", "")
+    found = base_digest(base)
+    if expected and found and expected != found:
+        raise ModelPathError(
+            f"{file.parent} holds adapters of another base model than the one given (their weights differ); give the model "
+            "that the run began with"
+        )
+
+
+def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
+    return folder if adapter == "default" or len(model.peft_config) == 1 else folder / adapter
+
+
+# -- merged weights ------------------------------------------------------------------------------------------------
+
+
+def _outermost(base: nn.Module) -> Iterator[nn.Module]:
+    """The layers that PEFT wraps; what is inside of them is not looked at."""
+    for module in base.children():
+        if is_adapted(module):
+            yield module
+        else:
+            yield from _outermost(module)
+
+
+def _merged_groups(base: Any, *, skips_output_layer: bool) -> Iterator[dict[str, Tensor]]:
+    """The tensors of one layer of the model after the other, under the names that checkpoints of this architecture use."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    head = base.get_output_embeddings() if skips_output_layer else None
+    parts = _parts(base, "", head, set())
+    for _, group in itertools.groupby(parts, lambda part: (match := _LAYER.match(part[0])) and match[1]):
+        tensors: dict[str, Tensor] = {}
+        for _, read in group:
+            tensors |= read()
+        yield {name: tensor.contiguous() for name, tensor in revert_weight_conversion(base, tensors).items()}
+
+
+def _parts(
+    module: Any, prefix: str, skipped: Any, seen: set[int]
+) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
+    """(name, function that gives tensors by name) of everything that is saved of a module, in its order."""
+    if module is skipped:
+        return
+    if is_adapted(module):
+
+        def merged(module: Any = module) -> dict[str, Tensor]:
+            tensors = effective_tensors(module, "cpu", round_to=stochastically_rounded)
+            return {prefix + name: tensor for name, tensor in tensors.items()}
+
+        yield prefix, merged
+        return
+    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    for name, tensor in own:
+        if name in module._non_persistent_buffers_set or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        yield prefix + name, lambda key=prefix + name, tensor=tensor: {key: tensor.detach().cpu()}  # type: ignore[misc]
+    for name, child in module.named_children():
+        yield from _parts(child, f"{prefix}{name}.", skipped, seen)
+
+
+def _is_tied(base: Any) -> bool:
+    """Whether the output layer computes with the weight of the embedding, adapters included."""
+    read, written = base.get_input_embeddings(), base.get_output_embeddings()
+    if written is None or not base.config.get_text_config().tie_word_embeddings:
+        return False
+    if not is_adapted(read) and not is_adapted(written):
+        return read.weight is written.weight
+    first, second = (effective_weight(x, "cpu") if is_adapted(x) else x.weight.detach().cpu() for x in (read, written))
+    return first.shape == second.shape and torch.equal(first, second)
+
+
+def _save_config(base: Any, folder: Path, dtype: Any, is_tied: bool) -> None:
+    config = copy.deepcopy(base.config)
+    config.architectures = [type(base).__name__]
+    config.dtype = str(dtype).removeprefix("torch.")
+    if not is_tied:
+        config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = False
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    config.save_pretrained(folder)
+    if base.can_generate():
+        base.generation_config.save_pretrained(folder)
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,150 @@
+"""PEFT models on disk: the merged folder is what `merge_and_unload` gives, written in shards; adapters find their base."""
+
+import copy
+import json
+import shutil
+import warnings
+
+import pytest
+import torch
+
+pytest.importorskip("peft")
+
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+from midthought.errors import ModelPathError
+from midthought.peft_folders import base_digest, load_adapters, merge, save_adapters, save_merged
+from midthought.pretrained import load_model
+from tests.test_peft_weights import IDS, KINDS, adapted
+
+MORE = {
+    "a module to save": {"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]},
+    "trained tokens": {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [3, 4]}},
+    "experts": {
+        "kind": "Qwen3Moe",
+        "target_modules": ["q_proj"],
+        "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+        "lora_dropout": 0.0,
+    },
+}
+
+
+@pytest.mark.parametrize("changes", [*KINDS.values(), *MORE.values()], ids=[*KINDS, *MORE])
+def test_the_merged_folder_computes_what_the_model_with_adapters_computes(changes, tmp_path):
+    model = adapted(**changes)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    expected = model(input_ids=IDS).logits
+    save_merged(model, tmp_path / "merged", max_shard_bytes=20_000)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert len(list((tmp_path / "merged").glob("model-*-of-*.safetensors"))) > 1
+    torch.testing.assert_close(load_model(tmp_path / "merged")(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["Qwen3", "Qwen3Moe"])
+def test_the_merged_folder_has_the_names_that_transformers_writes(kind, tmp_path):
+    model = adapted(kind, target_modules=["q_proj"])
+    save_merged(model, tmp_path / "ours")
+    model.merge_and_unload().save_pretrained(tmp_path / "theirs")
+    names = []
+    for folder in ("ours", "theirs"):
+        with safe_open(tmp_path / folder / "model.safetensors", "pt") as file:
+            names.append(set(file.keys()))
+    assert names[0] == names[1]
+    ours, theirs = (json.loads((tmp_path / folder / "config.json").read_text()) for folder in ("ours", "theirs"))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("target", [["q_proj"], ["q_proj", "embed_tokens"]])
+def test_tied_embeddings_stay_tied_unless_adapters_make_them_differ(target, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = adapted(target_modules=target, tied=True)
+    expected = model(input_ids=IDS).logits
+    save_merged(model, tmp_path / "merged")
+    loaded = load_model(tmp_path / "merged")
+    assert loaded.config.tie_word_embeddings is (target == ["q_proj"])
+    torch.testing.assert_close(loaded(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+
+
+def test_small_adapters_are_not_lost_in_bfloat16(tmp_path):
+    model = adapted(r=8)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            tensor.mul_(0.02 if "lora_B" in name else 1.0)
+    for layer in model.base_model.model.modules():
+        if isinstance(layer, torch.nn.Linear) and layer.weight.shape[0] > 8 and layer.weight.shape[1] > 8:
+            layer.weight.data = layer.weight.data.bfloat16()
+    model.base_model.model.model.embed_tokens.to(torch.bfloat16)
+    save_merged(model, tmp_path / "merged")
+    layer = model.base_model.model.model.layers[0].self_attn.q_proj
+    found = load_model(tmp_path / "merged", "bfloat16").model.layers[0].self_attn.q_proj.weight
+    wanted = layer.get_delta_weight("default").flatten().detach()
+    change = (found.float() - layer.base_layer.weight.float()).flatten().detach()
+    assert torch.dot(change, wanted) / torch.dot(wanted, wanted) == pytest.approx(1.0, abs=0.15)
+
+
+def test_merging_in_place_gives_the_base_model_back_with_its_own_layers():
+    model = adapted(use_dora=True)
+    names = {name.replace(".base_layer", "") for name in model.base_model.model.state_dict() if "lora_" not in name}
+    expected = model(input_ids=IDS).logits
+    base = merge(model)
+    assert set(base.state_dict()) == names
+    torch.testing.assert_close(base(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+
+
+def saved_with_base(tmp_path):
+    model = adapted()
+    base = copy.deepcopy(model).unload()
+    base.save_pretrained(tmp_path / "run/warmup")
+    model.peft_config["default"].base_model_name_or_path = str(tmp_path / "run/warmup")
+    save_adapters(model, tmp_path / "run/step/policy")
+    return model
+
+
+def test_a_folder_of_adapters_loads_with_its_base_also_if_the_run_was_moved(tmp_path):
+    model = saved_with_base(tmp_path)
+    expected = model(input_ids=IDS).logits
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    loaded = load_model(tmp_path / "elsewhere/step/policy")
+    torch.testing.assert_close(loaded(input_ids=IDS).logits, expected, rtol=0, atol=2e-5)
+
+
+def test_adapters_of_another_base_model_are_refused(tmp_path):
+    saved_with_base(tmp_path)
+    other = AutoModelForCausalLM.from_pretrained(tmp_path / "run/warmup")
+    with torch.no_grad():
+        other.model.layers[0].mlp.up_proj.weight.mul_(1.1)
+    other.save_pretrained(tmp_path / "run/warmup")
+    with pytest.raises(ModelPathError, match="another base model"):
+        load_model(tmp_path / "run/step/policy")
+
+
+def test_adapters_without_a_base_model_are_named_with_the_remedy(tmp_path):
+    save_adapters(adapted(), tmp_path / "policy")
+    with pytest.raises(ModelPathError, match="does not say of which model"):
+        load_model(tmp_path / "policy")
+
+
+def test_the_digest_is_of_the_base_alone_and_the_same_in_bfloat16():
+    model = adapted(modules_to_save=["lm_head"])
+    digest = base_digest(model.base_model.model)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if "lora_" in name or "modules_to_save" in name:
+                tensor.add_(1.0)
+    assert base_digest(model.base_model.model) == digest
+    assert base_digest(model.base_model.model.to(torch.bfloat16)) == digest
+
+
+@pytest.mark.parametrize("changes", [*KINDS.values(), *MORE.values()], ids=[*KINDS, *MORE])
+def test_adapters_of_every_kind_come_back_bit_by_bit(changes, tmp_path):
+    model = adapted(**changes)
+    saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    save_adapters(model, tmp_path)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if "lora_" in name or "modules_to_save" in name or "trainable_tokens" in name:
+                tensor.add_(1.0)
+    load_adapters(model, tmp_path)
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in model.state_dict().items())
