@@ -193,8 +193,9 @@ def plan(
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:
     from importlib import import_module
 
+    from midthought.plan.choices import choose
     from midthought.recipes import find_recipe
-    from midthought.recipes.beginnings import begin
+    from midthought.recipes.beginnings import begin, is_given
 
     found: Any = find_recipe(recipe)
     if engine != "midthought":
@@ -212,7 +213,7 @@ def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine:
         from_path=None,
         resume=False,
     )
-    return chosen
+    return choose(chosen, on_gpu=True, is_given=is_given(chosen, None))
 
 
 @app.command()

@@ -176,7 +176,7 @@ def test_every_assignment_is_checked_and_a_refused_one_changes_nothing():
 
 def test_a_wrong_choice_is_told_with_the_near_names():
     with pytest.raises(
-        SettingsError, match=r"model\.dtype='bfloat61': Did you mean 'bfloat16' .*Known: bfloat16, float32"
+        SettingsError, match=r"model\.dtype='bfloat61': Did you mean 'bfloat16' .*Known: auto, bfloat16, float32"
     ):
         ConfigStore().merged({"model": {"dtype": "bfloat61"}})
 

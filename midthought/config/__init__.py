@@ -6,6 +6,7 @@ subclassing `RecipeConfig`. Every key here is read by some room; a key that noth
 
 from midthought.config.section import Section
 from midthought.config.sections import (
+    Auto,
     CheckpointConfig,
     EnvironmentConfig,
     InferenceConfig,
@@ -13,11 +14,13 @@ from midthought.config.sections import (
     RayConfig,
     RewardConfig,
     TrainingConfig,
+    settled,
 )
 from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs
 from midthought.config.words import parse_assignments, read_yaml
 
 __all__ = [
+    "Auto",
     "CheckpointConfig",
     "ConfigStore",
     "EnvironmentConfig",
@@ -32,4 +35,5 @@ __all__ = [
     "merge_configs",
     "parse_assignments",
     "read_yaml",
+    "settled",
 ]

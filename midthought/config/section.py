@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from midthought.errors import SettingsError, near_names
 
+AUTO_BRANCH = "literal['auto']"
+"""How pydantic names the branch `auto` of a setting's type."""
+
 
 class Section(BaseModel):
     """A named group of settings; an unknown key or a wrong value is an error at the line that wrote it."""
@@ -43,8 +46,14 @@ def unknown_key(section: type[Section], name: str) -> str:
 
 def _explain(section: type[Section], error: ValidationError) -> str:
     lines = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
+    problems = error.errors()
+    or_auto = {problem["loc"][:-1] for problem in problems if problem["loc"][-1:] == (AUTO_BRANCH,)}
+    for problem in problems:
+        place = problem["loc"]
+        if place[-1:] == (AUTO_BRANCH,):
+            continue  # the other branch says what is wrong
+        takes_auto = place[:-1] in or_auto
+        key = ".".join(str(part) for part in (place[:-1] if takes_auto else place))
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, SettingsError):  # from a section inside this one
             lines.append(f"{key}.{cause}")
@@ -59,5 +68,5 @@ def _explain(section: type[Section], error: ValidationError) -> str:
         elif problem["type"] == "list_type":
             message = f"should be a list; write [{problem['input']}]"
         shown = f"{key}={problem['input']!r}: " if key else ""
-        lines.append(f"{shown}{message}")
+        lines.append(f"{shown}{message}{', or be auto' if takes_auto else ''}")
     return "; ".join(lines)

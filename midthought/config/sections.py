@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from midthought.config.section import Section
-from midthought.errors import near_names
+from midthought.errors import SettingsError, near_names
+
+Auto = Literal["auto"]
+"""A run replaces it with a value for its hardware before it begins (`midthought.plan.choices`), and records that value."""
+Value = TypeVar("Value")
+
+
+def settled(value: Value | Auto, otherwise: Value | None = None) -> Value:
+    """The value of a setting that may be `auto`; `otherwise` if no run has replaced it. Raises SettingsError if that is None."""
+    if value != "auto":
+        return value
+    if otherwise is None:
+        raise SettingsError(
+            "a setting is 'auto' where no run has chosen its value (midthought.plan.choices); set a value"
+        )
+    return otherwise
 
 
 class ModelConfig(Section):
@@ -15,15 +30,18 @@ class ModelConfig(Section):
 
     local_path: str = ""
     """Folder or hub name of any Hugging Face causal LM. Empty: the run makes a small Qwen3 with its own tokenizer."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the weights. Log-probabilities are exact to 1e-4 in float32 only."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights. Log-probabilities are exact to 1e-4 in float32 only. `auto`: bfloat16 for a given model on a GPU,
+    else float32."""
     device: str = "auto"
     """Where the model is trained, and sampled from by the `local` engine: `cpu`, `cuda`, `cuda:1` …; `auto`: a loaded model on
     the first GPU where there is one, a made one on the CPU, where small ones are quicker."""
-    critic: Literal["separate", "shared"] = "separate"
-    """`separate`: a copy of the same base with a value head; `shared`: a value head on the policy's own trunk."""
-    lora_rank: int = Field(0, ge=0)
-    """Learn adapters of this rank on every linear layer instead of the weights (extra `lora`); 0: the weights themselves."""
+    critic: Literal["auto", "separate", "shared"] = "auto"
+    """`separate`: a copy of the same base with a value head; `shared`: a value head on the policy's own trunk. `auto`: shared
+    for a given model on a GPU, else separate, and separate with `ray.num_critics` or verl."""
+    lora_rank: Annotated[int, Field(ge=0)] | Auto = "auto"
+    """Learn adapters of this rank on every linear layer instead of the weights (extra `lora`); 0: the weights themselves.
+    `auto`: 32 for a model that a GPU loads from `local_path`, if peft is installed; else 0, and 0 with verl."""
     lora_alpha: int = Field(16, ge=1)
     """The adapters' scale is this over their rank."""
     hidden_size: int = Field(128, ge=16)
@@ -39,6 +57,21 @@ class ModelConfig(Section):
     def device_of_made(self) -> str:
         """Where a made model computes."""
         return "cpu" if self.device == "auto" else self.device
+
+    @property
+    def weights_dtype(self) -> Literal["float32", "bfloat16"]:
+        """`dtype`, on a CPU if it is `auto`."""
+        return settled(self.dtype, "float32")
+
+    @property
+    def critic_kind(self) -> Literal["separate", "shared"]:
+        """`critic`, on a CPU if it is `auto`."""
+        return settled(self.critic, "separate")
+
+    @property
+    def adapter_rank(self) -> int:
+        """`lora_rank`, on a CPU if it is `auto`."""
+        return settled(self.lora_rank, 0)
 
 
 class InferenceConfig(Section):
@@ -154,8 +187,9 @@ class TrainingConfig(Section):
     """Episodes per iteration."""
     mini_batch_size: int = Field(32, ge=1)
     """Episodes per optimizer step."""
-    micro_batch_tokens: int = Field(4096, ge=64)
-    """Tokens per forward and backward pass; changes memory and speed, not the result."""
+    micro_batch_tokens: Annotated[int, Field(ge=64)] | Auto = 4096
+    """Tokens per forward and backward pass; changes memory and speed, not the result. `auto`: 4096, or fewer if a GPU's memory
+    does not hold so many."""
     accumulation_steps: int | None = Field(None, ge=1)
     """Micro-batches per optimizer step of PPO; changes memory and speed, not the result. None: by `micro_batch_tokens`."""
     packing: bool = True
@@ -164,8 +198,9 @@ class TrainingConfig(Section):
     logits_mib: int = Field(64, ge=1)
     """Logits that may exist at once, in MiB. Where policy tokens × vocabulary need more, log-probabilities are worked out block
     by block, and once more in the backward pass; changes memory and speed, not the result."""
-    gradient_checkpointing: bool = False
-    """Remember only what enters each layer and compute the layer again in the backward pass: less memory, a third more time."""
+    gradient_checkpointing: bool | Auto = "auto"
+    """Remember only what enters each layer and compute the layer again in the backward pass: less memory, a third more time.
+    `auto`: for a given model on a GPU."""
     compile: bool = False
     """Compile the decoder layers (`torch.compile`; needs a C++ compiler): the first steps take a minute longer."""
     master_weights: bool = True
@@ -191,8 +226,8 @@ class TrainingConfig(Section):
     max_dynamic_batches: int = Field(1, ge=1)
     """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes stand in groups whose rewards
     differ. 1: only the one batch. Estimators that compare within groups leave groups without spread out in any case."""
-    learning_rate: float = Field(1e-5, gt=0)
-    """Of the policy (AdamW)."""
+    learning_rate: Annotated[float, Field(gt=0)] | Auto = 1e-5
+    """Of the policy (AdamW). `auto`: 2e-6 for weights, 2e-5 for adapters (`model.lora_rank`)."""
     critic_learning_rate: float = Field(1e-5, gt=0)
     """Of the critic (AdamW)."""
     warmup_steps: int = Field(2, ge=0)
@@ -267,6 +302,11 @@ class TrainingConfig(Section):
     """Iterations between validations on held-out questions; 0: never."""
     num_validation_questions: int = Field(100, ge=1)
     """Questions of each validation."""
+
+    @property
+    def recomputes_layers(self) -> bool:
+        """`gradient_checkpointing`, on a CPU if it is `auto`."""
+        return settled(self.gradient_checkpointing, False)
 
     @property
     def episodes_per_task(self) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import torch
+
+from midthought.plan.hardware import machine_bytes
+
+ASSUMED_BYTES = 8 * 2**30
+"""Memory of a machine that does not say how much it has."""
 
 
 def memory_bytes(device: torch.device) -> int:
     """Returns the free memory of a GPU as its driver reports it, or all memory of this machine or container."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else "max"
-    return min(whole, int(text)) if text.isdigit() else whole
+    return machine_bytes() or ASSUMED_BYTES

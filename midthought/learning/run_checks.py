@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from midthought.config import TrainingConfig
+from midthought.config import TrainingConfig, settled
 from midthought.errors import EngineError, SettingsError, TrainingStoppedError
 from midthought.types import StopReason, Trajectory
 
@@ -42,7 +42,7 @@ _TOO_LARGE = "Lower training.learning_rate or training.max_grad_norm, and resume
 def check_training(training: TrainingConfig) -> None:
     """Raise `SettingsError` for a learning rate with which nothing can be learned."""
     for name in ("learning_rate", "critic_learning_rate"):
-        if (rate := getattr(training, name)) > MAX_LEARNING_RATE:
+        if (rate := settled(getattr(training, name), 0.0)) > MAX_LEARNING_RATE:
             raise SettingsError(
                 f"training.{name}={rate:g}: a step of AdamW changes every weight by about this much, so nothing can be "
                 f"learned; set at most {MAX_LEARNING_RATE:g} (usual: 1e-6 to 1e-4, LoRA and small models up to 3e-3)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from midthought.algo.kl import KLKind
-from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig
+from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig, settled
 from midthought.errors import SettingsError
 from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
 from midthought.learning.harvest import PPOPlan
@@ -27,15 +27,15 @@ def learner_models(policy: Any, config: RecipeConfig) -> Models:
     PEFT model whose adapters change nothing yet. Raises SettingsError for `model.lora_rank` with a PEFT model.
     """
     training = config.training
-    if config.model.lora_rank and has_adapters(policy):
+    if config.model.adapter_rank and has_adapters(policy):
         raise SettingsError(
             f"model.lora_rank={config.model.lora_rank}, but the model has adapters already; set model.lora_rank=0 to train those"
         )
-    make_critic = Critic.separate if config.model.critic == "separate" else Critic.shared
+    make_critic = Critic.separate if config.model.critic_kind == "separate" else Critic.shared
     critic = make_critic(policy) if "values" in training.estimator_needs[training.adv_estimator] else None
     needs_reference = bool(training.kl_coef or training.kl_loss_coef)
-    if config.model.lora_rank:
-        adapted = add_adapters(policy, config.model.lora_rank, config.model.lora_alpha)
+    if config.model.adapter_rank:
+        adapted = add_adapters(policy, config.model.adapter_rank, config.model.lora_alpha)
         return Models(adapted, critic, adapted if needs_reference else None)
     if not needs_reference:
         return Models(policy, critic, None)
@@ -47,7 +47,7 @@ def ppo_settings(training: TrainingConfig, inference: InferenceConfig, num_iters
     steps_per_iter = training.ppo_epochs * -(-training.batch_size // training.mini_batch_size)
     num_waiting = critic_warmup_iters(training)
     return LearnerSettings(
-        learning_rate=training.learning_rate,
+        learning_rate=settled(training.learning_rate),
         critic_learning_rate=training.critic_learning_rate,
         schedule=training.lr_schedule,
         warmup_steps=training.warmup_steps,
@@ -95,10 +95,10 @@ def critic_warmup_iters(training: TrainingConfig) -> int:
 def pass_settings(training: TrainingConfig) -> dict[str, Any]:
     """Those of `LearnerSettings` that say how passes are computed, for supervised steps as for PPO's: memory and speed."""
     return {
-        "micro_batch_tokens": training.micro_batch_tokens,
+        "micro_batch_tokens": settled(training.micro_batch_tokens),
         "packing": training.packing,
         "logits_mib": training.logits_mib,
-        "gradient_checkpointing": training.gradient_checkpointing,
+        "gradient_checkpointing": training.recomputes_layers,
         "compile": training.compile,
         "master_weights": training.master_weights,
         "offload_reference": training.offload_reference,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from midthought.errors import SettingsError
@@ -75,6 +75,11 @@ def _fewer_sequences(memory: Memory) -> Changes | None:
     return {"max_num_seqs": fewer} if memory.settings.engine == "local" and fewer >= ENOUGH_SEQUENCES else None
 
 
+def _few_sequences(memory: Memory) -> Changes | None:
+    few = ENOUGH_SEQUENCES // 2
+    return {"max_num_seqs": few} if memory.settings.engine == "local" and memory.settings.max_num_seqs > few else None
+
+
 def _whole_cache(memory: Memory) -> Changes | None:
     plan = memory.settings
     has_room = plan.is_split or plan.engine_sleeps
@@ -92,6 +97,14 @@ def _offload_reference(memory: Memory) -> Changes | None:
     plan = memory.settings
     apart = plan.reference and not plan.lora_rank and not plan.offload_reference and plan.num_shards == 1
     return {"offload_reference": True} if apart else None
+
+
+def _bfloat16(memory: Memory) -> Changes | None:
+    return {"dtype": "bfloat16"} if memory.settings.dtype == "float32" else None
+
+
+def _shared_critic(memory: Memory) -> Changes | None:
+    return {"critic": "shared"} if memory.settings.critic == "separate" else None
 
 
 def _no_critic(memory: Memory) -> Changes | None:
@@ -121,11 +134,17 @@ def _more_gpus(memory: Memory) -> Changes | None:
     }
 
 
+_OFFLOAD_REFERENCE = Measure(
+    "training.offload_reference=true", "copying the reference once an iteration", _offload_reference
+)
+_MORE_GPUS = Measure(
+    "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus
+)
 MEASURES = (
     Measure("training.gradient_checkpointing=true", "a third more computing in the update", _gradient_checkpointing),
     Measure("training.logits_mib=64", "nothing that is felt", _blocks),
     Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller passes", _one_episode),
-    Measure("training.offload_reference=true", "copying the reference once an iteration", _offload_reference),
+    _OFFLOAD_REFERENCE,
     Measure("inference.max_num_seqs={max_num_seqs}", "fewer sequences at once", _fewer_sequences),
     Measure("{share}", "fewer sequences at once", _less_cache),
     Measure(
@@ -135,20 +154,24 @@ MEASURES = (
     ),
     Measure("{share}", "nothing: the room is free", _whole_cache),
     Measure("{together}", "fewer engines, exchange in every layer", _tensor_parallel),
+    Measure("model.dtype=bfloat16", "log-probabilities are less exact", _bfloat16),
+    Measure("model.critic=shared", "the value loss trains the policy's layers, too", _shared_critic),
     Measure("model.lora_rank={lora_rank}", "adapters learn, not the weights", _adapters),
     Measure("training.adv_estimator=grpo", "no critic: groups are compared instead", _no_critic),
     Measure("inference.max_tokens={response_tokens}", "long answers are cut", _shorter),
-    Measure(
-        "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus
-    ),
+    Measure("inference.max_num_seqs={max_num_seqs}", "slow sampling", _few_sequences),
+    _MORE_GPUS,
 )
 """Least harm first."""
+ON_ONE_GPU = tuple(measure for measure in MEASURES if measure is not _MORE_GPUS)
+ON_ONE_CPU = tuple(measure for measure in ON_ONE_GPU if measure is not _OFFLOAD_REFERENCE)
+"""The reference is in the CPU's memory in any case."""
 
 
-def advise(memory: Memory) -> tuple[list[Step], Memory]:
+def advise(memory: Memory, measures: Sequence[Measure] = MEASURES) -> tuple[list[Step], Memory]:
     """Measures until the plan fits, or there is none left, and the plan with them; those that save nothing are left out."""
     steps: list[Step] = []
-    for measure in MEASURES:
+    for measure in measures:
         while not memory.fits and (changes := measure.changes(memory)) is not None:
             tried = _tried(memory, {**memory.settings.model_dump(), **changes})
             if tried is None or not _helps(tried, memory):
@@ -157,6 +180,20 @@ def advise(memory: Memory) -> tuple[list[Step], Memory]:
             words = measure.settings.format(**memory.settings.model_dump(), **_engine_words(memory.settings))
             steps.append(Step(words, measure.costs, changes, max(memory.totals.values()), memory.fits))
     return steps, memory
+
+
+def needed(memory: Memory, steps: Sequence[Step]) -> list[Step]:
+    """The steps without which the plan does not fit: those that later ones made unnecessary are left out, worst first."""
+    kept = list(steps)
+    for step in reversed(steps):
+        others = [other for other in kept if other is not step]
+        changes = {key: value for other in others for key, value in other.changes.items()}
+        tried = _tried(memory, {**memory.settings.model_dump(), **changes})
+        if tried is not None and tried.fits:
+            kept = others
+    changes = {key: value for step in kept for key, value in step.changes.items()}
+    num_bytes = max(Memory(memory.shape, PlanSettings(**{**memory.settings.model_dump(), **changes})).totals.values())
+    return [replace(step, num_bytes=num_bytes) for step in kept]
 
 
 def _engine_words(plan: PlanSettings) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midthought.config import RayConfig, RecipeConfig
+from midthought.config import RayConfig, RecipeConfig, settled
 
 HEAD_SIZE = 64
 MLP = 3
@@ -12,11 +12,9 @@ MLP = 3
 FROM_TRAINING = (
     "batch_size",
     "mini_batch_size",
-    "micro_batch_tokens",
     "ppo_epochs",
     "packing",
     "logits_mib",
-    "gradient_checkpointing",
     "master_weights",
     "offload_reference",
 )
@@ -30,9 +28,11 @@ def words_of(config: RecipeConfig) -> dict[str, Any]:
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
     found |= _size(config)
     found |= {
-        "dtype": model.dtype,
-        "critic": model.critic if "values" in needs else "none",
-        "lora_rank": model.lora_rank,
+        "micro_batch_tokens": settled(training.micro_batch_tokens),
+        "gradient_checkpointing": training.recomputes_layers,
+        "dtype": model.weights_dtype,
+        "critic": model.critic_kind if "values" in needs else "none",
+        "lora_rank": model.adapter_rank,
         "reference": bool(training.kl_coef or training.kl_loss_coef),
         "group_size": training.episodes_per_task,
         "response_tokens": inference.max_tokens,

@@ -5,14 +5,19 @@ Reads YAML only, so wrong settings are told before anything heavy is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from midthought.config import RecipeConfig, parse_assignments, read_yaml
+from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
 from midthought.errors import CheckpointError, SettingsError, near_names
+from midthought.plan.choices import as_recorded
 
 STAGES = ("sft", "rl", "all", "evaluate")
+FOR_MADE_MODELS = "tiny"
+FOR_GIVEN_MODELS = "own"
+"""Presets that ship with every recipe."""
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
@@ -28,13 +33,13 @@ def begin(
     stage: str,
     from_path: Path | None,
     resume: bool,
-    own_model: str | None = None,
 ) -> tuple[AnyConfig, Path | None]:
     """The settings of a run in `path`, and the policy to begin with.
 
-    `config` is a YAML file, or one of the names `shipped` in `folder`. Without it: the run's own settings where it is resumed
-    or one of its policies is evaluated; `own_model` where a model is given by `model.local_path`; else the first that ships. A
-    model to evaluate that no run made becomes `model.local_path`. Raises SettingsError, CheckpointError.
+    `config` is a YAML file, or one of the names `shipped` in `folder`. Without it: the run's own settings if it is resumed or
+    one of its policies is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. A user's file
+    for a given model replaces values of `own`, and `auto` in a resumed run is what the run chose when it began. A model to
+    evaluate that no run made becomes `model.local_path`. Raises SettingsError, CheckpointError.
     """
     if stage not in STAGES:
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
@@ -44,16 +49,45 @@ def begin(
     if stage == "evaluate" and from_path and not run_of(from_path):
         assigned = {"model": {"local_path": str(from_path)}, **assigned}
         from_path = None
-    has_model = isinstance(assigned.get("model"), dict) and assigned["model"].get("local_path")
-    default = Path(own_model if own_model and has_model else shipped[0])
-    if resume:
-        default = path / "config.yaml"
-    elif stage == "evaluate" and from_path:
-        default = (run_of(from_path) or from_path) / "config.yaml"
-    file = config or default
-    if str(file) in shipped and not file.exists():
-        file = folder / f"{file}.yaml"
-    return settings().merged(read_yaml(file)).merged(assigned), from_path
+    if config is None and resume:
+        config = path / "config.yaml"
+    elif config is None and stage == "evaluate" and from_path:
+        config = (run_of(from_path) or from_path) / "config.yaml"
+    is_shipped = config is not None and str(config) in shipped and not config.exists()
+    values: dict[str, Any] = {}
+    if config is not None:
+        values = read_yaml(folder / f"{config}.yaml" if is_shipped else config)
+    is_given = _names_a_model(merge_configs(values, assigned)) or _is_given(from_path)
+    if is_shipped and str(config) == FOR_MADE_MODELS and is_given:
+        raise SettingsError(
+            f"--config {FOR_MADE_MODELS} is for the small model that a run makes: its learning rates undo what a given model "
+            f"knows. Leave --config out or write --config {FOR_GIVEN_MODELS}"
+        )
+    if not is_shipped and (is_given or config is None):
+        preset = FOR_GIVEN_MODELS if is_given else FOR_MADE_MODELS
+        values = merge_configs(read_yaml(folder / f"{preset}.yaml"), values, settings)
+    chosen = settings().merged(values).merged(assigned)
+    return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
+
+
+def is_given(config: RecipeConfig, from_path: Path | None) -> bool:
+    """Whether a run begins with a user's model, and not with a small one that this run or an earlier one made."""
+    return bool(config.model.local_path) or _is_given(from_path)
+
+
+def _is_given(from_path: Path | None) -> bool:
+    if from_path is None:
+        return False
+    run = run_of(from_path)
+    if run is None or _names_a_model(read_yaml(run / "config.yaml")):
+        return True
+    earlier = json.loads((run / "progress.json").read_text("utf-8")).get("from_path")
+    return earlier is not None and _is_given(Path(earlier))
+
+
+def _names_a_model(values: Mapping[str, Any]) -> bool:
+    model = values.get("model")
+    return isinstance(model, Mapping) and bool(model.get("local_path"))
 
 
 def run_of(policy: Path) -> Path | None:

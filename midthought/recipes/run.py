@@ -24,8 +24,11 @@ from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.translate import ppo_plan
+from midthought.plan.choices import choose_and_plan
+from midthought.plan.hardware import find_hardware
 from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
+from midthought.recipes.beginnings import is_given
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
 from midthought.report.console import Console
@@ -166,12 +169,13 @@ class RecipeRun(ABC):
             self.stage = progress.stage  # type: ignore[assignment]
             self.from_path = Path(progress.from_path) if progress.from_path else None
         check_source(self.config.inference, self.config.ray)
-        check_training(self.config.training)
-        self._prepare()
         source = self.config.model.local_path
         if self.from_path and "warmup" not in progress.done:
             source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
-        self._loaded = load_policy_and_tokenizer(source, self.config.model.dtype) if source else None
+        self._choose(str(self.path / "warmup") if "warmup" in progress.done else source)
+        check_training(self.config.training)
+        self._prepare()
+        self._loaded = load_policy_and_tokenizer(source, self.config.model.weights_dtype) if source else None
         self.run.create(resume=self.resume)
         if not self.resume:
             self.run.write_config(self.config.to_yaml())
@@ -181,16 +185,30 @@ class RecipeRun(ABC):
         if self.config.inference.deterministic:
             torch.use_deterministic_algorithms(True)
 
+    def _choose(self, source: str) -> None:
+        """Replace `auto` in the settings, say what was chosen, and refuse a run that does not fit its memory."""
+        given = is_given(self.config, self.from_path)
+        words = {"critic": "none", "reference": False} if self.stage == "sft" else {}
+        choice = choose_and_plan(self.config, find_hardware(self._device), source=source, is_given=given, words=words)
+        self.config = choice.config
+        if self.stage != "evaluate":
+            if given:
+                self.console.note("\n".join(choice.lines()))
+            choice.require_fit()
+
+    @property
+    def _device(self) -> str:
+        model = self.config.model
+        return model.device if model.local_path or self.from_path else model.device_of_made
+
     def _find_policy(self) -> None:
         for finished, folder in ((self.rl_stage, "policy"), ("warmup", "warmup")):
             if finished in self.stages.progress.done:
-                self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.dtype)
+                self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.weights_dtype)
                 break
         policy, tokenizer = self._loaded or self._begin()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
-        model = self.config.model
-        is_made = not (model.local_path or self.from_path)
-        policy = placed(policy, model.device_of_made if is_made else model.device)
+        policy = placed(policy, self._device)
         self.workshop = self._make_workshop(policy, Renderer(tokenizer))
 
     def _warm_up(self) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def supervised_learner(
 ) -> Learner:
     """A learner for demonstrations, whose learning rate falls to 0 at `num_steps`: no critic, no reference; adapters where
     the settings ask for them."""
-    learned = add_adapters(policy, model.lora_rank, model.lora_alpha) if model.lora_rank else policy
+    learned = add_adapters(policy, model.adapter_rank, model.lora_alpha) if model.adapter_rank else policy
     settings = LearnerSettings(
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
 from midthought.errors import SettingsError, near_names
+from midthought.plan.choices import choose
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
@@ -36,4 +37,4 @@ def begin_with_verl(
         raise SettingsError(f"--config {profile} is no file and no profile. {near_names(profile, profiles)}")
     if from_path is not None:
         chosen = chosen.merged({"model": {"local_path": str(from_path)}})
-    return chosen.merged(parse_assignments(words))
+    return choose(chosen.merged(parse_assignments(words)), on_gpu=True, by_verl=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,12 @@ from typing import Any
 from midthought.config import ConfigStore
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.plan.choices import choose, choose_and_plan
+from midthought.plan.hardware import find_hardware
 from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.trainer.rollouts import MAX_LENGTH
+
+_log = logging.getLogger(__name__)
 
 
 def find_policy(
@@ -36,7 +41,7 @@ def find_policy(
             )
         return model, tokenizer
     if settings.local_path:
-        policy = placed(load_model(settings.local_path, settings.dtype), settings.device)
+        policy = placed(load_model(settings.local_path, settings.weights_dtype), settings.device)
         return policy, tokenizer or load_tokenizer(settings.local_path)
     if tokenizer is None and checkpoint is not None:
         tokenizer = load_tokenizer(checkpoint / "policy")
@@ -50,6 +55,26 @@ def find_policy(
         seed=config.training.seed,
     )
     return placed(made, settings.device_of_made), tokenizer
+
+
+def choose_settings(config: ConfigStore, model: Any) -> ConfigStore:
+    """The settings without `auto`: chosen for the device of `model`, or of the one that is loaded or made.
+
+    The weights of a loaded `model` learn as they are: adapters are put into a model from `model.local_path` only. Raises
+    SettingsError if the plan says that a model from `model.local_path` does not fit.
+    """
+    settings = config.model
+    if model is not None:
+        if settings.lora_rank == "auto":
+            config = config.merged({"model": {"lora_rank": 0}})
+        return choose(config, on_gpu=next(model.parameters()).device.type == "cuda")
+    source = settings.local_path
+    hardware = find_hardware(settings.device if source else settings.device_of_made)
+    choice = choose_and_plan(config, hardware, source=source, is_given=bool(source))
+    choice.require_fit()
+    for line in choice.lines() if source else ():
+        _log.info(line)
+    return choice.config
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

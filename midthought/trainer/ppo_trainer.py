@@ -25,6 +25,7 @@ from midthought.learning.run_checks import RunChecks, check_training, require_fi
 from midthought.learning.stopping import StopRequest
 from midthought.learning.streaming import next_harvest
 from midthought.learning.translate import ppo_plan, ppo_settings
+from midthought.plan.choices import as_recorded
 from midthought.pretrained import save_model
 from midthought.report.json_lines import json_value
 from midthought.text import Renderer
@@ -36,7 +37,7 @@ from midthought.trainer.episodes import as_rollout, restore_stream, sort_episode
 from midthought.trainer.ground import make_ground
 from midthought.trainer.keeping import Keeping, is_right
 from midthought.trainer.learners import choose_learner
-from midthought.trainer.policy import find_policy, vocabulary_digest
+from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
 from midthought.trainer.rollouts import MAX_LENGTH, Opening, as_notation, check_source, make_crew, make_source
 from midthought.types import RolloutData, Trajectory
 
@@ -117,6 +118,10 @@ class RayPPOTrainer:
         resume: bool = False,
     ) -> None:
         self.config = _checked(config)
+        recorded = Path(run_path) / "config.yaml" if resume and run_path is not None else None
+        if recorded is not None and recorded.is_file():
+            self.config = as_recorded(self.config, recorded)
+        self.config = choose_settings(self.config, model)
         if resume and run_path is None:
             raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
         if isinstance(tools, Tool):

@@ -77,7 +77,7 @@ def require_possible(facts: Facts) -> None:
     num_prompts = facts.prompts(training.batch_size)
     wrong = (
         (not config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),
-        (facts.has_critic and config.model.critic == "shared",
+        (facts.has_critic and config.model.critic_kind == "shared",
          "model.critic='shared': verl's critic is a model of its own; set model.critic=separate"),
         (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl takes one, set it to true"),
         (inference.partial_rollouts,

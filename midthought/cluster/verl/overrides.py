@@ -56,7 +56,7 @@ def _padded(facts: Facts) -> bool:
 
 
 def _adapters(facts: Facts) -> bool:
-    return facts.config.model.lora_rank > 0
+    return facts.config.model.adapter_rank > 0
 
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -67,7 +67,7 @@ TABLE: tuple[Row, ...] = (
     _same("critic.model.path", "model.local_path", _critic),
     _same(f"{MODEL}.lora_rank", "model.lora_rank", _adapters),
     _same(f"{MODEL}.lora_alpha", "model.lora_alpha", _adapters),
-    _same(f"{ROLLOUT}.dtype", "model.dtype"),
+    Row(f"{ROLLOUT}.dtype", "model.dtype", lambda f: f.config.model.weights_dtype),
     # what it is trained on
     Row("data.train_files", "the bundle", lambda facts: InBundle("data/train.parquet")),
     Row("data.val_files", "the bundle", lambda facts: InBundle("data/validation.parquet")),

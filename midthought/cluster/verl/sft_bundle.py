@@ -77,8 +77,8 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
         "trainer.seed": training.seed,
         "trainer.default_local_dir": InBundle("checkpoints"),
     }
-    if model.lora_rank:
-        values |= {"model.lora_rank": model.lora_rank, "model.lora_alpha": model.lora_alpha}
+    if model.adapter_rank:
+        values |= {"model.lora_rank": model.adapter_rank, "model.lora_alpha": model.lora_alpha}
     return replaced(values, sft.overrides)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from midthought.config import RecipeConfig
 from midthought.recipes.beginnings import begin
 
-SHIPPED = ("tiny", "seed", "cluster")
+SHIPPED = ("tiny", "own", "seed", "cluster")
 
 
 def config_class() -> type[RecipeConfig]:
@@ -29,7 +29,12 @@ def run(
     from_path: Path | None = None,
     resume: bool = False,
 ) -> dict[str, Any]:
-    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny (the default), seed, cluster."""
+    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, own, seed, cluster.
+
+    Without it: `own` if a model is given by `model.local_path` or `from_path`; a run's own settings if one of its policies
+    is evaluated; else `tiny`. A file for a given model replaces values of `own`. The stage `evaluate` needs a
+    policy: `from_path`.
+    """
     from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 
     chosen, begin_with = begin(

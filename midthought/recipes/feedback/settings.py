@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from midthought.config import InferenceConfig, RecipeConfig, Section
+from midthought.config import Auto, InferenceConfig, RecipeConfig, Section
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
 
@@ -50,8 +50,8 @@ class SftSection(Section):
     """Optimizer steps."""
     batch_tokens: int = Field(4096, ge=64)
     """Tokens of demonstrations per step."""
-    learning_rate: float = Field(3e-3, gt=0, le=1)
-    """Peak learning rate (AdamW)."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = 2e-5
+    """Peak learning rate (AdamW). `auto`: 2e-5 for weights, 2e-4 for adapters (`model.lora_rank`)."""
     warmup_steps: int = Field(20, ge=0)
     """Steps over which it rises."""
     mixed_precision: bool | None = None

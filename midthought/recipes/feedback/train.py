@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from midthought.config import settled
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
 from midthought.learning.learner import Learner
@@ -87,7 +88,7 @@ class FeedbackRun(RecipeRun):
             policy,
             self.config.model,
             self.config.training,
-            learning_rate=settings.learning_rate,
+            learning_rate=settled(settings.learning_rate),
             warmup_steps=settings.warmup_steps,
             num_steps=num_steps,
         )

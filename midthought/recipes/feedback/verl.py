@@ -10,6 +10,7 @@ from pydantic import Field
 
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.cluster.verl.supply import Supply, ToolPlan, VerlJob, VerlSftJob
+from midthought.config import settled
 from midthought.errors import SettingsError
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
@@ -106,7 +107,7 @@ def sft_job(config: FeedbackVerlConfig) -> VerlSftJob:
         config=config,
         conversations=read_messages(config.sft.source, NOTATION, system_messages(config)),
         num_steps=config.sft.num_steps,
-        learning_rate=config.sft.learning_rate,
+        learning_rate=settled(config.sft.learning_rate),
         warmup_steps=config.sft.warmup_steps,
     )
 

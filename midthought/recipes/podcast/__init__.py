@@ -31,8 +31,9 @@ def run(
 ) -> dict[str, Any]:
     """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, own, seed, cluster.
 
-    Without it: `own` where a model is given by `model.local_path`; a run's own settings where one of its policies is
-    evaluated; else `tiny`. The stage `evaluate` needs a policy: `from_path`.
+    Without it: `own` if a model is given by `model.local_path` or `from_path`; a run's own settings if one of its policies
+    is evaluated; else `tiny`. A file for a given model replaces values of `own`. The stage `evaluate` needs a
+    policy: `from_path`.
     """
     from midthought.recipes.podcast.settings import PodcastConfig
 
@@ -46,7 +47,6 @@ def run(
         stage=stage,
         from_path=from_path,
         resume=resume,
-        own_model="own",
     )
     from midthought.recipes.podcast.train import PodcastRun  # loads torch; wrong settings are told before
 

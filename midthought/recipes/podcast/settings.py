@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from midthought.config import RecipeConfig, Section
+from midthought.config import Auto, RecipeConfig, Section
 
 Kind = Literal["speaker", "episode", "continuation"]
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
@@ -81,8 +81,8 @@ class WarmupSection(Section):
     """Optimizer steps."""
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per step."""
-    learning_rate: float = Field(2e-5, gt=0, le=1)
-    """Peak learning rate (AdamW)."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = 2e-5
+    """Peak learning rate (AdamW). `auto`: 2e-5 for weights, 2e-4 for adapters (`model.lora_rank`)."""
     warmup_steps: int = Field(20, ge=0)
     """Steps over which it rises."""
     mixed_precision: bool | None = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from midthought.config import settled
 from midthought.errors import SettingsError
 from midthought.evaluate.metrics import call_rate
 from midthought.inference.source import Source
@@ -71,7 +72,7 @@ class PodcastRun(RecipeRun):
 
     def _begin(self) -> tuple[Any, Any]:
         if self.config.model.local_path:
-            return load_policy_and_tokenizer(self.config.model.local_path, self.config.model.dtype)
+            return load_policy_and_tokenizer(self.config.model.local_path, self.config.model.weights_dtype)
         return make_small_policy(self.config, self.world.chunks["train"])
 
     def _make_workshop(self, policy: Any, renderer: Renderer) -> Workshop:
@@ -97,7 +98,7 @@ class PodcastRun(RecipeRun):
             policy,
             self.config.model,
             self.config.training,
-            learning_rate=warmup.learning_rate,
+            learning_rate=settled(warmup.learning_rate),
             warmup_steps=warmup.warmup_steps,
             num_steps=num_steps,
         )

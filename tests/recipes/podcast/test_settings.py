@@ -8,6 +8,7 @@ import pytest
 from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import SettingsError
 from midthought.memory.questions import WORDINGS
+from midthought.plan.choices import choose
 from midthought.recipes import RECIPES, find_recipe
 from midthought.recipes.podcast import SHIPPED
 from midthought.recipes.podcast.settings import DEFAULT_KINDS, Kind, PodcastConfig, sample_transcripts
@@ -31,7 +32,7 @@ def test_a_yaml_file_that_ships_loads_and_comes_back_from_its_own_yaml(name, tmp
 
 
 def test_tiny_needs_nothing_from_outside_and_a_given_model_is_trained_more_gently():
-    tiny, own = load("tiny"), load("own")
+    tiny, own = load("tiny"), choose(load("own"), on_gpu=False)
     assert own.warmup.learning_rate < tiny.warmup.learning_rate / 10
     assert own.training.learning_rate < tiny.training.learning_rate / 10
     assert load("tiny").model.local_path == "" and load("tiny").memory.embedding_model == "minilm"

@@ -1,0 +1,159 @@
+"""`auto` becomes values by hardware; what does not fit is refused with the settings that make it fit."""
+
+import pytest
+
+from midthought.config import ConfigStore, RecipeConfig
+from midthought.errors import SettingsError
+from midthought.plan.choices import as_recorded, choose, choose_and_plan, plan_of
+from midthought.plan.gpus import GIB
+from midthought.plan.hardware import Hardware, find_hardware
+
+CPU = Hardware("cpu", "a CPU", 64.0)
+QWEN = "Qwen/Qwen3-1.7B"
+NUM_WEIGHTS = 1_720_574_976
+"""Of Qwen3-1.7B: 28 layers of 50,336,000, an embedding of 151,936 x 2,048 that is the output layer, a norm of 2,048."""
+
+
+def gpu(memory_gib: float | None) -> Hardware:
+    return Hardware("gpu", "a GPU", memory_gib)
+
+
+def auto(**sections) -> ConfigStore:
+    """The settings of `own.yaml` that memory depends on."""
+    training = {"batch_size": 64, "kl_coef": 0.02, "learning_rate": "auto", "micro_batch_tokens": "auto"}
+    inference = {"max_tokens": 512}
+    return ConfigStore().merged({"training": training, "inference": inference}).merged(sections)
+
+
+def values(config: RecipeConfig) -> tuple[object, ...]:
+    model, training = config.model, config.training
+    return model.dtype, model.critic, model.lora_rank, training.gradient_checkpointing, training.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        ({"on_gpu": True}, ("bfloat16", "shared", 32, True, 2e-5)),
+        ({"on_gpu": False}, ("float32", "separate", 0, False, 2e-6)),
+        ({"on_gpu": True, "is_given": False}, ("float32", "separate", 0, False, 2e-6)),
+        ({"on_gpu": True, "by_verl": True}, ("bfloat16", "separate", 0, True, 2e-6)),
+    ],
+)
+def test_auto_follows_the_hardware(hardware, expected):
+    assert values(choose(auto(), **hardware)) == expected
+
+
+def test_what_a_user_sets_stays_and_the_learning_rate_follows_it():
+    config = auto(model={"lora_rank": 0, "critic": "separate"}, training={"gradient_checkpointing": False})
+    assert values(choose(config, on_gpu=True)) == ("bfloat16", "separate", 0, False, 2e-6)
+    assert values(choose(auto(model={"lora_rank": 4}), on_gpu=False))[-1] == 2e-5
+
+
+def test_a_critic_on_ranks_of_its_own_shares_nothing():
+    assert choose(auto(ray={"num_critics": 2}), on_gpu=True).model.critic == "separate"
+
+
+def test_without_peft_the_weights_themselves_learn(monkeypatch):
+    monkeypatch.setattr("midthought.plan.choices.find_spec", lambda name: None)
+    assert values(choose(auto(), on_gpu=True)) == ("bfloat16", "shared", 0, True, 2e-6)
+
+
+def test_a_resumed_run_keeps_what_it_chose_on_other_hardware(tmp_path):
+    chosen = choose(auto(), on_gpu=True)
+    (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
+    again = as_recorded(auto(model={"lora_rank": 8}), tmp_path / "config.yaml")
+    assert values(choose(again, on_gpu=False)) == ("bfloat16", "shared", 8, True, 2e-5)
+
+
+def test_a_value_that_is_neither_a_number_nor_auto_is_refused_in_one_sentence():
+    with pytest.raises(SettingsError, match=r"^model\.lora_rank='many': .*integer.*, or be auto$"):
+        auto(model={"lora_rank": "many"})
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_weights_of_a_plan_are_those_counted_by_hand():
+    """Before: policy, critic and reference in float32, with gradients and two moments for the first two.
+
+    After: bfloat16 weights, and adapters of rank 32 in float32 with gradients and two moments. Adapters of a layer:
+    32 x (in + out) of q 2,048+2,048, k and v 2,048+1,024, o 2,048+2,048, gate and up 2,048+6,144, down 6,144+2,048.
+    """
+    before = plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80})
+    assert before.shape.parameters == NUM_WEIGHTS
+    assert before.held.total == 2 * 16 * NUM_WEIGHTS and before.reference == 4 * NUM_WEIGHTS
+    after = plan_of(choose(auto(), on_gpu=True), QWEN, {"gpu_memory_gib": 80})
+    adapters = 28 * 32 * (4096 + 2 * 3072 + 4096 + 3 * 8192)
+    assert after.held.total == 2 * NUM_WEIGHTS + 16 * adapters and after.reference == 0
+
+
+def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
+    assert plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80}).totals["learning"] > 120 * GIB
+    choice = choose_and_plan(auto(), gpu(24), source=QWEN)
+    choice.require_fit()
+    first, second = choice.lines()
+    assert first.startswith("Chosen for a GPU (24.0 GiB): model.dtype=bfloat16 model.critic=shared model.lora_rank=32")
+    assert second.endswith("; 21.6 GiB can be used")
+
+
+def test_passes_are_made_smaller_until_they_fit():
+    assert choose_and_plan(auto(), gpu(80), source="Qwen/Qwen3-4B").config.training.micro_batch_tokens == 4096
+    choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-4B")
+    choice.require_fit()
+    assert choice.config.training.micro_batch_tokens < 4096
+
+
+def test_what_does_not_fit_is_refused_with_settings_that_make_it_fit():
+    model = {"dtype": "float32", "critic": "separate", "lora_rank": 0}
+    config = auto(model=model, training={"gradient_checkpointing": False})
+    with pytest.raises(SettingsError, match=r"Qwen3-1\.7B does not fit: training needs .* it fits with ") as refused:
+        choose_and_plan(config, gpu(24), source=QWEN).require_fit()
+    words = str(refused.value).rpartition("fits with ")[2].rpartition(" (")[0].split()
+    changes = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        section, _, name = key.partition(".")
+        changes.setdefault(section, {})[name] = value
+    choose_and_plan(config.merged(changes), gpu(24), source=QWEN).require_fit()
+    for word in words:
+        section, _, name = word.partition("=")[0].partition(".")
+        fewer = {key: {k: v for k, v in inner.items() if (key, k) != (section, name)} for key, inner in changes.items()}
+        assert not choose_and_plan(config.merged(fewer), gpu(24), source=QWEN).plan.fits
+
+
+def test_a_model_that_no_setting_makes_fit_is_refused_as_such():
+    with pytest.raises(SettingsError, match="no setting makes it fit; take a smaller model"):
+        choose_and_plan(auto(), gpu(8), source="Qwen/Qwen3-8B").require_fit()
+
+
+@pytest.mark.parametrize(
+    ("hardware", "sections", "reason"),
+    [
+        (gpu(None), {}, "the memory of a GPU is not known"),
+        (gpu(24), {"ray": {"num_learners": 2}}, "ray.num_learners"),
+    ],
+)
+def test_where_memory_is_not_known_a_run_is_not_refused_and_says_so(hardware, sections, reason):
+    choice = choose_and_plan(auto(**sections), hardware, source="Qwen/Qwen3-8B")
+    choice.require_fit()
+    assert any("not checked" in line and reason in line for line in choice.lines())
+
+
+def test_a_model_that_is_not_counted_is_not_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mamba2"}', "utf-8")
+    choice = choose_and_plan(auto(), gpu(24), source=str(tmp_path))
+    choice.require_fit()
+    assert "model_type='mamba2' is not counted here" in choice.unknown
+    assert choice.config.model.dtype == "bfloat16"
+
+
+def test_a_servers_memory_is_not_counted_with_the_learners():
+    local = choose_and_plan(auto(), gpu(48), source=QWEN)
+    server = choose_and_plan(auto(inference={"backend": "vllm"}), gpu(48), source=QWEN)
+    assert server.plan.totals["learning"] == local.plan.totals["learning"] - local.plan.kv_cache
+
+
+def test_this_machine_says_how_much_memory_it_has():
+    found = find_hardware("cpu")
+    assert found.kind == "cpu" and found.memory_gib > 0.1
+    assert find_hardware("cuda:99").memory_gib is None

@@ -1,0 +1,139 @@
+"""Whole runs of a model that a user gives: what is chosen for its hardware is printed, recorded, kept, and trains."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.config import ModelConfig
+from midthought.errors import SettingsError
+from midthought.learning.adapters import has_adapters
+from midthought.plan.hardware import Hardware
+from midthought.pretrained import save_model
+from midthought.recipes import run
+from midthought.recipes.feedback.policy import make_small_policy
+from midthought.recipes.podcast.settings import sample_transcripts
+
+SMALL = [
+    "inference.max_tokens=60",
+    "training.num_train_iters=1",
+    "training.batch_size=4",
+    "training.mini_batch_size=4",
+    "training.validate_every=0",
+]
+PODCAST = [
+    *SMALL,
+    "questions.num_train=12",
+    "questions.num_test=4",
+    "questions.num_test_no_memory=2",
+    "training.critic_warmup_iters=0",
+    "training.whiten_advantages=false",
+    "training.overlong_buffer_tokens=50",  # so that no reward is 0
+    "warmup.num_steps=1",
+    "warmup.batch_tokens=256",
+    "evaluation.sampled=false",
+]
+FEEDBACK = [
+    *SMALL,
+    "problems.num_train=12",
+    "problems.num_validation=2",
+    "problems.num_test=2",
+    "training.group_size=2",
+    "sft.num_steps=1",
+    "sft.batch_tokens=256",
+    "evaluation.arms=[]",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("models") / "small"
+    policy, tokenizer = make_small_policy(ModelConfig(hidden_size=64, num_layers=2, vocab_size=600), 0)
+    save_model(policy, tokenizer, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> dict[str, list[str]]:
+    """Words of a short run by recipe; the podcast's over the first turns of a few episodes."""
+    folder = tmp_path_factory.mktemp("episodes")
+    for path in sorted(Path(sample_transcripts()).glob("*.md"))[:6]:
+        (folder / path.name).write_text("\n".join(path.read_text("utf-8").splitlines()[:24]), "utf-8")
+    return {"podcast": [*PODCAST, f"memory.transcripts={folder}"], "feedback": FEEDBACK}
+
+
+def train(recipe: str, *words: str):
+    return CliRunner().invoke(app, ["train", recipe, *words])
+
+
+def recorded(path) -> tuple[object, ...]:
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    model, training = config["model"], config["training"]
+    chosen = [model[key] for key in ("dtype", "critic", "lora_rank")]
+    return *chosen, training["gradient_checkpointing"], training["learning_rate"], training["micro_batch_tokens"]
+
+
+ON_CPU = ("float32", "separate", 0, False, 2e-6, 4096)
+ON_GPU = ("bfloat16", "shared", 32, True, 2e-5, 4096)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """The run believes that its device, this CPU, is a GPU with so many GiB."""
+
+    def believe(memory_gib: float) -> None:
+        monkeypatch.setattr("midthought.recipes.run.find_hardware", lambda device: Hardware("gpu", "a GPU", memory_gib))
+
+    return believe
+
+
+@pytest.mark.parametrize("recipe", ["podcast", "feedback"])
+def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(
+    recipe, model, short, tmp_path, on_gpu, monkeypatch
+):
+    learners = []
+    made = run.choose_learner
+    monkeypatch.setattr(run, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
+    on_gpu(24)
+    words = ("--run", str(tmp_path / "run"), f"model.local_path={model}")
+    result = train(recipe, *words, *short[recipe])
+    assert result.exit_code == 0, result.output
+    assert "Chosen for a GPU (24.0 GiB): model.dtype=bfloat16" in " ".join(result.output.split())
+    assert recorded(tmp_path / "run") == ON_GPU
+    (learner,) = learners
+    assert has_adapters(learner.policy) or learner.policy.dtype.itemsize == 2  # merged at the end
+    assert learner.settings.gradient_checkpointing
+    assert (learner.critic is not None and learner.critic.is_shared) == (recipe == "podcast")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    (row,) = [row for row in rows if row["stage"] == "ppo"]
+    if recipe == "podcast":  # groups of the other one may have no spread
+        assert row["grad_norm"] > 0 and row["num_skipped_steps"] == 0
+    monkeypatch.undo()  # this CPU again
+    assert train(recipe, *words, "--resume").exit_code == 0
+    assert recorded(tmp_path / "run") == ON_GPU
+
+
+def test_on_a_cpu_the_weights_of_a_given_model_learn_in_float32(model, tmp_path):
+    result = train("feedback", "--run", str(tmp_path / "run"), f"model.local_path={model}", *FEEDBACK)
+    assert result.exit_code == 0, result.output
+    assert recorded(tmp_path / "run") == ON_CPU
+    assert "Chosen for this machine's CPU" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("recipe", ["podcast", "feedback"])
+def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(recipe, model, tmp_path, on_gpu):
+    on_gpu(0.001)
+    with pytest.raises(SettingsError, match=r"small does not fit: training needs .* smaller model"):
+        raise train(recipe, "--run", str(tmp_path / "run"), f"model.local_path={model}").exception
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_the_made_model_says_nothing_of_hardware(tmp_path):
+    result = train(
+        "feedback", "--run", str(tmp_path / "run"), "--stage", "sft", "sft.num_steps=1", "model.num_layers=1"
+    )
+    assert result.exit_code == 0, result.output
+    assert "Chosen" not in result.output and recorded(tmp_path / "run")[:4] == ON_CPU[:4]

@@ -1,0 +1,110 @@
+"""Which settings a recipe begins with: `own` for a given model, however it is given; `tiny` for the model that a run makes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from midthought.config import RecipeConfig
+from midthought.errors import SettingsError
+from midthought.plan.choices import choose
+from midthought.recipes import RECIPES, find_recipe
+from midthought.recipes.beginnings import begin
+
+RATE = {"podcast": "warmup", "feedback": "sft"}
+
+
+def started(recipe: str, *words: str, path: Path = Path("run"), **options) -> RecipeConfig:
+    found = find_recipe(recipe)
+    options = {"config": None, "stage": "all", "from_path": None, "resume": False, **options}
+    folder = Path(found.__file__).parent
+    return begin(found.config_class(), folder, found.SHIPPED, path, words=words, **options)[0]
+
+
+def is_own(recipe: str, config: RecipeConfig) -> bool:
+    return config.training.learning_rate == getattr(config, RATE[recipe]).learning_rate == "auto"
+
+
+@pytest.fixture
+def yaml(tmp_path):
+    def write(text: str) -> Path:
+        (tmp_path / "mine.yaml").write_text(text, "utf-8")
+        return tmp_path / "mine.yaml"
+
+    return write
+
+
+@pytest.fixture
+def run(tmp_path):
+    def make(name: str, *, local_path: str = "", from_path: str | None = None) -> Path:
+        (tmp_path / name / "warmup").mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text(f"model: {{local_path: '{local_path}'}}", "utf-8")
+        (tmp_path / name / "progress.json").write_text(json.dumps({"from_path": from_path}), "utf-8")
+        return tmp_path / name
+
+    return make
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_model_on_the_command_line_is_trained_with_own(recipe):
+    assert is_own(recipe, started(recipe, "model.local_path=some/model"))
+    assert not is_own(recipe, started(recipe))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_model_in_a_yaml_file_is_trained_with_own_and_the_files_values_win(recipe, yaml):
+    file = yaml("model: {local_path: some/model}\ntraining: {num_train_iters: 7}")
+    config = started(recipe, "training.seed=3", config=file)
+    assert is_own(recipe, config)
+    assert (config.training.num_train_iters, config.training.seed, config.model.lora_alpha) == (7, 3, 32)
+    assert not is_own(recipe, started(recipe, config=yaml("training: {num_train_iters: 7}")))
+    assert is_own(recipe, started(recipe, "model.local_path=some/model", config=yaml("training: {seed: 3}")))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_model_to_begin_with_is_trained_with_own_unless_a_run_made_it(recipe, tmp_path, run):
+    assert is_own(recipe, started(recipe, from_path=tmp_path))
+    made, given = run("made"), run("given", local_path="some/model")
+    later, latest = run("later", from_path=str(given)), run("latest", from_path=str(made / "warmup"))
+    assert [is_own(recipe, started(recipe, from_path=path)) for path in (made, given, later, latest)] == [
+        False, True, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_tiny_is_refused_for_a_given_model(recipe, tmp_path):
+    for given in ({"words": ["model.local_path=some/model"]}, {"from_path": tmp_path}):
+        words = given.pop("words", ())
+        with pytest.raises(SettingsError, match=r"--config tiny is for the small model.*--config own"):
+            started(recipe, *words, config=Path("tiny"), **given)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_given_model_learns_ten_times_more_gently_than_one_that_knows_nothing(recipe, on_gpu):
+    tiny, own = started(recipe), choose(started(recipe, "model.local_path=some/model"), on_gpu=on_gpu)
+    assert own.training.learning_rate <= tiny.training.learning_rate / 10
+    assert getattr(own, RATE[recipe]).learning_rate < getattr(tiny, RATE[recipe]).learning_rate / 10
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_settings_made_in_python_are_gentle_as_well(recipe):
+    config = find_recipe(recipe).config_class()(model={"local_path": "some/model"})
+    assert config.training.learning_rate <= 1e-5 and getattr(config, RATE[recipe]).learning_rate <= 2e-5
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_values_of_other_presets_stay_as_they_are(recipe):
+    for name in ("seed", "cluster"):
+        config = choose(started(recipe, config=Path(name)), on_gpu=True)
+        assert (config.model.dtype, config.model.lora_rank) == ("bfloat16", 0)
+        assert config.training.learning_rate < 2e-5
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_resumed_run_keeps_its_choices_whatever_file_is_given(recipe, tmp_path):
+    chosen = choose(started(recipe, "model.local_path=some/model"), on_gpu=True)
+    (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
+    for config in (None, Path("own")):
+        again = started(recipe, "model.local_path=some/model", path=tmp_path, config=config, resume=True)
+        assert again == chosen
