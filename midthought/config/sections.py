@@ -121,6 +121,9 @@ class InferenceConfig(Section):
     """Episodes that the local engine holds in its cache at once; requests on their way to each server."""
     cuda_graphs: bool = True
     """On a GPU the local engine records passes of decoding as CUDA graphs and replays them; not with `deterministic`."""
+    merge_adapters: bool = True
+    """The local engine samples from merged copies of layers with LoRA adapters, if these take at most a quarter of the device's
+    free memory. False, or without that memory: the adapters are computed beside the weights, which is slower."""
     partial_rollouts: bool = False
     """End an iteration as soon as `training.batch_size` episodes are done, whole groups; what is still running is interrupted
     and goes on in the next one, sampled by the new weights. `training.rollout_correction=none` then counts as `truncated`."""

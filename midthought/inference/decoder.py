@@ -42,14 +42,15 @@ class Decoder:
     have changed. LoRA layers are merged into copies; without memory for copies they are called.
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: Any, *, merge_adapters: bool = True) -> None:
         config, trunk = policy.config, policy.base_model
         self._embeddings, self._head = used_module(trunk.embed_tokens), Projection(used_module(policy.lm_head))
         self._rotary, self._norm = trunk.rotary_emb, used_module(trunk.norm)
         self._num_queries, self._num_keys = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = trunk.layers[0].self_attn.head_dim
         self._layers = [self._layer(layer, config) for layer in trunk.layers]
-        self._copies = WeightCopies([each for layer in self._layers for each in _copied(layer)] + [self._head])
+        copied = [each for layer in self._layers for each in _copied(layer)] + [self._head]
+        self._copies = WeightCopies(copied, merge_adapters=merge_adapters)
         self._turns: Tensor | None = None
 
     def _layer(self, layer: Any, config: Any) -> _Layer:
@@ -75,13 +76,14 @@ class Decoder:
         )
 
     @classmethod
-    def of(cls, policy: Any) -> Decoder | None:
+    def of(cls, policy: Any, *, merge_adapters: bool = True) -> Decoder | None:
         """The decoder of a model that is known and as it was made; None for any other."""
         if type(policy).__name__ not in _KNOWN or policy.config.hidden_act != "silu":
             return None
         if policy.base_model.rotary_emb.rope_type not in _FIXED_TURNS:
             return None
-        return cls(policy) if all(_is_known(module) for module in _modules(policy)) else None
+        is_known = all(_is_known(module) for module in _modules(policy))
+        return cls(policy, merge_adapters=merge_adapters) if is_known else None
 
     def forget_copies(self) -> None:
         """Weights have changed, maybe in a way that no tensor counts."""

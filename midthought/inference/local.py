@@ -44,6 +44,8 @@ class LocalEngine:
             sequences run at once.
         share_prefixes: compute what several sequences begin with once, and copy it.
         cuda_graphs: on a GPU, record passes of decoding as CUDA graphs and replay them; not in deterministic mode.
+        merge_adapters: sample from merged copies of layers with LoRA adapters, if these take at most a quarter of the
+            device's free memory; otherwise the adapters are computed beside the weights, which is slower.
         deterministic: work in waves. A wave takes the requests of all admitted episodes at once and ends when all of
             them have ended; up to `max_num_seqs` open episodes are admitted, lowest numbers first, each until it is
             closed. What is batched with what then follows from the episodes alone, and two runs agree bit by bit.
@@ -60,6 +62,7 @@ class LocalEngine:
         max_cache_bytes: int | None = None,
         share_prefixes: bool = True,
         cuda_graphs: bool = True,
+        merge_adapters: bool = True,
         deterministic: bool = False,
     ) -> None:
         if max_num_seqs < 1 or max_seq_len < 2:
@@ -79,6 +82,7 @@ class LocalEngine:
             max_cache_bytes=max_cache_bytes,
             share_prefixes=share_prefixes,
             records_steps=cuda_graphs and not deterministic,
+            merge_adapters=merge_adapters,
         )
         self._passes = Passes(
             self._waves,

@@ -35,5 +35,6 @@ def policy_engine(
         max_num_seqs=inference.max_num_seqs,
         max_seq_len=max_seq_len,
         cuda_graphs=inference.cuda_graphs,
+        merge_adapters=inference.merge_adapters,
         deterministic=inference.deterministic,
     )

@@ -34,6 +34,7 @@ class Room:
         max_cache_bytes: most memory for keys and values; None: half of the device's.
         share_prefixes: copy what another slot holds of a sequence's beginning.
         records_steps: on a GPU, record passes of decoding and replay them.
+        merge_adapters: sample from merged copies of layers with adapters, if memory allows.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Room:
         max_cache_bytes: int | None,
         share_prefixes: bool,
         records_steps: bool,
+        merge_adapters: bool,
     ) -> None:
         self.slots = Slots(max_num_seqs)
         self.length = 0
@@ -55,6 +57,7 @@ class Room:
         self._max_num_seqs = max_num_seqs
         self._max_cache_bytes = max_cache_bytes
         self._records_steps = records_steps and model.device.type == "cuda"
+        self._merge_adapters = merge_adapters
         self._runner: Runner | None = None
         self._adapter_state: tuple[Any, ...] = ()
         """Of the model when the runner was made."""
@@ -63,7 +66,8 @@ class Room:
     def runner(self) -> Runner:
         if self._runner is None:
             self._adapter_state = adapter_state(self._model)
-            self._runner = make_runner(self._model, record=cuda_graphs() if self._records_steps else None)
+            record = cuda_graphs() if self._records_steps else None
+            self._runner = make_runner(self._model, record=record, merge_adapters=self._merge_adapters)
         return self._runner
 
     def follow_adapters(self) -> None:

@@ -23,11 +23,11 @@ ROUNDING = 1e-4
 logger = logging.getLogger(__name__)
 
 
-def make_runner(model: PreTrainedModel, *, record: Record | None = None) -> Runner:
+def make_runner(model: PreTrainedModel, *, record: Record | None = None, merge_adapters: bool = True) -> Runner:
     """Returns the first of these that deviates from float32 about as little as the model's own forward pass does: the fused
     decoder, the model's own layers with a key/value cache, the model without a cache. Warns if it is not the first possible.
 
-    `record`: records passes of decoding (CUDA graphs).
+    `record`: records passes of decoding (CUDA graphs). `merge_adapters`: as in `LocalEngine`.
     Raises EngineError for a PEFT model that learns a prompt.
     """
     try:
@@ -36,7 +36,7 @@ def make_runner(model: PreTrainedModel, *, record: Record | None = None) -> Runn
         raise EngineError(str(error)) from error
     plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
     trial = _Trial(plain)
-    decoder = Decoder.of(twin)
+    decoder = Decoder.of(twin, merge_adapters=merge_adapters)
     cached = CachedRunner(twin, decoder=decoder)
     reason = trial.why_not(cached)
     if reason is not None and decoder is not None:

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from midthought.inference.device_memory import memory_bytes
 from midthought.peft_weights import effective_tensors, is_adapted, stochastically_rounded
+from midthought.plan.memory import MERGED_SHARE
 
 MAX_COPIED_BYTES = 2**29
 """Joined projections that take more are read in place."""
-MAX_MERGED_FRACTION = 0.25
-"""Merged copies of projections with adapters take at most this part of the device's free memory."""
 
 _log = logging.getLogger(__name__)
 
@@ -187,7 +186,9 @@ class WeightCopies:
     All are copied if they are small. Of large models only projections with adapters are, if memory allows.
     """
 
-    def __init__(self, copied: Sequence[_Copied]) -> None:
+    def __init__(self, copied: Sequence[_Copied], *, merge_adapters: bool = True) -> None:
+        if not merge_adapters:
+            copied = [each for each in copied if not each.has_adapters]
         merged = [each for each in copied if each.has_adapters]
         num_bytes = sum(each.copied_bytes for each in copied)
         self._copied: Sequence[_Copied] = copied if num_bytes <= MAX_COPIED_BYTES else _if_they_fit(merged)
@@ -218,7 +219,7 @@ def _if_they_fit(merged: Sequence[_Copied]) -> Sequence[_Copied]:
         return ()
     num_bytes = sum(each.copied_bytes for each in merged)
     free = memory_bytes(next(merged[0].modules[0].parameters()).device)
-    if num_bytes <= MAX_MERGED_FRACTION * free:
+    if num_bytes <= MERGED_SHARE * free:
         return merged
     _log.warning(
         "adapters are computed beside the base weights, which is slower: merged copies would take %.1f GiB of %.1f GiB free",

@@ -117,6 +117,10 @@ def _adapters(memory: Memory) -> Changes | None:
     return None if plan.lora_rank else {"lora_rank": 32}
 
 
+def _adapters_apart(memory: Memory) -> Changes | None:
+    return {"merge_adapters": False} if memory.merged_adapters else None
+
+
 def _shorter(memory: Memory) -> Changes | None:
     plan = memory.settings
     half = plan.response_tokens // 2
@@ -145,6 +149,7 @@ MEASURES = (
     Measure("training.logits_mib=64", "nothing that is felt", _blocks),
     Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller passes", _one_episode),
     _OFFLOAD_REFERENCE,
+    Measure("inference.merge_adapters=false", "sampling computes adapters beside the weights", _adapters_apart),
     Measure("inference.max_num_seqs={max_num_seqs}", "fewer sequences at once", _fewer_sequences),
     Measure("{share}", "fewer sequences at once", _less_cache),
     Measure(

@@ -17,6 +17,8 @@ from midthought.plan.shape import Shape
 WIDTHS = {"float32": 4, "bfloat16": 2}
 MIB = 2**20
 GATHERED_LAYERS = 2
+MERGED_SHARE = 0.25
+"""Part of the free memory that the local engine's merged copies of layers with adapters take at most."""
 ENOUGH_SEQUENCES = 16
 """An engine that holds fewer at once, while more are there, reads its weights for next to nothing."""
 
@@ -221,10 +223,22 @@ class Memory:
         return max(0, self.kv_room)
 
     @property
+    def merged_adapters(self) -> int:
+        """Merged copies of all layers that `local` samples from; 0 if it has no memory for them."""
+        settings = self.settings
+        if settings.engine != "local" or not settings.lora_rank or not settings.merge_adapters:
+            return 0
+        copies = self.width * self.shape.num_layers * self.shape.layer_parameters
+        held = 0 if settings.is_split else self.held.total
+        free = settings.machine.memory_bytes - held - self.engine_weights
+        return copies if copies <= MERGED_SHARE * free else 0
+
+    @property
     def engine(self) -> dict[str, int]:
         """By part, on a GPU of the engine."""
         return {
             "engine's weights": self.engine_weights,
+            "merged adapters": self.merged_adapters,
             "engine's KV cache": self.kv_cache,
             "weight-sync buckets": self.bucket,
         }

@@ -37,6 +37,7 @@ def words_of(config: RecipeConfig) -> dict[str, Any]:
         "group_size": training.episodes_per_task,
         "response_tokens": inference.max_tokens,
         "max_num_seqs": inference.max_num_seqs,
+        "merge_adapters": inference.merge_adapters,
     }
     if inference.backend in ("local", "vllm", "sglang"):
         found["engine"] = inference.backend

@@ -64,6 +64,8 @@ class PlanSettings(Section):
     """It waits in the host's memory while it does not score."""
     lora_rank: int = Field(0, ge=0)
     """Adapters of this rank learn instead of the weights; 0: the weights."""
+    merge_adapters: bool = True
+    """With LoRA `local` samples from merged copies of the layers, if they take at most a quarter of the free memory."""
     gradient_checkpointing: bool = False
     """Keep only each layer's input, and compute the layer again in the backward pass."""
     logits_mib: float = Field(64, ge=0)

@@ -175,7 +175,7 @@ def test_without_memory_for_merged_copies_the_adapters_are_computed_beside_the_w
     merging = engine_of(adapted := with_adapters(make()))
     assert differences(merging, adapted).max() < 1e-4
     assert merging._room.runner._decoder._copies.addresses  # type: ignore[attr-defined]
-    monkeypatch.setattr(weight_copies, "MAX_MERGED_FRACTION", 0.0)
+    monkeypatch.setattr(weight_copies, "MERGED_SHARE", 0.0)
     with caplog.at_level(logging.WARNING):
         engine = engine_of(adapted)
         assert differences(engine, adapted).max() < 1e-4
@@ -185,6 +185,16 @@ def test_without_memory_for_merged_copies_the_adapters_are_computed_beside_the_w
     move(adapted)
     engine.update_weights()
     assert differences(engine, adapted).max() < 1e-4
+
+
+def test_adapters_are_not_merged_if_the_settings_say_so() -> None:
+    adapted = with_adapters(make(), target_modules=["q_proj", "down_proj"])
+    engine = LocalEngine(adapted, eos_token_ids=[], max_seq_len=64, merge_adapters=False)
+    assert differences(engine, adapted).max() < 1e-4
+    num_layers = len(adapted.get_base_model().model.layers)
+    copied = [each for each in engine._room.runner._decoder._copies._copied if hasattr(each, "has_adapters")]  # type: ignore[attr-defined]
+    assert sum(len(each.modules) == 2 for each in copied) == 2 * num_layers, "gate and up, and the norms of the heads"
+    assert not any(each.has_adapters for each in copied)
 
 
 def test_small_adapters_of_a_bfloat16_model_are_not_rounded_away() -> None:

@@ -50,7 +50,8 @@ def full() -> Trajectory:
         Turn(turn_number=0, model_output="hm", begins_in_thought=True, parsed_action=action, tool_call=call)
     )
     trajectory.begin_segment([1, 4])
-    trajectory.add_sampled(Completion(token_ids=(6,), sampled_logprobs=(-0.5,), finish=Finish.END, policy_version=4))
+    cool = Completion(token_ids=(6,), sampled_logprobs=(-0.5,), finish=Finish.END, policy_version=4)
+    trajectory.add_sampled(cool, temperature=0.7)
     trajectory.add_reply([11])
     trajectory.end_turn(
         EnvironmentTurn(
@@ -105,3 +106,12 @@ def test_a_row_that_was_tampered_with_is_no_record():
     row["segments"][0]["token_ids"].append(4)
     with pytest.raises(RecordError, match="differ in length"):
         trajectory_from_json(row)
+
+
+def test_a_record_of_an_earlier_version_was_sampled_at_temperature_1():
+    row = trajectory_to_json(full())
+    for segment in row["segments"]:
+        segment["spans"] = [span[:3] for span in segment["spans"]]
+    spans = [span for segment in trajectory_from_json(row).segments for span in segment.spans]
+    assert {span.temperature for span in spans} == {1.0}
+    assert {span.temperature for segment in full().segments for span in segment.spans} == {0.7, 1.0}

@@ -49,6 +49,16 @@ def test_adapters_learn_and_the_weights_are_only_held():
     assert memory.reference == 0
 
 
+def test_the_local_engines_merged_copies_count_if_they_fit():
+    layers = 2 * 36 * plan().shape.layer_parameters
+    engine = plan(lora_rank=32, engine="local", gpu="h200").engine
+    assert engine["merged adapters"] == layers
+    assert plan(lora_rank=32, engine="local", gpu="a100-40").merged_adapters == 0, "a quarter of what is free is less"
+    assert plan(lora_rank=32, engine="local", gpu="h200", merge_adapters=False).merged_adapters == 0
+    assert plan(lora_rank=32, engine="vllm", gpu="h200").merged_adapters == 0, "it loads adapters by themselves"
+    assert plan(engine="local", gpu="h200").merged_adapters == 0
+
+
 def test_gradient_checkpointing_leaves_the_layers_inputs_and_one_layer():
     plain, recomputed = plan().activations, plan(gradient_checkpointing=True).activations
     inputs = 36 * 16_384 * 4096 * 2
