@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 
@@ -37,30 +38,47 @@ class Oracle(Toolbox):
 
 class Shuffled(Toolbox):
     """Every sound call is answered with the proof of another question, of the same kind where possible, whose answer
-    is another one and does not occur in that proof."""
+    is another one and does not occur in that proof.
 
-    def __init__(self, registry: ToolRegistry, proof: Proof, tasks: Sequence[Task], seed: int) -> None:
+    The other question is one of `tasks`, or of `more` if `tasks` hold none. ValueError: there is none in either.
+    """
+
+    def __init__(
+        self, registry: ToolRegistry, proof: Proof, tasks: Sequence[Task], seed: int, *, more: Sequence[Task] = ()
+    ) -> None:
         super().__init__(registry)
         self._proof = proof
-        self._other = {
-            task.task_id: self._draw(task, tasks, random.Random(f"shuffle-{seed}-{task.task_id}")) for task in tasks
-        }
+        own, further = _Proofs(tasks, proof), _Proofs(more, proof)
+        self._other = {}
+        for task in tasks:
+            others = own.silent_on(task) or further.silent_on(task)
+            if not others:
+                raise ValueError(
+                    f"task {task.task_id!r}: no other task has another answer than {task.answer!r}; give more tasks"
+                )
+            alike = [other for other in others if other.labels.get("kind") == task.labels.get("kind")]
+            self._other[task.task_id] = random.Random(f"shuffle-{seed}-{task.task_id}").choice(alike or others)
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         other = self._other[task.task_id]
         return ToolOutput(self._proof(other), {"chunk_ids": list(other.evidence)})
 
-    def _draw(self, task: Task, tasks: Sequence[Task], rng: random.Random) -> Task:
+
+class _Proofs:
+    """Tasks and their proofs, each written once."""
+
+    def __init__(self, tasks: Sequence[Task], proof: Proof) -> None:
+        self._tasks, self._proof = tasks, proof
+
+    def silent_on(self, task: Task) -> list[Task]:
+        """Those that have another answer than `task`, and whose proof does not hold its answer."""
         truths = {truth.casefold() for truth in (task.answer, *task.aliases)}
-        others = [
+        return [
             other
-            for other in tasks
-            if other.answer.casefold() not in truths
-            and not any(truth in self._proof(other).casefold() for truth in truths)
+            for other, proof in self._texts
+            if other.answer.casefold() not in truths and not any(truth in proof for truth in truths)
         ]
-        if not others:
-            raise ValueError(
-                f"task {task.task_id!r}: no other task has another answer than {task.answer!r}; give more tasks"
-            )
-        alike = [other for other in others if other.labels.get("kind") == task.labels.get("kind")]
-        return rng.choice(alike or others)
+
+    @functools.cached_property
+    def _texts(self) -> list[tuple[Task, str]]:
+        return [(task, self._proof(task).casefold()) for task in self._tasks]

@@ -31,6 +31,8 @@ MAX_CONTINUATION_WORDS = 6
 """The words that follow a quote are those up to the end of its chunk, at most so many."""
 
 MAX_DISTRACTOR_DRAWS = 20
+MIN_EPISODES = 3
+"""One for each part of a split."""
 
 _EDGES = re.compile(r"^\W+|\W+$")
 
@@ -126,6 +128,11 @@ def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, 
     for chunk in chunks:
         by_episode[chunk.stem].append(chunk)
     stems = sorted(by_episode)
+    if len(stems) < MIN_EPISODES:
+        raise SettingsError(
+            f"{len(stems)} episodes cannot be split into a part for training, one for validation and one for the test, which "
+            f"share no episode; at least {MIN_EPISODES} transcripts are needed, so add {MIN_EPISODES - len(stems)}"
+        )
     if len(stems) <= num_test + num_validation:
         raise SettingsError(
             f"{len(stems)} episodes cannot be split into {num_test} for the test, {num_validation} for validation and some "

@@ -93,3 +93,12 @@ def test_shuffling_is_a_function_of_the_seed_and_the_task(registry):
 def test_tasks_that_all_have_one_answer_cannot_be_shuffled(registry):
     with pytest.raises(ValueError, match="no other task has another answer than 'Ann'; give more tasks"):
         Shuffled(registry, proof, TASKS[:4], 0)
+
+
+def test_a_few_tasks_of_one_answer_are_shuffled_with_the_proofs_of_further_tasks(registry):
+    few, more = TASKS[:4], TASKS[4:]
+    assert {task.answer for task in few} == {"Ann"}
+    toolbox = Shuffled(registry, proof, few, 0, more=more)
+    for task in few:
+        result = ask(toolbox, task).call.result
+        assert "ann" not in result.casefold() and result in map(proof, more)

@@ -36,18 +36,31 @@ class Arm:
     temperature: float = 0.0
 
 
-def arms(world: World, *, after: bool, sampled: bool, seed: int) -> list[Arm]:
-    """The arms before and after training. Without proofs (a user's own questions) oracle and shuffled are left out."""
+def arms(
+    world: World, *, after: bool, sampled: bool, seed: int, on_left_out: Callable[[str], None] = lambda reason: None
+) -> list[Arm]:
+    """The arms before and after training, as far as their questions allow them; `on_left_out` is told why one is missing.
+
+    `oracle` and `shuffled` need a proof in the memory for every test question, `shuffled` also another question (of the test,
+    else of training or validation) with another answer.
+    """
     tasks = world.tasks["test"]
     found = [Arm("", tasks)]
     if sampled:
         found.append(Arm("sampled", tasks, temperature=1.0))
-    if world.can_prove(tasks):
+    has_proofs = world.can_prove(tasks)
+    if has_proofs:
         found.append(Arm("oracle", tasks, Oracle(world.registry, world.proof)))
+    else:
+        on_left_out("oracle and shuffled: not every test question names a chunk of this memory as its evidence")
     if after:
         found.append(Arm("tool_off", tasks, ToolOff(world.registry)))
-        if world.can_prove(tasks):
-            found.append(Arm("shuffled", tasks, Shuffled(world.registry, world.proof, tasks, seed)))
+    if after and has_proofs:
+        more = [task for part in ("train", "validation") for task in world.tasks[part] if world.can_prove([task])]
+        try:
+            found.append(Arm("shuffled", tasks, Shuffled(world.registry, world.proof, tasks, seed, more=more)))
+        except ValueError as error:
+            on_left_out(f"shuffled: {error}")
     found.append(Arm("no_memory", world.tasks["test_no_memory"]))
     return found
 

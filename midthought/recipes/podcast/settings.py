@@ -17,8 +17,8 @@ class MemorySection(Section):
     """The podcast memory."""
 
     transcripts: str = ""
-    """Folder of transcripts (Markdown, text, JSON, SRT, VTT, HTML); a file that cannot be read is told and left out.
-    Empty: the sample episodes that ship with the package."""
+    """Folder of transcripts (Markdown, text, JSON, SRT, VTT, HTML); a file that cannot be read is told and left out. At
+    least 3: training, validation and test share none. Empty: the sample episodes that ship with the package."""
     path: str = ""
     """Where the LanceDB memory lies, or the address of a service that holds these transcripts already (`http://HOST:PORT`,
     `midthought memory serve`). Empty: `memory/` in the run folder."""

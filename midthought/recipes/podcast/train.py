@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +52,8 @@ class PodcastRun(RecipeRun):
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
         self.world = prepare_world(self.config, read_world_transcripts(self.config), self.path)
+        if self.stage != "sft":
+            self._arms("after", lambda reason: self.console.note(f"  Left out of the evaluation: {reason}"))
 
     def _find_policy(self) -> None:
         self._build_world()
@@ -119,11 +121,13 @@ class PodcastRun(RecipeRun):
         if self.config.evaluation.control_arm and self.stage == "all":
             self.stages.once("control", self._control)
 
+    def _arms(self, when: When, on_left_out: Callable[[str], None] = lambda reason: None) -> list[Arm]:
+        settings, seed = self.config.evaluation, self.config.training.seed
+        return arms(self.world, after=when == "after", sampled=settings.sampled, seed=seed, on_left_out=on_left_out)
+
     def _evaluate(self, when: When) -> dict[str, Any]:
         source = self.workshop.source(self._num_iters if when == "after" else 0)
-        todo = arms(
-            self.world, after=when == "after", sampled=self.config.evaluation.sampled, seed=self.config.training.seed
-        )
+        todo = self._arms(when)
         num_episodes = sum(len(arm.tasks) for arm in todo)
         with self.console.stage(f"Evaluation {when}", total=num_episodes, unit="episodes") as bar:
 

@@ -9,6 +9,7 @@ from midthought.errors import MemoryStoreError, SettingsError, TranscriptError
 from midthought.memory.build import build_memory
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
+from midthought.recipes.podcast.evaluation import arms
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
 from midthought.tools.schedule import Toolbox
@@ -161,3 +162,51 @@ def test_what_gives_no_questions_is_told_before_anything_is_written(
 def test_transcripts_that_are_not_there_are_told(tmp_path):
     with pytest.raises(TranscriptError, match="no transcript in this folder"):
         read_world_transcripts(settings(tmp_path))
+
+
+# -- few transcripts -----------------------------------------------------------------------------------------------
+
+
+def first_files(transcripts_path, folder, number):
+    folder.mkdir()
+    for path in sorted(transcripts_path.iterdir())[:number]:
+        (folder / path.name).write_text(path.read_text("utf-8"), encoding="utf-8")
+    return folder
+
+
+def test_three_transcripts_are_enough_for_every_arm(transcripts_path, tmp_path):
+    config = settings(first_files(transcripts_path, tmp_path / "three", 3))
+    world = prepare_world(config, read_world_transcripts(config), tmp_path / "run")
+    missing = []
+    found = {arm.name: arm for arm in arms(world, after=True, sampled=True, seed=0, on_left_out=missing.append)}
+    assert missing == []
+    assert set(found) == {"", "sampled", "oracle", "tool_off", "shuffled", "no_memory"}
+    for task in world.tasks["test"]:
+        call = ParsedAction(
+            tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
+        )
+        (event,) = asyncio.run(found["shuffled"].toolbox.run([call], task))
+        assert task.answer.casefold() not in event.call.result.casefold()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_how_many_transcripts_are_needed_is_told_before_anything_is_written(number, transcripts_path, tmp_path):
+    config = settings(first_files(transcripts_path, tmp_path / "few", number))
+    with pytest.raises(SettingsError, match=rf"at least 3 transcripts are needed, so add {3 - number}"):
+        build_world(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_arm_whose_questions_do_not_allow_it_is_left_out_and_told(transcripts_path, tmp_path):
+    folder = first_files(transcripts_path, tmp_path / "three", 3)
+    for path in folder.iterdir():
+        _, _, rest = path.read_text("utf-8").partition("\n")
+        path.write_text(f"# Untitled\n{rest}", encoding="utf-8")
+    config = settings(
+        folder, questions={"kinds": ["episode"], "num_train": 20, "num_test": 10, "num_test_no_memory": 5}
+    )
+    world = prepare_world(config, read_world_transcripts(config), tmp_path / "run")
+    missing = []
+    found = [arm.name for arm in arms(world, after=True, sampled=False, seed=0, on_left_out=missing.append)]
+    assert found == ["", "oracle", "tool_off", "no_memory"]
+    assert len(missing) == 1 and "shuffled: task" in missing[0] and "no other task has another answer" in missing[0]
