@@ -232,7 +232,9 @@ def memory_build(
     chunk_words: Annotated[int, typer.Option(help="Most words of a chunk by turns.")] = 18,
     chunk_size: Annotated[int | None, typer.Option(help="Tokens or sentences of a chunk; 128 or 3.")] = None,
     chunk_overlap: Annotated[int | None, typer.Option(help="Tokens or sentences shared with the one before.")] = None,
-    embedding_model: Annotated[str, typer.Option(help="minilm, or a model's folder.")] = "minilm",
+    embedding_model: Annotated[
+        str, typer.Option(help="minilm, a model's folder, or either with ?dtype=float32.")
+    ] = "minilm",
     each_once: Annotated[
         bool, typer.Option("--each-once", help="Of files that say the same words, take the one that tells most.")
     ] = False,
@@ -257,6 +259,8 @@ def memory_build(
         report = store.build(chunks, bar.follow, replace=replace)
     _tell_summary(folder, chunks, as_json, memory=asdict(report))
     if not as_json:
+        if report.precision:
+            typer.echo(f"Chunks are embedded in {report.precision}")
         typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
 
 
@@ -354,7 +358,9 @@ def memory_chunk(
 def memory_embed(
     chunks: Annotated[Path, typer.Argument(help="JSON-lines file of chunks.")],
     out: Annotated[Path, typer.Argument(help="Parquet file of chunks with vectors.")],
-    embedding_model: Annotated[str, typer.Option(help="minilm, or a model's folder.")] = "minilm",
+    embedding_model: Annotated[
+        str, typer.Option(help="minilm, a model's folder, or either with ?dtype=float32.")
+    ] = "minilm",
 ) -> None:
     """Step 2: chunks to vectors."""
     from midthought.memory.build import embed_chunks

@@ -51,7 +51,7 @@ def faster_precision(
     """Compares the shortest times of `compute` in float32 and in bfloat16.
 
     It is called up to three times in each precision, alternately, after one call of each that prepares kernels and memory
-    and is not counted. No round of two calls begins after 1.5 seconds; if the first calls take longer than that, they count.
+    and is not counted. After 1.5 seconds no second or third round of calls begins.
     A precision in which `compute` raises RuntimeError (no kernel for this processor, out of memory) is not chosen. Raises
     that error if both fail.
     """
@@ -69,10 +69,11 @@ def faster_precision(
         return clock() - began
 
     began = clock()
-    rounds = [(measure("float32"), measure("bfloat16"))]
+    measure("float32"), measure("bfloat16")
     if len(errors) == 2:
         raise errors["float32"]
-    while len(rounds) <= _MAX_ROUNDS and clock() - began < _MAX_SECONDS:
+    rounds: list[tuple[float, float]] = []
+    while not rounds or (len(rounds) < _MAX_ROUNDS and clock() - began < _MAX_SECONDS):
         rounds.append((measure("float32"), measure("bfloat16")))
-    float32_seconds, bfloat16_seconds = map(min, zip(*(rounds[1:] or rounds), strict=True))
+    float32_seconds, bfloat16_seconds = map(min, zip(*rounds, strict=True))
     return PrecisionChoice(float32_seconds=float32_seconds, bfloat16_seconds=bfloat16_seconds)

@@ -56,4 +56,4 @@ def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress
     """The chunks as rows with vectors, to be kept by `rows.write_rows` and given to `MemoryStore.ingest`."""
     embedder = embedder or load_embedder()
     vectors = embed_texts([chunk.transcript for chunk in chunks], embedder, progress)
-    return rows_of(chunks, vectors, embedder.name)
+    return rows_of(chunks, vectors, embedder.name, getattr(embedder, "precision", None))

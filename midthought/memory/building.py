@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import Embedder, Progress, embed_in_parts, in_order
+from midthought.memory.embedder import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, rows_of, vectors_of
 from midthought.memory.vector_cache import VectorCache, digest_of
+from midthought.precision import Precision, PrecisionChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 VectorsOf = Callable[[Sequence[Chunk]], np.ndarray]
 """Vectors of chunks, float32 [N, D]."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewVectors:
+    """What a build takes its vectors from."""
+
+    of: VectorsOf
+    precision: Precision
+    """In which they are computed; float32 if it is not known."""
+    num_embedded: int = 0
+    choice: PrecisionChoice | None = None
+
 
 _ROWS_PER_BATCH = 16_384
 _MAX_CHANGED_SHARE = 0.2
@@ -35,6 +49,8 @@ class BuildReport:
     num_embedded: int
     """Texts that had to be embedded: words known from before keep their vector."""
     seconds: float
+    precision: str | None = None
+    """The measurement that chose between float32 and bfloat16, in words, if there was one."""
 
     @property
     def changes(self) -> bool:
@@ -107,9 +123,9 @@ class Changes:
         """True where it costs less to change the table than to write it anew."""
         return len(self.new) + len(self.removed) <= _MAX_CHANGED_SHARE * self.num_known
 
-    def report(self, num_embedded: int, seconds: float) -> BuildReport:
-        num_kept = len(self.wanted) - len(self.new)
-        return BuildReport(len(self.new), num_kept, self.num_known - num_kept, num_embedded, seconds)
+    def report(self, num_embedded: int, seconds: float, choice: PrecisionChoice | None) -> BuildReport:
+        num_kept, words = len(self.wanted) - len(self.new), str(choice) if choice else None
+        return BuildReport(len(self.new), num_kept, self.num_known - num_kept, num_embedded, seconds, words)
 
 
 class VectorSource:
@@ -145,11 +161,36 @@ class VectorSource:
         return vectors
 
 
-def batches_of(chunks: Sequence[Chunk], vectors: VectorsOf, embedding_model: str) -> Iterator[pa.RecordBatch]:
+def caches_of(embedder: Embedder, folder: Path) -> dict[Precision, VectorCache]:
+    """What is kept in `folder` of the embedder's vectors, by precision; those of a precision that is unknown are float32."""
+    plain = VectorCache(folder, embedder.name, embedder.dimension)
+    if not isinstance(embedder, MeasuredEmbedder):
+        return {"float32": plain}
+    return {"float32": plain, "bfloat16": VectorCache(folder, f"{embedder.name} bfloat16", embedder.dimension)}
+
+
+def settled(
+    embedder: Embedder, known: Precision | None, caches: Mapping[Precision, VectorCache], texts: Sequence[str]
+) -> tuple[Embedder, Precision]:
+    """The embedder in one precision: of the vectors that are `known`, else its own, else that of most of the texts that are
+    kept (by a build that was killed), else what it settles on."""
+    if not isinstance(embedder, MeasuredEmbedder):
+        return embedder, "float32"
+    precision = known or embedder.precision
+    nums_kept = {name: sum(text in cache for text in texts) for name, cache in caches.items()}
+    if precision is None and any(nums_kept.values()):
+        precision = max(nums_kept.items(), key=lambda item: item[1])[0]
+    own = embedder.in_precision(precision)
+    return own, own.settle(texts)
+
+
+def batches_of(
+    chunks: Sequence[Chunk], vectors: VectorsOf, embedding_model: str, precision: Precision
+) -> Iterator[pa.RecordBatch]:
     """Rows in the order of the chunks, made when they are asked for."""
     for start in range(0, len(chunks), _ROWS_PER_BATCH):
         part = chunks[start : start + _ROWS_PER_BATCH]
-        yield from rows_of(part, vectors(part), embedding_model).to_batches()
+        yield from rows_of(part, vectors(part), embedding_model, precision).to_batches()
 
 
 def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+
+from midthought.precision import Precision, PrecisionChoice
 
 Progress = Callable[[int, int], None]
 """Called with (texts embedded so far, texts to embed)."""
@@ -34,6 +36,26 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors, float32 [N, D], in the order of `texts`."""
+        ...
+
+
+@runtime_checkable
+class MeasuredEmbedder(Embedder, Protocol):
+    """An embedder that computes texts in float32 or bfloat16. All vectors of a table are of one precision."""
+
+    dtype: str
+    """As the user set it: `auto`, `float32` or `bfloat16`."""
+    precision: Precision | None
+    """Of texts; None: not settled yet."""
+    choice: PrecisionChoice | None
+    """What was measured, if that settled it."""
+
+    def in_precision(self, precision: Precision | None) -> MeasuredEmbedder:
+        """The same model with texts in this precision; None: not settled."""
+        ...
+
+    def settle(self, texts: Sequence[str]) -> Precision:
+        """Choose the precision of these and all later texts, unless that is done."""
         ...
 
 
@@ -69,6 +91,8 @@ def embed_in_parts(
     size, at_once = getattr(embedder, "texts_per_call", _TEXTS_PER_CALL), getattr(embedder, "max_concurrency", 1)
     parts = [texts[start : start + size] for start in range(0, len(texts), size)]
     num_done = 0
+    if isinstance(embedder, MeasuredEmbedder) and parts:
+        embedder.settle(texts)
     if progress and parts:
         progress(0, len(texts))
     for part, vectors in _one_by_one(parts, embedder) if at_once == 1 else _at_once(parts, embedder, at_once):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from midthought.errors import MissingExtraError, ModelPathError
+from midthought.precision import Precision, PrecisionChoice, faster_precision
 
 if TYPE_CHECKING:
     import torch
@@ -21,22 +21,28 @@ if TYPE_CHECKING:
 _LETTERS_PER_TOKEN = 4
 _MAX_PADDED_LETTERS = 65_536
 _END_BYTES = 65_536
-_MIN_TEXTS_FOR_BF16 = 8  # below it the conversions cost more than they save, and queries stay exact
+_MIN_MEASURED_TEXTS = 1000  # fewer are embedded in float32 before a measurement would pay
+_NUM_SAMPLE_TEXTS = 32
+
+
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 class MiniLMEmbedder:
     """A Hugging Face encoder, the mean of its last hidden states over the text's tokens, scaled to length 1.
 
-    That is what sentence-transformers computes for all-MiniLM-L6-v2, without its import (5.8 s). `dtype` is that of
-    batches: `auto` takes bfloat16 where the processor computes it natively. Queries, and fewer than 8 texts, are always
-    computed in float32.
+    That is what sentence-transformers computes for all-MiniLM-L6-v2, without its import (5.8 s). `dtype` is the precision
+    of texts; `auto` is settled once, by `settle`. Queries are always computed in float32.
     """
+
+    choice: PrecisionChoice | None = None
+    """What was measured, if `auto` was settled by a measurement."""
 
     def __init__(
         self,
         path: str | Path | None = None,
         *,
-        dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+        dtype: Dtype = "auto",
         batch_size: int = 256,
         max_tokens: int = 256,
     ) -> None:
@@ -50,24 +56,45 @@ class MiniLMEmbedder:
         self.dimension = int(config["hidden_size"])
         self._batch_size = batch_size
         self._max_tokens = min(max_tokens, int(config.get("max_position_embeddings", max_tokens)))
-        self._batch_dtype = _native_batch_dtype() if dtype == "auto" else dtype
+        self.dtype = dtype
+        self.precision: Precision | None = None if dtype == "auto" else dtype
         self._tokenizer: Any = None
         self._models: dict[str, Any] = {}  # by dtype
-        self._lock = threading.Lock()  # a tokenizer keeps its padding as state, and models are loaded once
+        self._lock = threading.RLock()  # a tokenizer keeps its padding as state, and models are loaded once
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which loads the model itself when it needs it."""
         return {**vars(self), "_tokenizer": None, "_models": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
+        vars(self).update(state, _lock=threading.RLock())
+
+    def in_precision(self, precision: Precision | None) -> MiniLMEmbedder:
+        """The same embedder, over the same loaded models, with texts in this precision; None: not settled."""
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), precision=precision)
+        return other
+
+    def settle(self, texts: Sequence[str]) -> Precision:
+        """The precision of all texts from now on. If it is `auto` still: the faster one on a sample of `texts`, or float32 if
+        these are fewer than 1,000."""
+        with self._lock:
+            if self.precision is None and len(texts) >= _MIN_MEASURED_TEXTS:
+                ordered = sorted(texts, key=len)
+                sample = ordered[len(texts) // (2 * _NUM_SAMPLE_TEXTS) :: len(texts) // _NUM_SAMPLE_TEXTS]
+                for precision in ("float32", "bfloat16"):
+                    self._model_in(precision)  # loading is not what is measured
+                self.choice = faster_precision(lambda precision: self._embed(sample, precision))
+                self.precision = self.choice.precision
+            self.precision = self.precision or "float32"
+            return self.precision
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Unit vectors, float32 [N, D]. Texts of like length are computed together; `max_tokens` of each are read."""
-        return self._embed(texts, self._batch_dtype if len(texts) >= _MIN_TEXTS_FOR_BF16 else "float32")
+        return self._embed(texts, self.settle(texts))
 
     def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """As `embed`, but however many there are, in float32."""
+        """As `embed`, in float32."""
         return self._embed(queries, "float32")
 
     def _embed(self, texts: Sequence[str], dtype: str) -> np.ndarray:
@@ -191,12 +218,3 @@ class _quiet:
         self._logging.set_verbosity(self._verbosity)
         if self._bar:
             self._logging.enable_progress_bar()
-
-
-def _native_batch_dtype() -> str:
-    """bfloat16 where Linux reports instructions for it (AVX512-BF16, AMX-BF16, or ARM's), else float32."""
-    if not os.path.exists("/proc/cpuinfo"):
-        return "float32"
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        flags = next((line.split() for line in file if line.startswith(("flags", "Features"))), [])
-    return "bfloat16" if {"avx512_bf16", "amx_bf16", "bf16"} & set(flags) else "float32"

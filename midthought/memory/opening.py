@@ -11,15 +11,20 @@ from midthought.memory.store import MemoryStore
 
 
 def open_memory(
-    path: str | Path, table: str = "transcripts", embedding_model: str = "minilm", token_env: str | None = None
+    path: str | Path,
+    table: str = "transcripts",
+    embedding_model: str = "minilm",
+    token_env: str | None = None,
+    *,
+    measures: bool = True,
 ) -> MemoryStore | RemoteMemory:
     """The memory at `path`: a folder, what LanceDB takes, or `http://HOST:PORT` of `midthought memory serve`.
 
-    A service is asked for its table at once, and embeds by its own model. Raises MemoryStoreError where it cannot be
-    reached, refuses the token or serves another table.
+    A service is asked for its table at once, and embeds by its own model. `measures` as in `load_embedder`. Raises
+    MemoryStoreError where it cannot be reached, refuses the token or serves another table.
     """
     if not is_service(str(path)):
-        return MemoryStore.open(path, table, load_embedder(embedding_model))
+        return MemoryStore.open(path, table, load_embedder(embedding_model, measures=measures))
     memory = RemoteMemory(str(path), token_env=token_env)
     try:
         served = memory.stats().get("table")

@@ -11,6 +11,7 @@ import numpy as np
 
 from midthought.errors import MemoryStoreError, MissingExtraError
 from midthought.memory.chunks import Chunk
+from midthought.precision import Precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,8 +21,13 @@ COLUMNS = (*CHUNK_COLUMNS, "embedding_model", "embedding_dimension", "vector")
 """`id` is the chunk's id, `chunk_id` its number within the episode, `vector` a fixed-size list of float32."""
 
 
-def rows_of(chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str) -> pa.Table:
-    """One row a chunk, in the order of the chunks; `vectors` is float32 [N, D]."""
+_PRECISION = b"midthought.embedding_precision"
+
+
+def rows_of(
+    chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str, precision: Precision | None = None
+) -> pa.Table:
+    """One row a chunk, in the order of the chunks; `vectors` is float32 [N, D], computed in `precision`."""
     pa = _pyarrow()
     dimension = vectors.shape[1]
     flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
@@ -36,7 +42,12 @@ def rows_of(chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str) 
         "embedding_dimension": pa.array([dimension] * len(chunks), pa.int64()),
         "vector": pa.FixedSizeListArray.from_arrays(flat, dimension),
     }
-    return pa.table({name: columns[name] for name in COLUMNS})
+    return pa.table({name: columns[name] for name in COLUMNS}, metadata={_PRECISION: precision} if precision else None)
+
+
+def precision_of(schema: pa.Schema) -> Precision:
+    """What `rows_of` was given; float32 if it is not known."""
+    return "bfloat16" if (schema.metadata or {}).get(_PRECISION) == b"bfloat16" else "float32"
 
 
 def chunks_of(rows: pa.Table) -> list[Chunk]:

@@ -18,15 +18,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from midthought.errors import MemoryStoreError
-from midthought.memory.building import BuildReport, Changes, KnownRows, VectorSource, batches_of, by_id, place
+from midthought.memory.building import (
+    BuildReport,
+    Changes,
+    KnownRows,
+    NewVectors,
+    VectorSource,
+    batches_of,
+    by_id,
+    caches_of,
+    place,
+    settled,
+)
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedding import Embedder, Progress, embed_queries, load_embedder
+from midthought.memory.embedder import Embedder, MeasuredEmbedder, Progress, embed_queries, in_order
+from midthought.memory.embedding import load_embedder
 from midthought.memory.filters import Filters, is_among
 from midthought.memory.indexing import is_wholly_indexed, warm_vector_index
-from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, embedding_of, require_columns, rows_of, vectors_of
+from midthought.memory.rows import (
+    CHUNK_COLUMNS,
+    chunks_of,
+    embedding_of,
+    precision_of,
+    require_columns,
+    rows_of,
+    vectors_of,
+)
 from midthought.memory.searching import Hit, SearchMode, check_search, find_each
 from midthought.memory.table import BUILD_REMEDY, OpenedTable, TablePlace, Version
-from midthought.memory.vector_cache import VectorCache
+from midthought.precision import Precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,16 +125,31 @@ class MemoryStore:
         embedder = self._require_embedder()
         with self._lock:
             self._place.check()
-            cache = VectorCache(self._cache_folder(), embedder.name, embedder.dimension)
+            caches = caches_of(embedder, self._cache_folder())
 
-            def prepare(known: KnownRows, changes: Changes) -> tuple[VectorSource, int]:
-                vectors = VectorSource(self._opened and self._opened.table, known, cache)
-                return vectors, vectors.embed_missing(changes.new, embedder, progress)
+            def prepare(known: KnownRows, changes: Changes) -> NewVectors:
+                opened, texts = self._opened, in_order({chunk.transcript for chunk in changes.new})
+                precision: Precision | None = self._known_precision(opened, embedder)
+                own, precision = settled(embedder, precision, caches, texts)
+                vectors = VectorSource(opened and opened.table, known, caches[precision])
+                num_embedded = vectors.embed_missing(changes.new, own, progress)
+                return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None))
 
             report = self._replace(chunks, (embedder.name, embedder.dimension), prepare, replace)
-            if self._cache is None:
+            for cache in caches.values() if self._cache is None else ():
                 cache.clear()
             return report
+
+    def _known_precision(self, opened: OpenedTable | None, embedder: Embedder) -> Precision | None:
+        """Of the vectors that are there. Raises `MemoryStoreError` if the embedder is set to another one."""
+        if opened is None or opened.embedding is None or not isinstance(embedder, MeasuredEmbedder):
+            return None
+        if embedder.dtype not in ("auto", opened.precision):
+            raise MemoryStoreError(
+                f"{self.uri}: its vectors were computed in {opened.precision}, not in {embedder.dtype}; leave out "
+                f"?dtype={embedder.dtype}, or build in another folder"
+            )
+        return opened.precision
 
     def add(self, chunks: Sequence[Chunk], progress: Progress | None = None) -> int:
         """Add chunks to what is there; one of the same id is replaced where it differs. Returns how many are new."""
@@ -132,14 +167,17 @@ class MemoryStore:
             return vectors[[row_of[chunk.chunk_id] for chunk in part]]
 
         return self._replace(
-            chunks, embedding or ("", vectors.shape[1]), lambda known, changes: (vectors_for, 0), replace
+            chunks,
+            embedding or ("", vectors.shape[1]),
+            lambda known, changes: NewVectors(vectors_for, precision_of(rows.schema)),
+            replace,
         )
 
     def _replace(
         self,
         wanted: Sequence[Chunk],
         embedding: tuple[str, int],
-        prepare: Callable[[KnownRows, Changes], tuple[Callable[[Sequence[Chunk]], np.ndarray], int]],
+        prepare: Callable[[KnownRows, Changes], NewVectors],
         replace: bool,
     ) -> BuildReport:
         """Make the memory hold the chunks that are wanted; where it does so already, nothing is written."""
@@ -153,22 +191,29 @@ class MemoryStore:
             self._check_embedding(embedding)
             opened = self._open_table() if self.is_built else None
             known = KnownRows.read(opened.table) if opened else KnownRows()
-            changes, num_embedded = Changes.between(known, wanted), 0
+            changes, new = Changes.between(known, wanted), None
             if not replace:
                 changes.require_kept(self.uri)
             try:
                 if opened is None or changes.any:
-                    vectors, num_embedded = prepare(known, changes)
-                    schema = rows_of([], np.zeros((0, embedding[1]), np.float32), "").schema
-                    if opened is not None and opened.is_indexed and opened.is_large and changes.are_few:
-                        self._place.change(changes.removed, batches_of(changes.new, vectors, embedding[0]), schema)
+                    new = prepare(known, changes)
+                    how = embedding[0], new.precision
+                    schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
+                    if (
+                        opened is not None
+                        and opened.can_change
+                        and changes.are_few
+                        and new.precision == opened.precision
+                    ):
+                        self._place.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
                     else:
-                        self._place.write(batches_of(changes.wanted, vectors, embedding[0]), schema)
+                        self._place.write(batches_of(changes.wanted, new.of, *how), schema)
                 elif not opened.is_indexed:
                     self._place.index()
             finally:
                 self.refresh()
-        return changes.report(num_embedded, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return changes.report(new.num_embedded if new else 0, seconds, new.choice if new else None)
 
     def _cache_folder(self) -> Path:
         if self._cache is not None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from midthought.errors import MemoryStoreError, MissingExtraError
 from midthought.memory.filters import is_among, quoted
 from midthought.memory.indexing import extend_indices, has_vector_index, index_table, is_indexed
-from midthought.memory.rows import require_columns
+from midthought.memory.rows import precision_of, require_columns
+from midthought.precision import Precision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,13 @@ class OpenedTable:
     """True where the words of every row are indexed; a build that was killed may have left that undone."""
     is_large: bool
     """True where the vectors are indexed: then a small change is not worth writing all anew."""
+    precision: Precision
+    """In which the vectors were computed."""
+
+    @property
+    def can_change(self) -> bool:
+        """Whether a small change can be made in place, which pays if the table is large."""
+        return self.is_indexed and self.is_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,8 @@ class TablePlace:
         if version is not None:
             self._check_out(table, version)
         require_columns(table.schema.names, where)
-        return OpenedTable(table, _embedding_of(table, where), is_indexed(table), has_vector_index(table))
+        embedding, precision = _embedding_of(table, where), precision_of(table.schema)
+        return OpenedTable(table, embedding, is_indexed(table), has_vector_index(table), precision)
 
     def is_newest(self, opened: OpenedTable) -> bool:
         """Whether nothing was written since. Raises MemoryStoreError where the table is gone.

@@ -38,7 +38,8 @@ class MemorySection(Section):
     chunk_overlap: int | None = Field(None, ge=0)
     """Tokens or sentences that a window shares with the one before. None: 32 or 1."""
     embedding_model: str = "minilm"
-    """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`."""
+    """`minilm` (packaged, offline), the folder of a sentence-transformers model, or `https://HOST/v1?api_key_env=NAME#MODEL`.
+    `minilm?dtype=float32` or `bfloat16` fixes the precision of new vectors, which is measured otherwise."""
     search: Literal["full_text", "vector", "hybrid"] = "full_text"
     """How the tool searches. Exact quotes are found best by their words; see docs/benchmarks.md."""
     k: int = Field(1, ge=1, le=10)

@@ -65,6 +65,8 @@ class PodcastRun(RecipeRun):
             self.console.stage("Memory and questions", unit="chunks embedded") as bar,
         ):
             report = self.world.build(self.path, bar.follow)
+        if report.precision:
+            self.console.note(f"  Chunks are embedded in {report.precision}")
         tasks = self.world.tasks
         self.console.note(
             f"  {sum(map(len, self.world.chunks.values())):,} chunks of the episodes "

@@ -107,7 +107,8 @@ def prepare_world(config: PodcastConfig, transcripts: Sequence[Transcript], run_
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
     where = memory.path or run_path / "memory"
-    store = open_memory(where, memory.table, memory.embedding_model, memory.token_env)
+    measures = not config.inference.deterministic  # times are not the same in every run
+    store = open_memory(where, memory.table, memory.embedding_model, memory.token_env, measures=measures)
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
         store.require_kept(chunks)
