@@ -6,6 +6,7 @@ MidthoughtError
 │   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
 │   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
 │   ├── CheckpointError       a run or checkpoint that is not there or not whole (also a FileNotFoundError)
+│   ├── RunLockedError        a run folder in which another process works      (also a BlockingIOError)
 │   ├── OutputPathError       a path whose present content would be destroyed  (also a FileExistsError)
 │   ├── MemoryStoreError      a memory that is not built, or built otherwise    (also a ValueError)
 │   ├── DataError             a data set, or a row of it, that cannot be read  (also a ValueError)
@@ -50,6 +51,10 @@ class ModelPathError(UserError, FileNotFoundError):
 
 class CheckpointError(UserError, FileNotFoundError):
     """A run folder or checkpoint that is not there or not whole."""
+
+
+class RunLockedError(UserError, BlockingIOError):
+    """A run folder in which another process works."""
 
 
 class OutputPathError(UserError, FileExistsError):

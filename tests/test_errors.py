@@ -10,6 +10,7 @@ STANDARD = {
     "TranscriptError": ValueError,
     "ModelPathError": FileNotFoundError,
     "CheckpointError": FileNotFoundError,
+    "RunLockedError": BlockingIOError,
     "OutputPathError": FileExistsError,
     "MemoryStoreError": ValueError,
     "MissingExtraError": ImportError,

@@ -140,8 +140,13 @@ class RecipeRun(ABC):
 
     def train(self) -> dict[str, Any]:
         """Run every stage that is not done; the summary. KeyboardInterrupt goes through once everything is saved."""
-        self._open()
-        with self.stages.stop, self.run:
+        self.run = RunFolder(self.path, wandb_project=self.config.checkpoint.wandb_project)
+        with self.run:
+            self._open()
+            return self._go_through()
+
+    def _go_through(self) -> dict[str, Any]:
+        with self.stages.stop:
             self._find_policy()
             if self.stage == "evaluate":
                 self.stages.once("after", lambda: self._evaluate("after"))
@@ -158,8 +163,7 @@ class RecipeRun(ABC):
 
     def _open(self) -> None:
         """Check everything that can be wrong with the input, before anything is written."""
-        self.run = RunFolder(self.path, wandb_project=self.config.checkpoint.wandb_project)
-        self.run.require_usable(resume=self.resume)
+        self.run.begin(resume=self.resume)
         progress = RunProgress(self.run)
         self.stages = Stages(self.run, progress, self.config.checkpoint, self.resume)
         if self.stage == "evaluate" and not (self.from_path or self.config.model.local_path):

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from midthought.errors import CheckpointError
-from midthought.output_folder import mark, require_ours
+from midthought.errors import CheckpointError, UserError
+from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
+from midthought.report.run_lock import RunLock
 from midthought.report.tensorboard_events import TensorBoardEvents
 from midthought.report.wandb_events import WandbEvents
 
@@ -42,6 +43,7 @@ class RunFolder:
         self.report_path = self.path / "report.html"
         self.metrics = JsonLines(self.metrics_path)
         self.trajectories = JsonLines(self.trajectories_path)
+        self._lock: RunLock | None = None
         self._events: list[TensorBoardEvents | WandbEvents] = [TensorBoardEvents(self.tensorboard_path)]
         if wandb_project:
             self._events.append(WandbEvents(self.path, wandb_project))
@@ -53,6 +55,7 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        self.unlock()
 
     def require_ours(self) -> None:
         """Raises `OutputPathError` if the path holds files that this library did not write."""
@@ -79,12 +82,38 @@ class RunFolder:
                 "another path"
             )
 
+    def begin(self, *, resume: bool) -> Self:
+        """The first call of a process that will write: raises as `require_usable`, and locks the folder if it is there.
+
+        Raises `RunLockedError` if another process works in it. `unlock` ends it.
+        """
+        self.require_ours()
+        if kind_of(self.path) or self._is_older_run(self.path):
+            self.lock()
+        try:
+            self.require_usable(resume=resume)
+        except UserError:
+            self.unlock()
+            raise
+        return self
+
     def create(self, *, resume: bool = False) -> Self:
-        """Make and mark the folder; raises as `require_usable`."""
+        """Make, mark and lock the folder; raises as `begin`."""
         self.require_usable(resume=resume)
         self.path.mkdir(parents=True, exist_ok=True)
         mark(self.path, "run")
+        self.lock()
         return self
+
+    def lock(self) -> None:
+        """Keep other processes out. Raises `RunLockedError` if one is in."""
+        self._lock = self._lock or RunLock.acquire(self.path)
+
+    def unlock(self) -> None:
+        """Let other processes in."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     # -- writing -----------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class Keeping:
     def __init__(self, path: str | Path, config: ConfigStore, *, resume: bool) -> None:
         """Raises `CheckpointError` if a run is there and it is not to be resumed, `OutputPathError` if other files are."""
         self.run = RunFolder(path)
-        self.run.require_usable(resume=resume)
+        self.run.begin(resume=resume)
         self.newest = latest(self._checkpoints) if resume else None
         self._config = config
         self.run.create(resume=resume)

@@ -368,6 +368,7 @@ class RayPPOTrainer:
         """
         if self._keeping is not None:
             self._keeping.run.close()
+            self._keeping.run.unlock()
         if self.source is not None:
             self.source.close()
         if self.learner is not None:

@@ -1,12 +1,17 @@
 """`--run DIR` of a folder that holds other files: refused at once, and nothing in it changes."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
 
 from midthought.errors import OutputPathError
 from midthought.recipes import find_recipe
+from midthought.recipes.progress import RunProgress
 from midthought.report.console import Console
+from midthought.report.run_folder import RunFolder
 
 
 @pytest.mark.parametrize("recipe", ["podcast", "feedback"])
@@ -24,3 +29,17 @@ def test_a_folder_of_the_user_is_refused_before_anything_is_computed(recipe, sta
         "config.yaml": "mine: 1\n",
         "questions.jsonl": "mine\n",
     }
+
+
+def test_a_second_process_in_a_run_folder_ends_before_doing_anything(tmp_path):
+    run = tmp_path / "run"
+    with RunFolder(run) as folder:
+        folder.create()
+        folder.write_config(find_recipe("feedback").config_class()().to_yaml())
+        RunProgress(folder).save()
+        before = {file.name: file.read_bytes() for file in run.iterdir()}
+        command = [sys.executable, "-m", "midthought.cli", "train", "feedback", "--run", str(run), "--resume"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+        assert done.returncode == 2
+        assert f"{run} is in use by process {os.getpid()} on host" in done.stderr
+        assert {file.name: file.read_bytes() for file in run.iterdir()} == before

@@ -2,6 +2,7 @@ import copy
 import itertools
 import json
 import math
+import os
 import signal
 
 import pytest
@@ -348,3 +349,10 @@ def test_the_saved_policy_is_a_model_to_begin_with(talker, tmp_path):
     config.model.local_path = str(tmp_path / "policy")
     with RayPPOTrainer(config, Colours) as trainer:
         assert trainer.evaluate()["reward/mean"] == expected
+
+
+def test_a_trainer_keeps_other_processes_out_of_its_run_folder_until_cleanup(talker, tmp_path):
+    with RayPPOTrainer(settings(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+    assert (tmp_path / ".lock").read_text() == ""

@@ -1,0 +1,177 @@
+"""Lock of a run folder: one process writes in it at a time. The lock file names the process, its host and since when.
+
+Works on network file systems: the file says who holds the lock, and its time of modification is a sign of life. `flock` only
+makes reading and writing that file one step; if the file system has none, the file is read again after writing it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from midthought.errors import RunLockedError
+
+FILE_NAME = ".lock"
+SIGN_OF_LIFE_SECONDS = 30.0
+SILENCE_SECONDS = 600.0
+"""A holder on another host that gave no sign of life for so long is taken for dead."""
+
+_held: dict[Path, RunLock] = {}
+"""What this process holds: a second user of the same folder in this process shares the lock."""
+
+
+class RunLock:
+    """Lock of one folder. `acquire` and `release` are counted within a process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.resolve() / FILE_NAME
+        self._record: dict[str, Any] = {}
+        self._num_users = 0
+        self._is_over = threading.Event()
+
+    @classmethod
+    def acquire(cls, folder: Path) -> RunLock:
+        """Lock a folder that is there. Raises `RunLockedError` if another process holds its lock.
+
+        The lock of a process that was killed is taken over at once on the same host, else after `SILENCE_SECONDS`.
+        """
+        path = folder.resolve() / FILE_NAME
+        lock = _held.get(path)
+        if lock is None or lock._record["pid"] != os.getpid():
+            lock = cls(folder)
+            lock._take()
+            _held[path] = lock
+        lock._num_users += 1
+        return lock
+
+    def release(self) -> None:
+        """Let other processes have the folder, when the last user in this process is done."""
+        self._num_users -= 1
+        if self._num_users == 0 and self._record["pid"] == os.getpid():
+            self._free()
+
+    def _take(self) -> None:
+        self._record = {
+            **_here(),
+            "pid": os.getpid(),
+            "process_started": _start_of(os.getpid()),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "token": secrets.token_hex(8),
+        }
+        with self._exclusively() as is_atomic:
+            holder = self._read()
+            if holder and self._is_alive(holder):
+                raise RunLockedError(self._in_use(holder))
+            self._write(json.dumps(self._record))
+        if not is_atomic:
+            time.sleep(1.0)
+            if self._read() != self._record:
+                raise RunLockedError(self._in_use(self._read()))
+        threading.Thread(target=self._give_signs_of_life, name="run-lock", daemon=True).start()
+        atexit.register(self._free_if_here)
+
+    def _free(self) -> None:
+        self._is_over.set()
+        atexit.unregister(self._free_if_here)
+        _held.pop(self.path, None)
+        with contextlib.suppress(OSError), self._exclusively():  # the folder may be gone
+            if self._read() == self._record:
+                self._write("")
+
+    def _free_if_here(self) -> None:
+        if self._record["pid"] == os.getpid():
+            self._free()
+
+    def _give_signs_of_life(self) -> None:
+        while not self._is_over.wait(SIGN_OF_LIFE_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+    # -- the file ----------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _exclusively(self) -> Iterator[bool]:
+        """Keep other processes out for a moment; False if the file system cannot."""
+        import fcntl
+
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            record = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # a killed process may leave a part
+            return {}
+        return record if isinstance(record, dict) and {"host", "pid", "since"} <= record.keys() else {}
+
+    def _write(self, text: str) -> None:
+        with self.path.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _is_alive(self, holder: dict[str, Any]) -> bool:
+        if _is_here(holder):
+            started = _start_of(holder["pid"])
+            return started is not None and started == holder.get("process_started")
+        return self._silence_seconds() < SILENCE_SECONDS
+
+    def _silence_seconds(self) -> float:
+        """Since the last sign of life, by the file system's own clock."""
+        with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=FILE_NAME) as now:
+            return os.stat(now.name).st_mtime - self.path.stat().st_mtime
+
+    def _in_use(self, holder: dict[str, Any]) -> str:
+        who = f"process {holder.get('pid')} on host {holder.get('host')} since {holder.get('since')}"
+        if _is_here(holder):
+            remedy = "wait until it ends, or give another folder"
+        else:
+            remedy = (
+                f"wait until it ends; if it does not exist any more, remove {self.path} (it is taken for dead "
+                f"{SILENCE_SECONDS:.0f} s after its last sign of life, which was {self._silence_seconds():.0f} s ago)"
+            )
+        return f"{self.path.parent} is in use by {who}; {remedy}"
+
+
+def _here() -> dict[str, str]:
+    """This host: its name, and its id, as several may be called `localhost`."""
+    machine = Path("/etc/machine-id")
+    return {"host": socket.gethostname(), "machine": machine.read_text().strip() if machine.is_file() else ""}
+
+
+def _is_here(holder: dict[str, Any]) -> bool:
+    return _here().items() <= holder.items()
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process of this host started, in the system's own words (empty if unknown); None if there is no such process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+    return None if words[0] in "ZX" else f"{boot} {words[19]}"
