@@ -170,19 +170,28 @@ def plan(
         Path | None, typer.Option(help="With --recipe: YAML file of settings, or the name of one that ships.")
     ] = None,
     engine: Annotated[str, typer.Option(help="With --recipe: who trains, midthought or verl.")] = "midthought",
-    sizes: Annotated[bool, typer.Option("--sizes", help="A table from 1 B to 70 B parameters instead.")] = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="A table of models; with --recipe, what train chooses.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Bytes and seconds for programs.")] = False,
 ) -> None:
     """Memory per GPU and time per step of a run, before it is paid for; no weights are loaded."""
 
-    from midthought.plan.command import make_plan, size_rows, split_words
+    from midthought.plan.command import choice_rows, make_plan, size_rows, split_words
     from midthought.plan.table import to_dict, to_lines
 
     own, of_recipe = split_words(words or [])
     if recipe is None and (config is not None or of_recipe):
         raise SettingsError(f"{config or of_recipe[0]}: settings are a recipe's; say which with --recipe")
-    if sizes and (recipe or as_json):
-        raise SettingsError("--sizes plans several models with the words given; leave --recipe and --json out")
+    if sizes and (as_json or engine != "midthought"):
+        raise SettingsError("--sizes plans several models with the words given; leave --json and --engine out")
+    if sizes and recipe:
+
+        def begin(model: str) -> RecipeConfig:
+            return _recipe_settings(recipe, [*of_recipe, f"model.local_path={model}"], config, engine)
+
+        typer.echo("\n".join(choice_rows(begin, own)))
+        return
     if sizes:
         typer.echo("\n".join(size_rows(own)))
         return
@@ -193,9 +202,8 @@ def plan(
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:
     from importlib import import_module
 
-    from midthought.plan.choices import choose
     from midthought.recipes import find_recipe
-    from midthought.recipes.beginnings import begin, is_given
+    from midthought.recipes.beginnings import begin
 
     found: Any = find_recipe(recipe)
     if engine != "midthought":
@@ -213,7 +221,7 @@ def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine:
         from_path=None,
         resume=False,
     )
-    return choose(chosen, on_gpu=True, is_given=is_given(chosen, None))
+    return chosen
 
 
 @app.command()

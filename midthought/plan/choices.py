@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import ModelPathError, SettingsError
-from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, advise, needed
+from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
 from midthought.plan.gpus import GIB
 from midthought.plan.hardware import Hardware
 from midthought.plan.memory import Memory
@@ -48,26 +48,36 @@ class Choice:
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:
-            most, limit = max(self.plan.totals.values()) / GIB, self.plan.limit / GIB
+            most, limit = _most(self.plan) / GIB, self.plan.limit / GIB
             yield f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
 
     def require_fit(self) -> None:
         """Raise SettingsError, naming the settings that make it fit, if the run needs more memory than there is."""
         plan = self.plan
-        if plan is None or (most := max(plan.totals.values())) <= plan.limit:
+        if plan is None or self.fits:
             return
-        steps, better = advise(plan, ON_ONE_GPU if self.hardware.kind == "gpu" else ON_ONE_CPU)
-        if better.fits:
-            steps = needed(plan, steps)
+        steps = self.remedy()
+        if steps:
             words = " ".join(step.settings for step in steps)
             remedy = f"it fits with {words} ({steps[-1].num_bytes / GIB:.1f} GiB)"
         else:
             remedy = "no setting makes it fit; take a smaller model, or hardware with more memory"
         name = plan.settings.model or "the model"
         raise SettingsError(
-            f"{name} does not fit: training needs {most / GIB:.1f} GiB, and of {self.hardware} "
+            f"{name} does not fit: training needs {_most(plan) / GIB:.1f} GiB, and of {self.hardware} "
             f"{plan.limit / GIB:.1f} GiB can be used; {remedy}"
         )
+
+    @property
+    def fits(self) -> bool:
+        """True if nothing is known that speaks against it."""
+        return self.plan is None or _most(self.plan) <= self.plan.limit
+
+    def remedy(self) -> list[Step]:
+        """Settings with which the run fits; none if no setting makes it fit."""
+        assert self.plan is not None
+        steps, better = advise(self.plan, ON_ONE_GPU if self.hardware.kind == "gpu" else ON_ONE_CPU)
+        return needed(self.plan, steps) if better.fits else []
 
 
 def choose(config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: bool = False) -> AnyConfig:
@@ -128,40 +138,51 @@ def choose_and_plan(
         source: folder or hub name of the model that the run begins with; empty: it makes a small one.
         words: further words of the plan.
     """
-    settled = choose(config, on_gpu=hardware.kind == "gpu", is_given=is_given)
-    plan, unknown = None, _unknown(config, hardware)
+    on_gpu = hardware.kind == "gpu"
+    settled, plan, unknown = choose(config, on_gpu=on_gpu, is_given=is_given), None, _unknown(config, hardware)
     if not unknown:
-        more = {"gpu_memory_gib": hardware.memory_gib, **(words or {})}
+        more = {"gpu_memory_gib": hardware.memory_gib, **_apart(config), **(words or {})}
         try:
-            plan = plan_of(settled, source, more)
-            if config.training.micro_batch_tokens == "auto" and hardware.kind == "gpu":
-                settled, plan = _with_micro_batches(settled, plan, source, more)
+            settled, plan = chosen_plan(config, source, more, on_gpu=on_gpu, is_given=is_given)
         except (SettingsError, ModelPathError) as error:
             unknown = str(error)
     return Choice(settled, hardware, tuple(_changed(config, settled)) if is_given else (), plan, unknown)
 
 
+def chosen_plan(
+    config: AnyConfig, source: str, words: Mapping[str, Any], *, on_gpu: bool = True, is_given: bool = True
+) -> tuple[AnyConfig, Memory]:
+    """`choose`, on a GPU with the largest micro-batches that fit, and the plan. Raises SettingsError, ModelPathError."""
+    settled = choose(config, on_gpu=on_gpu, is_given=is_given)
+    plan = plan_of(settled, source, words)
+    if on_gpu and config.training.micro_batch_tokens == "auto":
+        for num_tokens in MICRO_BATCHES[1:]:
+            if _most(plan) <= plan.limit:
+                break
+            settled = settled.merged({"training": {"micro_batch_tokens": num_tokens}})
+            plan = plan_of(settled, source, words)
+    return settled, plan
+
+
 def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
-    """The plan of a run that begins with the model in `source`, on GPUs that `words` describe."""
+    """The plan of a run without `auto` that begins with the model in `source`, on GPUs that `words` describe."""
     found = words_of(config)
     if source:
         found = {key: value for key, value in found.items() if key not in ("hidden_size", "num_layers", "num_heads")}
         found["model"] = source
-    if found.get("engine", "local") != "local" and "gpus" not in found:
-        found |= {"gpus": 2, "engine_gpus": 1, "engine": "local", "max_num_seqs": 1}  # servers plan their own memory
     settings = PlanSettings(**{**found, **words})
     return Memory(find_shape(settings), settings)
 
 
-def _with_micro_batches(
-    config: RecipeConfig, plan: Memory, source: str, words: Mapping[str, Any]
-) -> tuple[RecipeConfig, Memory]:
-    for num_tokens in MICRO_BATCHES[1:]:
-        if max(plan.totals.values()) <= plan.limit:
-            break
-        config = config.merged({"training": {"micro_batch_tokens": num_tokens}})
-        plan = plan_of(config, source, words)
-    return config, plan
+def _most(plan: Memory) -> int:
+    return max(plan.totals.values())
+
+
+def _apart(config: RecipeConfig) -> dict[str, Any]:
+    """Words for servers, whose memory is not planned here: an engine on a GPU of its own, with next to no cache."""
+    if config.inference.backend == "local" or config.ray.use_ray:
+        return {}
+    return {"gpus": 2, "engine_gpus": 1, "engine": "local", "max_num_seqs": 1}
 
 
 def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
@@ -177,4 +198,9 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
 def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
     old, new = before.to_dict(), after.to_dict()
     for name, keys in new.items():
-        yield from (f"{name}.{key}={value}" for key, value in keys.items() if old[name][key] != value)
+        yield from (f"{name}.{key}={_word(value)}" for key, value in keys.items() if old[name][key] != value)
+
+
+def _word(value: Any) -> str:
+    """A value as the command line takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

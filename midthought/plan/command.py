@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from midthought.config import RecipeConfig, merge_configs, parse_assignments
+from midthought.config import RecipeConfig, parse_assignments
+from midthought.errors import SettingsError
 from midthought.plan.advice import advise
+from midthought.plan.choices import Choice, choose_and_plan, chosen_plan
 from midthought.plan.gpus import GIB
+from midthought.plan.hardware import Hardware
 from midthought.plan.known import KNOWN
 from midthought.plan.memory import Memory
-from midthought.plan.recipe import words_of
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 from midthought.plan.timing import Timing
@@ -24,13 +26,21 @@ SIZES = (
     "meta-llama/Llama-3.1-70B",
 )
 """The rows of `--sizes`."""
+GIVEN = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B")
+MEMORIES_GIB = (24, 48, 80)
+"""The rows of `--sizes` with a recipe."""
+CHOICE_HEAD = ("model", "GiB of the GPU", "usable", "needed", "chosen", "`train`")
 HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learning", "s together", "settings")
 
 
 def make_plan(words: Sequence[str], config: RecipeConfig | None = None) -> Memory:
-    """The plan of these words; what they do not say is a recipe's, where there is one. Raises SettingsError, ModelPathError."""
-    settings = _settings(words, config)
-    return Memory(find_shape(settings), settings)
+    """The plan of these words; what they do not say is a recipe's, if there is one. Raises SettingsError, ModelPathError."""
+    given = parse_assignments(words)
+    if config is None:
+        settings = PlanSettings(**given)
+        return Memory(find_shape(settings), settings)
+    source = str(given.get("model", config.model.local_path))
+    return chosen_plan(config, source, given, is_given=bool(source))[1]
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -45,7 +55,35 @@ def size_rows(words: Sequence[str]) -> Iterator[str]:
     yield f"|{' --- |' * len(HEAD)}"
     for name in SIZES:
         assert name in KNOWN
-        yield _size_row(_settings([*words, f"model={name}"]))
+        yield _size_row(PlanSettings(**parse_assignments([*words, f"model={name}"])))
+
+
+def choice_rows(begin: Callable[[str], RecipeConfig], words: Sequence[str]) -> Iterator[str]:
+    """A Markdown table of what `train` chooses, needs and refuses, for models of `GIVEN` on GPUs of `MEMORIES_GIB`.
+
+    `begin`: the settings with which a recipe begins with the model of this name.
+    """
+    given = parse_assignments(words)
+    yield f"| {' | '.join(CHOICE_HEAD)} |"
+    yield f"|{' --- |' * len(CHOICE_HEAD)}"
+    for name in GIVEN:
+        for memory_gib in MEMORIES_GIB:
+            hardware = Hardware("gpu", f"a GPU of {memory_gib} GiB", memory_gib)
+            choice = choose_and_plan(begin(name), hardware, source=name, words=given)
+            yield f"| {name} | {memory_gib} | {' | '.join(_choice_cells(choice))} |"
+
+
+def _choice_cells(choice: Choice) -> tuple[str, ...]:
+    if choice.plan is None:
+        raise SettingsError(choice.unknown)
+    keys = [word.partition(".")[2] for word in choice.chosen if "learning_rate" not in word]
+    outcome = "starts"
+    if not choice.fits:
+        settings = " ".join(f"`{step.settings}`" for step in choice.remedy())
+        outcome = f"refuses; it fits with {settings}" if settings else "refuses; no setting makes it fit"
+    most = max(choice.plan.totals.values())
+    chosen = " ".join(f"`{key}`" for key in keys) or "nothing"
+    return f"{choice.plan.limit / GIB:.1f}", f"{most / GIB:.1f}", chosen, outcome
 
 
 def _size_row(settings: PlanSettings) -> str:
@@ -66,13 +104,3 @@ def _size_row(settings: PlanSettings) -> str:
         or "as given",
     )
     return f"| {' | '.join(cells)}{'' if memory.fits else ': does not fit'} |"
-
-
-def _settings(words: Sequence[str], config: RecipeConfig | None = None) -> PlanSettings:
-    given = parse_assignments(words)
-    if config is None:
-        return PlanSettings(**given)
-    found = words_of(config)
-    if "model" in given:
-        found = {key: value for key, value in found.items() if key not in ("hidden_size", "num_layers", "num_heads")}
-    return PlanSettings(**merge_configs(found, given))

@@ -132,12 +132,17 @@ def find_shape(settings: PlanSettings) -> Shape:
     given = [name for name in ("hidden_size", "num_layers", "num_heads") if getattr(settings, name) is not None]
     if given:
         raise SettingsError(f"model={settings.model!r} and {given[0]} say the size twice; leave one of them out")
-    folder = Path(settings.model).expanduser()
+    return _shape_of(settings.model)
+
+
+def _shape_of(model: str) -> Shape:
+    folder = Path(model).expanduser()
+    adapters = folder / "adapter_config.json"
+    if adapters.is_file() and not (folder / "config.json").is_file():
+        return _shape_of(str(read_config(adapters)["base_model_name_or_path"]))
     if folder.is_dir():
         return Shape.from_config(read_config(folder / "config.json"))
-    if settings.model in KNOWN:
-        return Shape.from_config(KNOWN[settings.model])
-    return Shape.from_config(_from_hub(settings.model))
+    return Shape.from_config(KNOWN[model] if model in KNOWN else _from_hub(model))
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -92,6 +92,36 @@ def test_an_engine_on_rays_workers_holds_weights_of_its_own():
     assert "weights to the engine" in apart["seconds"] and "weights to the engine" not in together["seconds"]
 
 
+def rows(*words: str) -> dict[tuple[str, str], list[str]]:
+    """The table of `--sizes` with the podcast recipe: (model, GiB) to its other cells."""
+    lines = invoke("--recipe", "podcast", "--sizes", *words).output.splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {(name.removeprefix("Qwen/Qwen3-"), memory_gib): rest for name, memory_gib, *rest in cells}
+
+
+def test_the_table_of_a_recipe_shows_what_train_chooses_and_refuses():
+    chosen = rows()
+    assert list(chosen) == [(name, gib) for name in ("0.6B", "1.7B", "4B", "8B") for gib in ("24", "48", "80")]
+    limit, needed, settings, outcome = chosen["1.7B", "24"]
+    assert limit == "21.6" and float(needed) < 21.6 and outcome == "starts"
+    assert "`lora_rank=32`" in settings and "`gradient_checkpointing=true`" in settings
+    before = rows("model.dtype=float32", "model.critic=separate", "model.lora_rank=0", "training.micro_batch_tokens=4096",
+                  "training.gradient_checkpointing=false")  # fmt: skip
+    limit, needed, settings, outcome = before["1.7B", "80"]
+    assert needed == "122.9" and settings == "nothing"
+    assert outcome.startswith("refuses; it fits with `training.gradient_checkpointing=true`")
+    assert before["8B", "24"][-1] == "refuses; no setting makes it fit"
+
+
+def test_a_recipe_is_planned_with_what_train_would_choose():
+    words = ("--recipe", "podcast", "model.local_path=Qwen/Qwen3-4B", "--json")
+    large, small = (json.loads(invoke(*words, f"gpu={gpu}").output)["settings"] for gpu in ("h100", "rtx4090"))
+    assert (large["dtype"], large["critic"], large["lora_rank"]) == ("bfloat16", "shared", 32)
+    assert (large["micro_batch_tokens"], small["micro_batch_tokens"]) == (4096, 2048)
+    verl = json.loads(invoke("--recipe", "podcast", "--engine", "verl", "--json").output)["settings"]
+    assert (verl["critic"], verl["lora_rank"]) == ("separate", 0)
+
+
 def test_a_made_model_is_counted_as_it_is_made():
     from midthought.learning.small_model import make_policy, make_tokenizer
     from midthought.plan.settings import PlanSettings
@@ -112,7 +142,7 @@ def test_a_made_model_is_counted_as_it_is_made():
         (("gpu_s=8",), "'gpu_s'"),
         (("training.batch_size=8",), "say which with --recipe"),
         (("--config", "cluster"), "say which with --recipe"),
-        (("--sizes", "--json"), "leave --recipe and --json out"),
+        (("--sizes", "--json"), "leave --json and --engine out"),
         (("--recipe", "podcast", "--engine", "verk"), "Did you mean 'verl'"),
     ],
 )

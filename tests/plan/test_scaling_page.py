@@ -47,7 +47,7 @@ def commands() -> list[str]:
 
 def test_the_page_shows_what_the_command_prints():
     page = PAGE.read_text("utf-8")
-    assert (len(CONSOLE.findall(page)), len(TABLE.findall(page))) == (1, 2)
+    assert (len(CONSOLE.findall(page)), len(TABLE.findall(page))) == (1, 4)
     assert page == renewed(page), "write it anew: python tests/plan/test_scaling_page.py"
 
 

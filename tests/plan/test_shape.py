@@ -138,6 +138,11 @@ def test_a_folder_needs_its_config_alone(tmp_path):
     assert find_shape(PlanSettings(model=str(tmp_path))).parameters == published
 
 
+def test_adapters_are_of_the_size_of_their_base_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "Qwen/Qwen3-8B"}', "utf-8")
+    assert find_shape(PlanSettings(model=str(tmp_path))) == find_shape(PlanSettings(model="Qwen/Qwen3-8B"))
+
+
 def test_a_well_known_model_needs_no_network():
     assert find_shape(PlanSettings(model="Qwen/Qwen3-8B")) == Shape.from_config(CONFIGS["Qwen3-8B"][0])
     assert all(Shape.from_config(config).parameters > 5e8 for config in KNOWN.values())

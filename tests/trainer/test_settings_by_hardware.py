@@ -1,0 +1,70 @@
+"""The trainer replaces `auto` in its settings for its hardware, keeps that in the run folder, and refuses what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_worlds import Colours, settings
+
+from midthought import RayPPOTrainer, SettingsError
+from midthought.learning.adapters import has_adapters
+from midthought.plan.hardware import Hardware
+from midthought.pretrained import save_model
+
+
+@pytest.fixture
+def path(talker: dict[str, Any], tmp_path: Path) -> str:
+    save_model(talker["model"], talker["tokenizer"], tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The trainer believes that its device, this CPU, is a GPU with so many GiB."""
+
+    def believe(memory_gib: float) -> None:
+        hardware = Hardware("gpu", "a GPU", memory_gib)
+        monkeypatch.setattr("midthought.trainer.policy.find_hardware", lambda device: hardware)
+
+    return believe
+
+
+def chosen(trainer: RayPPOTrainer) -> tuple[object, ...]:
+    model = trainer.config.model
+    return model.dtype, model.critic, model.lora_rank, trainer.config.training.gradient_checkpointing
+
+
+ON_GPU = ("bfloat16", "shared", 32, True)
+ON_CPU = ("float32", "separate", 0, False)
+
+
+def test_a_model_from_a_folder_learns_as_its_hardware_allows_also_after_resuming(
+    path: str, on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings("gae").merged({"model": {"local_path": path}})
+    on_gpu(24)
+    with RayPPOTrainer(config, Colours(), run_path=tmp_path / "run") as trainer:
+        assert chosen(trainer) == ON_GPU
+        assert has_adapters(trainer.learner.policy) and trainer.learner.critic.is_shared
+        trainer.fit(num_epochs=1)
+    monkeypatch.undo()  # this CPU again
+    with RayPPOTrainer(config, Colours(), run_path=tmp_path / "run", resume=True) as trainer:
+        assert chosen(trainer) == ON_GPU
+    with RayPPOTrainer(config, Colours()) as trainer:
+        assert chosen(trainer) == ON_CPU
+
+
+def test_a_model_object_gets_no_adapters(talker: dict[str, Any]) -> None:
+    with RayPPOTrainer(settings("gae"), Colours(), **talker) as trainer:
+        assert chosen(trainer) == ON_CPU and not has_adapters(trainer.learner.policy)
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_loaded(
+    path: str, on_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu(0.001)
+    monkeypatch.setattr("midthought.trainer.policy.load_model", lambda *given: pytest.fail("weights are loaded"))
+    with pytest.raises(SettingsError, match="does not fit"):
+        RayPPOTrainer(settings("gae").merged({"model": {"local_path": path}}), Colours())
