@@ -25,6 +25,8 @@ MAX_LEARNING_RATE = 1.0
 """A step of AdamW changes a weight by about the learning rate, whatever its gradient is."""
 MAX_SKIPPED_STEPS = 5
 """Supervised steps in a row without a finite gradient."""
+MAX_DIVERGED_STEPS = 10
+"""Supervised steps in a row whose loss is far above that of the first one."""
 
 _CAUSES = (
     "Likely causes, the most frequent first: (1) the engine computes in another precision or with another runner than the "
@@ -117,16 +119,14 @@ class RunChecks:
         if not self._num_signal and self._num_iters >= num_iters and not self._num_failed:
             raise TrainingStoppedError(f"{self._no_signal()}. training.no_signal_iters=null goes on all the same")
         if self._num_constant >= num_iters and self._has_collapsed():
-            raise TrainingStoppedError(
-                f"all episodes of the last {self._num_constant} iterations have the same reward, {self._constant:g}; the "
-                f"best iteration had {self._best:g} on average: the policy has collapsed. {_TOO_LARGE} or from the best one. "
-                "training.no_signal_iters=null goes on all the same"
-            )
+            raise TrainingStoppedError(f"{self._collapsed()}. training.no_signal_iters=null goes on all the same")
 
     def after_run(self) -> None:
-        """Warn if no iteration had anything to learn from and there were too few of them to stop."""
+        """Warn of what would have stopped a longer run."""
         if self._num_iters and not self._num_signal:
             _log.warning("%s", self._no_signal())
+        elif self._num_constant >= MAX_FAILED_ITERS and self._has_collapsed():
+            _log.warning("%s", self._collapsed())
 
     def _count(self, metrics: Mapping[str, float]) -> None:
         self._num_iters += 1
@@ -170,6 +170,12 @@ class RunChecks:
             f"most frequent error: {error}. {remedy}"
         )
 
+    def _collapsed(self) -> str:
+        return (
+            f"all episodes of the last {self._num_constant} iterations have the same reward, {self._constant:g}; the best "
+            f"iteration had {self._best:g} on average: the policy has collapsed. {_TOO_LARGE} or from the best one"
+        )
+
     def _no_signal(self) -> str:
         rewards = (
             f"all rewards were {self._constant:g}"
@@ -189,16 +195,26 @@ class SupervisedChecks:
     """The checks of supervised steps. Raises `TrainingStoppedError`."""
 
     def __init__(self) -> None:
-        self._num_skipped = 0
+        self._num_skipped = self._num_diverged = 0
+        self._first_loss: float | None = None
 
     def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Stop after `MAX_SKIPPED_STEPS` steps in a row without a finite gradient."""
+        """Stop after `MAX_SKIPPED_STEPS` steps in a row without a finite gradient, or `MAX_DIVERGED_STEPS` in a row whose loss
+        is more than 1 nat above twice the loss of the first step."""
         self._num_skipped = self._num_skipped + 1 if metrics["num_skipped_steps"] else 0
         if self._num_skipped >= MAX_SKIPPED_STEPS:
             raise TrainingStoppedError(
                 f"the gradients of {self._num_skipped} supervised steps in a row, up to step {step}, were not finite: loss "
                 f"{metrics['loss']:g}, gradient norm {metrics['grad_norm']:g}. The weights are too large or not finite. Lower "
                 "the learning rate of the supervised steps"
+            )
+        if self._first_loss is None:
+            self._first_loss = metrics["loss"]
+        self._num_diverged = self._num_diverged + 1 if metrics["loss"] > 2 * self._first_loss + 1 else 0
+        if self._num_diverged >= MAX_DIVERGED_STEPS:
+            raise TrainingStoppedError(
+                f"the loss of supervised steps diverges: {metrics['loss']:.3g} nats per token in step {step}, "
+                f"{self._first_loss:.3g} in the first one. Lower the learning rate of the supervised steps"
             )
 
 

@@ -1,5 +1,7 @@
 """The warm-up: what a step is taken on, how its loss is averaged, where it begins and when it ends."""
 
+import dataclasses
+import math
 import time
 
 import pytest
@@ -162,3 +164,10 @@ def test_a_warm_up_without_finite_gradients_stops_after_five_steps_in_a_row(make
     ):
         train(learner, num_steps=20)
     assert learner.num_steps == 5
+
+
+def test_a_warm_up_whose_loss_diverges_stops(make_policy):
+    learner = learner_of(make_policy(), max_grad_norm=math.inf)
+    learner.settings = dataclasses.replace(learner.settings, learning_rate=1.0)
+    with pytest.raises(TrainingStoppedError, match=r"diverges: .* nats per token in step \d+, .* in the first one"):
+        train(learner, num_steps=40)

@@ -142,6 +142,12 @@ def test_a_short_run_without_anything_to_learn_from_only_warns(talker, caplog):
     assert "none of the 2 iterations so far had anything to learn from: all rewards were 1 " in caplog.text
 
 
+def test_a_short_run_whose_policy_has_collapsed_warns(talker, caplog):
+    fit(talker, learning_rate=0.5, num_epochs=3)
+    assert [r.levelname for r in caplog.records if r.name == LOGGER] == ["WARNING"]
+    assert "the policy has collapsed. Lower training.learning_rate" in caplog.text
+
+
 def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
     options = {"reward_fn": lambda trajectory: 1.0, "run_path": tmp_path / "run"} | GROUPS
     assert len(fit(talker, num_epochs=3, **options)) == 6

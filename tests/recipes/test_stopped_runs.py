@@ -1,0 +1,61 @@
+"""`midthought train` exits with code 2 and the cause if a run cannot learn; nothing is exported then."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from small_runs import FEEDBACK, PODCAST
+
+from midthought.cli import main
+
+DEAD_SERVER = ["inference.deterministic=false", "inference.backend=vllm", "inference.base_url=[http://127.0.0.1:9]"]
+UNTAUGHT = ["sft.num_steps=0", "training.overlong_buffer_tokens=0", "training.num_train_iters=12"]
+DIVERGING = ["sft.learning_rate=1", "training.max_grad_norm=.inf", "sft.warmup_steps=0"]
+
+
+def train(monkeypatch: pytest.MonkeyPatch, recipe: str, run: Path, *words: str) -> int | str | None:
+    """The exit code of the command."""
+    small = {"feedback": FEEDBACK, "podcast": PODCAST}[recipe]
+    monkeypatch.setattr(sys, "argv", ["midthought", "train", recipe, "--run", str(run), "--quiet", *small, *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "cause"),
+    [
+        ("feedback", ["training.learning_rate=1e30"], "training.learning_rate=1e+30: a step of AdamW"),
+        ("feedback", ["sft.learning_rate=1e30"], "sft.learning_rate=1e+30"),
+        ("podcast", ["warmup.learning_rate=5"], "warmup.learning_rate=5"),
+        ("feedback", DIVERGING, "the loss of supervised steps diverges"),
+        ("feedback", UNTAUGHT, "none of the 10 iterations so far had anything to learn"),
+        ("feedback", [*DEAD_SERVER, "inference.served_model_name=x"], "no server answers (http://127.0.0.1:9"),
+    ],
+)
+def test_a_run_that_cannot_learn_exits_with_the_cause(recipe, words, cause, monkeypatch, capsys, tmp_path):
+    assert train(monkeypatch, recipe, tmp_path / "run", *words) == 2
+    assert cause in capsys.readouterr().err
+    assert not (tmp_path / "run" / "policy").exists()
+
+
+def test_a_warmed_up_policy_with_a_nan_is_refused_before_anything_is_written(monkeypatch, capsys, tmp_path):
+    assert train(monkeypatch, "feedback", tmp_path / "first", "--stage", "sft") == 0
+    file = tmp_path / "first" / "warmup" / "model.safetensors"
+    weights = load_file(file)
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    save_file(weights, file, metadata={"format": "pt"})
+    words = ["--stage", "rl", "--from", str(tmp_path / "first")]
+    assert train(monkeypatch, "feedback", tmp_path / "second", *words) == 2
+    assert "the model that the run starts from: 1 of" in capsys.readouterr().err
+    assert not (tmp_path / "second" / "warmup").exists()
+
+
+@pytest.mark.parametrize("recipe", ["feedback", "podcast"])
+def test_a_healthy_run_reports_nothing(recipe, monkeypatch, caplog, tmp_path):
+    assert train(monkeypatch, recipe, tmp_path / "run") == 0
+    assert [record for record in caplog.records if record.name == "midthought.learning.run_checks"] == []
+    assert (tmp_path / "run" / "policy").is_dir()
