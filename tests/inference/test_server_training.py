@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
@@ -182,13 +183,28 @@ def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_fa
         assert len(server.requests) - num_before > 3 * 8
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
 def test_servers_that_are_gone_when_weights_are_sent_stop_the_run() -> None:
     with FakeServer(load=load, logits=knowing_nothing) as server:
-        trainer = trainer_for(server)
+        trainer = trainer_for(server, server_wait_seconds=0.2)
         trainer.rollout()
     with trainer, pytest.raises(ServersUnreachableError, match=r"no server takes the new weights .*start one"):
         trainer.train_step()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_that_restarts_while_weights_are_sent_is_waited_for() -> None:
+    with FakeServer(load=load, logits=knowing_nothing) as server:
+        trainer, port = trainer_for(server, server_wait_seconds=60), server.port
+        trainer.rollout()
+    with contextlib.ExitStack() as stack, trainer:
+        again = FakeServer(load=load, logits=knowing_nothing, port=port)
+        threading.Timer(0.3, lambda: stack.enter_context(again)).start()
+        trainer.train_step()
+        assert trainer._engine.policy_version == 1
+        assert again.requests
 
 
 @pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")

@@ -173,11 +173,19 @@ class ServerEngine:
         cannot be reached loads them when it answers again, before anything is sampled from it; so does one whose
         connections broke, for another process may answer there.
 
-        Raises EngineError where a server refuses or computes something else, or none can be reached.
+        Raises EngineError where a server refuses or computes something else, or none can be reached for `max_silence_seconds`.
         """
         async with self._gate.changing(self.patience.total_timeout_seconds):
             self._publication = publication
-            await self._ask_all(self._know, "takes the new weights")
+            give_up_at = time.monotonic() + (self._max_silence_seconds or 0.0)
+            while True:
+                try:
+                    await self._ask_all(self._know, "takes the new weights")
+                    break
+                except ServersUnreachableError:
+                    if time.monotonic() >= give_up_at or self._how_it_ended():
+                        raise
+                await asyncio.sleep(self.patience.pause_seconds)
             self.policy_version = policy_version
 
     # -- one completion, of one or several requests ------------------------------------------------------------
