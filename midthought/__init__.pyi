@@ -38,6 +38,7 @@ from .data.tasks import load_tasks as load_tasks
 from .tools.definition import (
     Tool as Tool,
     ToolDefinition as ToolDefinition,
+    ToolEpisode as ToolEpisode,
     ToolParameter as ToolParameter,
     ToolOutput as ToolOutput,
 )

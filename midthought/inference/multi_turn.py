@@ -20,7 +20,8 @@ from midthought.env.thought import THINK_CLOSE
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.inference.engine import Engine, Sampling, Stopper
 from midthought.inference.generation import SAMPLING_OPTIONS, BaseInferenceEngine
-from midthought.inference.rollout import Episode, RolloutParts, RolloutSettings, run_episode
+from midthought.inference.rollout import Episode, RolloutParts, RolloutSettings, open_tools, run_episode
+from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
@@ -171,7 +172,7 @@ class MultiTurnInferenceEngine:
         finally:
             if stop is not None:
                 trajectory.stop_reason, self._conversation = stop, None
-                self.engine.core.close(conversation.number)
+                await _close(self.engine.core, [conversation])
         if len(trajectory.turns) == num_turns:
             raise EngineError(
                 f"the conversation's {len(trajectory.token_ids)} tokens fill the engine's context; begin another, "
@@ -322,7 +323,11 @@ class _Conversation:
     @functools.cached_property
     def episode(self) -> Episode:
         """The loop's own verbs, for a conversation by hand."""
-        return Episode(self.parts, self.trajectory, self.number)
+        return Episode(self.parts, self.trajectory, self.number, self.tools)
+
+    @functools.cached_property
+    def tools(self) -> EpisodeTools:
+        return open_tools(self.parts, self.trajectory, self.world)
 
 
 class _Voice:
@@ -365,6 +370,7 @@ class _World:
 
     def __init__(self, environment: BaseEnvironment | None) -> None:
         self.error: Exception | None = None
+        self.environment = environment
         self._episode = None if environment is None else EnvironmentEpisode(environment)
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -402,6 +408,7 @@ async def _play_all(core: Engine, toolbox: Toolbox, episodes: Sequence[_Conversa
 async def _close(core: Engine, conversations: Sequence[_Conversation]) -> None:
     for conversation in conversations:
         core.close(conversation.number)
+    await asyncio.gather(*(conversation.tools.close() for conversation in conversations))
 
 
 def _check_text(prompt: str) -> None:

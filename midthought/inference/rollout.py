@@ -16,6 +16,8 @@ from midthought.config import InferenceConfig
 from midthought.env.thought import THINK_CLOSE
 from midthought.inference.engine import Engine, Sampling
 from midthought.text import Renderer
+from midthought.tools.definition import ToolEpisode
+from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.notations import Notation
 from midthought.tools.schedule import Toolbox
 from midthought.types import (
@@ -68,7 +70,10 @@ class RolloutSettings:
 
 
 class EpisodeEnvironment(Protocol):
-    """The other side of one episode: what it says to an answer, and what the episode was worth."""
+    """The other side of one episode: what it says to an answer, and what the episode was worth.
+
+    If it has an attribute `environment` (`EnvironmentEpisode`), stateful tools are opened with it.
+    """
 
     async def reply(self, trajectory: Trajectory) -> str | None:
         """What the environment or the user says to the answer that just ended; None where the episode is over."""
@@ -167,9 +172,11 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
 
     What raises inside ends the episode as FAILED with the error's text and without a reward; cancelling goes through.
     """
+    tools: EpisodeTools | None = None
     try:
         environment = parts.environment(trajectory.task)
-        trajectory.stop_reason = await Episode(parts, trajectory, number).run(environment)
+        tools = open_tools(parts, trajectory, environment)
+        trajectory.stop_reason = await Episode(parts, trajectory, number, tools).run(environment)
         parts.engine.close(number)
         trajectory.reward = await environment.score(trajectory)
     except asyncio.CancelledError:
@@ -180,6 +187,14 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
         trajectory.error = f"{type(error).__name__}: {error}"
     finally:
         parts.engine.close(number)
+        if tools is not None:
+            await tools.close()
+
+
+def open_tools(parts: RolloutParts, trajectory: Trajectory, environment: EpisodeEnvironment) -> EpisodeTools:
+    """The stateful tools of an episode; close them when it has its reward, has failed or was cancelled."""
+    world = getattr(environment, "environment", None)
+    return parts.toolbox.for_episode(ToolEpisode(task=trajectory.task, seed=trajectory.seed, environment=world))
 
 
 class Episode:
@@ -189,12 +204,14 @@ class Episode:
     any other, a turn that asks for tools ends, and `calls` holds what it asked for.
     """
 
-    def __init__(self, parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
+    def __init__(self, parts: RolloutParts, trajectory: Trajectory, number: int, tools: EpisodeTools) -> None:
+        """`tools` stay the caller's, who closes them."""
         self.trajectory = trajectory
         self.calls: list[ParsedAction] = []
         """Calls of the turn that just ended, still to be run."""
         self._parts = parts
         self._number = number
+        self._tools = tools
         self._num_calls_before_reply = 0
         self._answers: list[Mapping[str, str]] = []
         """The conversation after the first messages, thoughts left out: what a later segment begins with."""
@@ -339,7 +356,9 @@ class Episode:
         calls_left = self._parts.settings.max_tool_calls_per_cot - num_run
         begun = time.perf_counter()
         try:
-            events = await self._parts.toolbox.run(calls, self.trajectory.task, calls_left=calls_left)
+            events = await self._parts.toolbox.run(
+                calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
+            )
         finally:
             self.trajectory.tool_seconds += time.perf_counter() - begun
         return [_bounded(event, self._parts) for event in events]

@@ -250,8 +250,8 @@ class EpisodeStream:
         """Go on from `state`; whatever is open now is dropped. `draw` gives the task of a group's number once more.
 
         Unfinished episodes are played again up to where they were, and a tool that was under way is asked again. Where the
-        environment keeps a state of its own (no `follows_from_record`), they begin anew from the same start; where that is
-        another one than it was, the whole group does.
+        environment (no `follows_from_record`), or a tool that the episode has called (`is_stateful`), keeps a state of its
+        own, they begin anew from the same start; where that is another one than it was, the whole group does.
         """
         self.drop()
         self.next_position = int(state["next_position"])
@@ -325,10 +325,15 @@ def _is_finished(record: Trajectory) -> bool:
 
 
 def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:
-    """Whether the episode can be played again from its record alone."""
+    """Whether the episode can be played again from its record alone: neither its environment nor a tool that it has called
+    keeps a state of its own."""
     try:
         environment = parts.environment(record.task)
     except Exception:
+        return False
+    called = {event.call.tool_name for event in record.tool_events}
+    registry = parts.toolbox.registry
+    if any(tool is not None and tool.is_stateful for tool in map(registry.get, filter(None, called))):
         return False
     return len(record.segments) == 1 and getattr(environment, "follows_from_record", False)
 

@@ -28,7 +28,7 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_deaf: 
 
     `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that refuses to be cancelled.
     """
-    running = asyncio.ensure_future(_contained(coroutine))
+    running = asyncio.ensure_future(contained(coroutine))
     running.add_done_callback(_look_at)
     is_late = False
     try:
@@ -47,7 +47,7 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_deaf: 
     raise _failure(error) from error
 
 
-async def _contained(coroutine: Coroutine[Any, Any, T]) -> T:
+async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
     """A task would throw these out of the event loop, past everybody who awaits the task."""
     try:
         return await coroutine

@@ -84,6 +84,17 @@ class ToolOutput:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolEpisode:
+    """The episode that a stateful tool is opened for."""
+
+    task: Task
+    seed: int = 0
+    """The episode's own seed: draws made from it are the same when the run is repeated."""
+    environment: Any = None
+    """The `BaseEnvironment` that the episode plays; None if it has none."""
+
+
 class Tool(ABC):
     """Something that the model can call. Extend it: set `definition`, write `execute`.
 
@@ -116,6 +127,29 @@ class Tool(ABC):
         A tool that depends on the task (feedback on its problem, say) is not `pure`.
         """
         return self
+
+    def open(self, episode: ToolEpisode) -> Tool | Awaitable[Tool]:
+        """Returns the tool that answers the calls of this episode; by default itself, for tools without state.
+
+        A stateful tool overrides this: it returns a new object with the state of one episode. It is called once per
+        episode, before the first call of the tool and within that call's deadline, plain (in a thread) or `async`. The calls
+        of the opened tool run one after the other, in order. What is registered is shared by all episodes: keep no state in
+        it. A stateful tool is not `pure`.
+        """
+        return self
+
+    def close(self) -> Awaitable[None] | None:
+        """Releases what `open` acquired, plain or `async`; called once on the opened tool when its episode has ended.
+
+        The episode has its reward then, or has failed, or was cancelled. A plain `execute` that missed its deadline may still
+        be running.
+        """
+        return None
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether every episode has an object of its own: the class overrides `open`."""
+        return type(self).open is not Tool.open
 
     @abstractmethod
     def execute(self, *_: Any, **parameters: Any) -> str | ToolOutput | Awaitable[str | ToolOutput]:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
+from midthought.tools.episode_tools import settled
 from midthought.tools.threads import DaemonThreads
 
 ToolT = TypeVar("ToolT", bound=Tool)
@@ -109,6 +110,8 @@ class ToolRegistry:
     def execute_tool(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
         """Run a tool and wait for it, without a deadline: `(success, what the model would read)`. Never raises.
 
+        It belongs to no episode: a stateful tool is not opened.
+
         Works inside a running event loop too: an `async` tool gets a loop and a thread of its own.
         """
         tool = self.get(name)
@@ -149,10 +152,8 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any], threads: DaemonThread
 
     What it raises is raised here, as RuntimeError where it is no Exception (SystemExit); cancelling goes through.
     """
-    execute = functools.partial(tool.execute, **arguments)
     try:
-        result = execute() if inspect.iscoroutinefunction(tool.execute) else await threads.run(execute)
-        return as_output(await result if inspect.isawaitable(result) else result)
+        return as_output(await settled(functools.partial(tool.execute, **arguments), threads))
     except SystemExit as stop:  # a task would let it out of the event loop, past everybody who awaits the task
         raise RuntimeError(f"SystemExit: {stop}") from stop
 
@@ -192,6 +193,11 @@ def _require_tool(tool: Any) -> None:
         raise SettingsError(f"tool {name!r}: timeout_seconds must be more than 0, not {tool.timeout_seconds}")
     if tool.max_concurrency is not None and tool.max_concurrency < 1:
         raise SettingsError(f"tool {name!r}: max_concurrency must be 1 or more, not {tool.max_concurrency}")
+    if tool.pure and tool.is_stateful:
+        raise SettingsError(
+            f"tool {name!r} is pure, so that equal calls are run once for all episodes, and has a state of its own in each of "
+            "them (open); set pure to False"
+        )
     if tool.retries is not None and tool.retries < 0:
         raise SettingsError(f"tool {name!r}: retries must be 0 or more, not {tool.retries}")
 

@@ -22,7 +22,8 @@ from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
 from midthought.tools.breaker import Breaker, RefusedError
 from midthought.tools.deadline import TooLateError, within
-from midthought.tools.definition import Tool, ToolOutput
+from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
+from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.places import Places
 from midthought.tools.pure_calls import PureCalls, key_of
 from midthought.tools.registry import ToolRegistry, invoke, words_of
@@ -45,6 +46,8 @@ class _Progress:
     ends_at: float = math.inf
     """When its deadline is, on the event loop's clock."""
     num_attempts: int = 0
+    tools: EpisodeTools | None = None
+    """The stateful tools of the episode that calls."""
 
 
 _progress: ContextVar[_Progress] = ContextVar("midthought_call")
@@ -73,6 +76,14 @@ class _CallFailure(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who asks: the task, and the stateful tools of the episode."""
+
+    task: Task
+    tools: EpisodeTools
+
+
+@dataclass(frozen=True, slots=True)
 class _OnLoop:
     """What belongs to one event loop; a toolbox may outlive several."""
 
@@ -95,6 +106,9 @@ class Toolbox:
     Equal calls of a `pure` tool are run once while the first is under way, and within a `rollout` once in all, whichever
     episode asks: the answer depends on the arguments alone. The event of who did not ask first has `metadata["shared"]`.
     A failure is shared by those who waited for it, and then asked again. Arms answer by task, so theirs are not shared.
+
+    A stateful tool (it overrides `Tool.open`) has an object of its own in every episode (`for_episode`). Its calls in one
+    episode run one after the other; `max_concurrency` is still of all episodes.
 
     After `max_failures` calls in a row that were too late or found no connection, a tool counts as dead: calls are answered
     at once (UNAVAILABLE), and every `pause_seconds` one is tried. None: it is asked for ever. Any other error is an
@@ -151,13 +165,32 @@ class Toolbox:
         with self._on_loop().pure_calls.rollout():
             yield
 
-    async def run(self, calls: Sequence[ParsedAction], task: Task, *, calls_left: int | None = None) -> list[ToolEvent]:
+    def for_episode(self, episode: ToolEpisode) -> EpisodeTools:
+        """What every `run` of this episode is given, and is closed when the episode has ended: its stateful tools."""
+        return EpisodeTools(episode, self._threads, self.timeout_seconds)
+
+    async def run(
+        self,
+        calls: Sequence[ParsedAction],
+        task: Task,
+        *,
+        calls_left: int | None = None,
+        tools: EpisodeTools | None = None,
+    ) -> list[ToolEvent]:
         """One event per call, in order. Calls beyond `calls_left` are not run but answered with "no calls left".
 
-        Cancelling it cancels those that run, unless another episode waits for the same one.
+        `tools` are the stateful ones of the episode that calls; None: these calls are an episode of their own. Cancelling it
+        cancels those that run, unless another episode waits for the same one.
         """
+        if tools is None:
+            tools = self.for_episode(ToolEpisode(task=task))
+            try:
+                return await self.run(calls, task, calls_left=calls_left, tools=tools)
+            finally:
+                await tools.close()
         num_allowed = len(calls) if calls_left is None else max(calls_left, 0)
-        settling = [self._settle(action, task, number < num_allowed) for number, action in enumerate(calls)]
+        caller = _Caller(task, tools)
+        settling = [self._settle(action, caller, number < num_allowed) for number, action in enumerate(calls)]
         if len(settling) == 1:
             return [await settling[0]]
         running = [asyncio.ensure_future(one) for one in settling]
@@ -171,7 +204,7 @@ class Toolbox:
         """Answer one call that has been found sound: the tool is known, the arguments fit, defaults are filled in.
 
         Raise to fail. `task` is whose call it is, for arms that answer from the ground truth; a tool sees it through
-        `for_task` only.
+        `for_task` and `open` only.
         """
         tool = self._tool(action)
         own_retries = self.retries if tool.pure else 0
@@ -180,7 +213,12 @@ class Toolbox:
         for num_failed in itertools.count():
             progress.num_attempts += 1
             try:
-                return await invoke(tool.for_task(task), copy.deepcopy(action.parameters), self._threads)
+                bound = tool.for_task(task)
+                if tool.is_stateful and progress.tools is not None:
+                    bound = await progress.tools.opened(tool, self._breaker(tool.definition.name), progress.ends_at)
+                return await invoke(bound, copy.deepcopy(action.parameters), self._threads)
+            except RefusedError:
+                raise
             except Exception:
                 pause_seconds = _RETRY_SECONDS * 2**num_failed * _jitter.uniform(0.5, 1.5)
                 would_be_late = asyncio.get_running_loop().time() + pause_seconds >= progress.ends_at
@@ -189,14 +227,14 @@ class Toolbox:
             await asyncio.sleep(pause_seconds)
         raise AssertionError("unreachable: the loop has no end")
 
-    async def _settle(self, action: ParsedAction, task: Task, is_allowed: bool) -> ToolEvent:
+    async def _settle(self, action: ParsedAction, caller: _Caller, is_allowed: bool) -> ToolEvent:
         begun = time.perf_counter()
         try:
             sound = self._checked(action, is_allowed)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         else:
-            answer = await self._answered(sound, task)
+            answer = await self._answered(sound, caller)
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
@@ -227,14 +265,14 @@ class Toolbox:
         assert tool is not None
         return tool
 
-    async def _answered(self, action: ParsedAction, task: Task) -> _Answer:
+    async def _answered(self, action: ParsedAction, caller: _Caller) -> _Answer:
         """Run the call, or share in an equal one."""
         tool = self._tool(action)
         is_arm = type(self).answer is not Toolbox.answer
         key = key_of(tool.definition.name, action.parameters) if tool.pure and not is_arm else None
         if key is None:
-            return await self._once(action, task)
-        begin = functools.partial(self._once, action, task)
+            return await self._once(action, caller)
+        begin = functools.partial(self._once, action, caller)
         answer, is_shared = await self._on_loop().pure_calls.ask(key, begin)
         try:
             metadata = copy.deepcopy(dict(answer.metadata))
@@ -243,11 +281,12 @@ class Toolbox:
             return _Answer(ToolOutcome.RAISED, words)
         return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
 
-    async def _once(self, action: ParsedAction, task: Task) -> _Answer:
+    async def _once(self, action: ParsedAction, caller: _Caller) -> _Answer:
         """Run the call, retries included."""
-        progress = _Progress()
+        progress = _Progress(tools=caller.tools)
         try:
-            output = await self._run_in_place(action, task, progress)
+            async with caller.tools.turn(self._tool(action)):
+                output = await self._run_in_place(action, caller.task, progress)
             words = output.text
             if len(words) > self.max_result_chars:
                 words = words[: self.max_result_chars] + _CUT
@@ -259,13 +298,15 @@ class Toolbox:
         return answer
 
     async def _run_in_place(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
+        """A stateful tool is an object of its own in every episode: one that is dead says nothing of the others. Its breaker
+        counts only whether it could be opened."""
         tool = self._tool(action)
-        breaker = self._breaker(tool.definition.name)
+        breaker = None if tool.is_stateful else self._breaker(tool.definition.name)
         try:
-            if breaker.refuses():
+            if breaker is not None and breaker.refuses():
                 raise RefusedError
             async with self._on_loop().places.take(tool):
-                with breaker.call():
+                with breaker.call() if breaker is not None else contextlib.nullcontext():
                     return await self._before_deadline(action, task, tool, progress)
         except RefusedError:
             words = f"{tool.definition.name!r} is out of order at present; go on without it"
@@ -295,6 +336,8 @@ class Toolbox:
         except TooLateError:
             words = f"no answer within {timeout_seconds:g} seconds; go on without it"
             raise _CallFailure(ToolOutcome.TIMED_OUT, words) from TimeoutError()
+        except RefusedError:
+            raise
         except Exception as error:
             raise _CallFailure(ToolOutcome.RAISED, _words_of(error)) from error
 

@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from midthought.errors import SettingsError
+from midthought.tools.definition import ToolEpisode
+from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
@@ -25,21 +27,23 @@ _NOT_A_TOOL = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 class MultiTurnManager:
     """Keeps the turns of a conversation and runs the calls in them, whoever samples the text.
 
-    >>> from midthought.tools.builtin.calculate import CalculateTool
-    >>> from midthought.tools.parsers import HermesParser
-    >>> manager = MultiTurnManager(ToolRegistry([CalculateTool()]), HermesParser())
-    >>> asked = '<tool_call>{"name": "calculate", "arguments": {"expression": "6 * 7"}}</tool_call>'
-    >>> manager.step(asked).tool_call.result, manager.step("It is 42.").tool_call.result
-    ('42', None)
+        >>> from midthought.tools.builtin.calculate import CalculateTool
+        >>> from midthought.tools.definition import ToolEpisode
+    from midthought.tools.episode_tools import EpisodeTools
+    from midthought.tools.parsers import HermesParser
+        >>> manager = MultiTurnManager(ToolRegistry([CalculateTool()]), HermesParser())
+        >>> asked = '<tool_call>{"name": "calculate", "arguments": {"expression": "6 * 7"}}</tool_call>'
+        >>> manager.step(asked).tool_call.result, manager.step("It is 42.").tool_call.result
+        ('42', None)
 
-    Args:
-        tool_registry: the tools; a Toolbox where deadlines and limits are to be others than its defaults.
-        action_parser: finds the calls in a text.
-        environment: anything; where it has `is_done()`, the conversation ends when that is true.
-        max_turns: turns after which `should_continue` says no.
+        Args:
+            tool_registry: the tools; a Toolbox where deadlines and limits are to be others than its defaults.
+            action_parser: finds the calls in a text.
+            environment: anything; where it has `is_done()`, the conversation ends when that is true.
+            max_turns: turns after which `should_continue` says no.
 
-    Raises:
-        SettingsError: an argument of another type, or `max_turns` below 1.
+        Raises:
+            SettingsError: an argument of another type, or `max_turns` below 1.
     """
 
     def __init__(
@@ -61,10 +65,14 @@ class MultiTurnManager:
         self.parser = action_parser
         self.environment = environment
         self.max_turns = max_turns
+        self._tools: EpisodeTools | None = None
         self.reset()
 
     def reset(self) -> None:
-        """Begin another conversation: forget the turns. The environment is left alone."""
+        """Begin another conversation: forget the turns, close stateful tools. The environment is left alone."""
+        if self._tools is not None:
+            _wait_for(self._tools.close())
+            self._tools = None
         self.turns: list[Turn] = []
         self.tool_events: list[ToolEvent] = []
         """Every call of the conversation, in order, with what became of it."""
@@ -120,7 +128,9 @@ class MultiTurnManager:
 
     def _run(self, actions: Sequence[ParsedAction], prompt: str) -> list[ToolEvent]:
         task = Task(task_id=f"turn-{len(self.turns)}", prompt=prompt, answer="")
-        return _wait_for(self.toolbox.run(actions, task))
+        if self._tools is None:
+            self._tools = self.toolbox.for_episode(ToolEpisode(task=task, environment=self.environment))
+        return _wait_for(self.toolbox.run(actions, task, tools=self._tools))
 
 
 def tool_figures(events: Sequence[ToolEvent]) -> dict[str, Any]:

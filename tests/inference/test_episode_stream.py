@@ -14,6 +14,7 @@ from midthought.inference.private_loop import PrivateLoop
 from midthought.inference.rollout import RolloutParts, RolloutSettings
 from midthought.inference.stream import EpisodeStream
 from midthought.inference.trajectory_json import trajectory_to_json
+from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.function_tool import tool
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry
@@ -98,7 +99,7 @@ def task(number, words):
 class Bench:
     """A stream with its engine, loop and tool."""
 
-    def __init__(self, renderer, *, deterministic=False, seconds=0.0, environment=Question, **limits):
+    def __init__(self, renderer, *, deterministic=False, seconds=0.0, environment=Question, other_tool=None, **limits):
         self.asked = 0
         self.engine = Writer(renderer)
         self.loop = PrivateLoop("test-stream")
@@ -118,7 +119,7 @@ class Bench:
             engine=self.engine,
             renderer=renderer,
             notation=NOTATION,
-            toolbox=Toolbox(ToolRegistry([look])),
+            toolbox=Toolbox(ToolRegistry([other_tool or look])),
             messages=lambda task: task.messages(),
             environment=lambda task: environment(),
             settings=RolloutSettings(max_tokens=2000, max_segment_length=32),
@@ -225,6 +226,61 @@ def test_a_tool_that_was_asked_goes_on_while_no_token_is_sampled(make_bench):
     assert len(waiting.tool_events) == 1
     (late,) = bench.stream.take()
     assert late is waiting and late.tool_events[0].outcome is ToolOutcome.OK and late.stop_reason is StopReason.ANSWERED
+
+
+class Look(Tool):
+    """Belongs to one episode; its answer takes a while."""
+
+    definition = ToolDefinition("look", "Looks it up.", [ToolParameter("word", "string", "What to look for.")])
+
+    def __init__(self, log=None):
+        self.log = [] if log is None else log
+
+    def open(self, episode):
+        self.log.append(f"opened for {episode.task.task_id}")
+        return Look(self.log)
+
+    def execute(self, word):
+        time.sleep(0.1)
+        return RESULT
+
+    def close(self):
+        self.log.append("closed")
+
+
+def test_the_tool_of_an_episode_that_is_carried_over_stays_open_until_it_ends(make_bench):
+    look = Look()
+    bench = make_bench(other_tool=look)
+    bench.stream.begin(task(0, "5 slowly"), 1)
+    bench.stream.begin(task(1, "5"), 1)
+    assert [t.group for t in bench.stream.take()] == [1]
+    while not look.log:
+        time.sleep(0.001)
+    bench.stream.pause()
+    time.sleep(0.2)
+    assert look.log == ["opened for t0"] and bench.stream.num_unfinished == 1
+    (late,) = bench.stream.take()
+    assert late.tool_events[0].outcome is ToolOutcome.OK and look.log == ["opened for t0", "closed"]
+
+
+def test_after_a_restart_an_episode_that_has_called_a_stateful_tool_begins_anew(make_bench):
+    look = Look()
+    bench, other = (make_bench(deterministic=True, other_tool=look) for _ in range(2))
+    bench.stream.begin(task(0, "500 slowly"), 1)
+    bench.stream.begin(task(1, "500"), 1)
+    while not bench.stream._groups[0].episodes[0].tool_events:
+        bench.loop.run(bench.stream._go_on())
+    bench.stream.pause()
+    look.log.clear()
+    other.engine.policy_version = 3
+    other.stream.restore(
+        bench.stream.state(), lambda position: task(position, "500 slowly" if position == 0 else "500")
+    )
+    anew, played_on = sorted((other.stream.take()[0] for _ in range(2)), key=lambda trajectory: trajectory.group)
+    assert set(anew.segments[0].policy_versions) == {-1, 3} and look.log == ["opened for t0", "closed"]
+    assert set(played_on.segments[0].policy_versions) == {-1, 0, 3}
+    bench.stream.drop()
+    assert look.log == ["opened for t0", "closed", "closed"]
 
 
 def test_a_group_counts_as_carried_over_also_while_it_waits_finished(make_bench):

@@ -13,7 +13,8 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from midthought.cluster.verl.references import load
 from midthought.errors import SettingsError
-from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
+from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task
@@ -26,8 +27,9 @@ class VerlTool(BaseTool):
     """One of our tools, with its checks and its deadline, for any agent loop of verl.
 
     `config`: `tool` (`module:name` of a tool, its class, or a function that makes it), `options` for making it, and
-    `timeout_seconds`. Without a schema, verl is told the tool's own. A tool that must know whose call it is (`for_task`) is
-    told by the row: `extra_info.tools_kwargs.NAME.create_kwargs.task`, a task as JSON. Our own loop tells it in any case.
+    `timeout_seconds`. Without a schema, verl is told the tool's own. A tool that must know whose call it is (`for_task`,
+    `open`) is told by the row: `extra_info.tools_kwargs.NAME.create_kwargs.task`, a task as JSON. Our own loop tells it in any
+    case. A stateful tool is opened once per instance, from verl's `create` to `release`; there is no environment.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: Any = None) -> None:
@@ -41,7 +43,7 @@ class VerlTool(BaseTool):
         self._toolbox = Toolbox(
             ToolRegistry([self.tool]), timeout_seconds=float(config.get("timeout_seconds", DEADLINE_SECONDS))
         )
-        self._tasks: dict[str, Task] = {}
+        self._instances: dict[str, tuple[Task, EpisodeTools]] = {}
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
         """An instance for the calls of one row's episode."""
@@ -50,19 +52,22 @@ class VerlTool(BaseTool):
         task = (
             Task(task_id=instance_id, prompt="", answer="") if written is None else Task.from_dict(json.loads(written))
         )
-        self._tasks[instance_id] = task
+        self._instances[instance_id] = task, self._toolbox.for_episode(ToolEpisode(task=task))
         return instance_id, ToolResponse()
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget whose it was."""
-        self._tasks.pop(instance_id, None)
+        """Forget whose it was, and close what was opened for it."""
+        if instance_id in self._instances:
+            _, tools = self._instances.pop(instance_id)
+            await tools.close()
 
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         """Run one call; whatever goes wrong is said in the response, as our loop says it. The reward is 0."""
         action = ParsedAction(tool_name=self.name, parameters=parameters, raw_text="", success=True)
-        [event] = await self._toolbox.run([action], self._tasks[instance_id])
+        task, tools = self._instances[instance_id]
+        [event] = await self._toolbox.run([action], task, tools=tools)
         metrics = {"outcome": str(event.outcome), "seconds": event.seconds}
         return ToolResponse(text=event.call.result), 0.0, metrics
 
@@ -84,7 +89,8 @@ def our_tool(tool: Any) -> Tool:
 class _TheirTool(Tool):
     """A tool that was written for verl: a `BaseTool`, or a function registered with `@function_tool`.
 
-    It has an instance for every call. Its step rewards are not paid: a reward is judged from the record.
+    A `BaseTool` has an instance for every episode (`create`, `release`), made by its first call. Its step rewards are not
+    paid: a reward is judged from the record.
     """
 
     def __init__(self, tool: Any) -> None:
@@ -97,16 +103,33 @@ class _TheirTool(Tool):
         ]
         self.definition = ToolDefinition(schema["name"], schema["description"], parameters, arguments)
         self._tool = tool
+        self._instance_id: str | None = None
+
+    @property
+    def is_stateful(self) -> bool:
+        return isinstance(self._tool, BaseTool)
+
+    async def open(self, episode: ToolEpisode) -> _TheirTool:
+        """With an instance of its own."""
+        opened = copy.copy(self)
+        opened._instance_id, _ = await self._tool.create(uuid4().hex)
+        return opened
+
+    async def close(self) -> None:
+        """Release the instance."""
+        await self._tool.release(self._instance_id)
 
     async def execute(self, **parameters: Any) -> ToolOutput:
-        """Run it as verl's own agent loop does."""
+        """Run it as verl's own agent loop does; outside of an episode with an instance for this call."""
         if not isinstance(self._tool, BaseTool):
             return ToolOutput(str(await self._tool.call(parameters)))
-        instance_id, _ = await self._tool.create(uuid4().hex)
-        try:
-            response, step_reward, _ = await self._tool.execute(instance_id, parameters)
-        finally:
-            await self._tool.release(instance_id)
+        if self._instance_id is None:
+            opened = await self.open(ToolEpisode(task=Task(task_id="", prompt="", answer="")))
+            try:
+                return await opened.execute(**parameters)
+            finally:
+                await opened.close()
+        response, step_reward, _ = await self._tool.execute(self._instance_id, parameters)
         return ToolOutput(response.text or "", {"step_reward": float(step_reward or 0.0)})
 
 

@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from midthought import BaseEnvironment, create_default_config, tool
+from midthought.inference.scripted import ScriptedEngine
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.settings import LearnerSettings
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.text import Renderer
+from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.trainer.rollouts import Opening
 from midthought.types import Reward, Task, Trajectory
 
@@ -180,3 +182,50 @@ def settings(*, num_actors: int = 1, **sections: Any) -> Any:
         ray={"use_ray": True, "num_actors": num_actors, "cpus_per_actor": 0.5} | sections.pop("ray", {}),
         **sections,
     )
+
+
+class Diary(Tool):
+    """Keeps the words of one episode. It leaves a line in a file when it is opened and when it is closed."""
+
+    definition = ToolDefinition("diary", "Keeps a diary.", [ToolParameter("word", "string", "What to add.")])
+
+    def __init__(self, log: Path, episode: ToolEpisode | None = None) -> None:
+        self.log = log
+        self.episode = episode
+        self.words: list[str] = []
+
+    def open(self, episode: ToolEpisode) -> Diary:
+        self._say("opened", episode)
+        return Diary(self.log, episode)
+
+    def execute(self, word: str) -> str:
+        words = list(self.words)
+        time.sleep(0.001)
+        self.words = [*words, word]
+        assert self.episode is not None
+        return " ".join([self.episode.task.task_id, str(self.episode.seed), *self.words])
+
+    def close(self) -> None:
+        assert self.episode is not None
+        self._say("closed", self.episode)
+
+    def _say(self, what: str, episode: ToolEpisode) -> None:
+        with self.log.open("a") as file:
+            file.write(f"{what}-{episode.task.task_id}-{os.getpid()}\n")
+
+
+class Diarist(ScriptedEngine):
+    """Writes three calls of `diary` and an answer, in every episode; its weights do nothing."""
+
+    max_seq_len = 2048
+
+    def __init__(self, model: Any, *, renderer: Renderer) -> None:
+        calls = "".join(f'#call diary {{"word": "{letter}"}}' for letter in "abc")
+        self._said = f"<think>{calls}</think>red<|im_end|>"
+        super().__init__(lambda episode, token_ids: self._said, renderer)
+
+    def update_weights(self) -> None:
+        self.policy_version += 1
+
+    def shutdown(self) -> None:
+        """Nothing."""

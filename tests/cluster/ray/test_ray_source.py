@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray_worlds
 import torch
-from ray_worlds import Freezing, Hoarder, Loud, Murderous, Plain, settings, tasks
+from ray_worlds import Diarist, Diary, Freezing, Hoarder, Loud, Murderous, Plain, settings, tasks
 
 from midthought.config import RayConfig
 from midthought.errors import EngineError, SettingsError
@@ -153,6 +154,34 @@ def test_another_toolbox_travels_with_its_evaluation(on_ray, tmp_path):
     done = source.evaluate(tasks(2), toolbox=ToolOff(source.parts.toolbox.registry))
     assert [t.stop_reason for t in done] != []
     assert lines(tmp_path / "log") == {"t0": 1, "t1": 1}
+
+
+def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(cluster, policy, renderer, tmp_path):
+    from midthought.cluster.ray.crew import Crew
+    from midthought.cluster.ray.source import RaySource
+
+    make = functools.partial(Diarist, renderer=renderer)
+    parts = RolloutParts(
+        engine=make(None),
+        renderer=renderer,
+        notation=InThoughtNotation(),
+        toolbox=Toolbox(ToolRegistry([Diary(tmp_path / "diaries")])),
+        messages=ray_worlds.messages,
+        environment=Plain(tmp_path / "log"),
+        settings=RolloutSettings(max_tokens=1000),
+    )
+    source = RaySource(parts, parts.engine, Crew(RayConfig(cpus_per_actor=0.5, num_actors=2), policy, make), seed=3)
+    try:
+        done = source.rollout(tasks(64), iteration=0)
+    finally:
+        source.close()
+    for number, trajectory in enumerate(done):
+        seen = [event.call.result for event in trajectory.tool_events]
+        assert seen == [f"t{number} {trajectory.seed} {words}" for words in ("a", "a b", "a b c")]
+    log = [line.split("-") for line in lines(tmp_path / "diaries")]
+    for what in ("opened", "closed"):
+        assert sorted(task for said, task, _ in log if said == what) == sorted(f"t{number}" for number in range(64))
+    assert len({process for _, _, process in log}) == 2
 
 
 # -- whoever dies --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ from midthought.cluster.verl.tools import VerlTool, make_tool, our_tool
 from midthought.errors import SettingsError
 from midthought.feedback.problems.verl_rows import write_verl_rows
 from midthought.feedback.protocol import RIGHT_ANSWER, SOLVE_AGAIN
+from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
-from midthought.types import Task, ToolOutcome
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolOutcome
 
 CONFIG = {"type": "native", "tool": "worlds:Look"}
 
@@ -116,7 +119,7 @@ def test_a_schema_of_another_name_is_refused(tmp_path: Path) -> None:
 
 
 class Counting(BaseTool):
-    """A tool that somebody wrote for verl: it has an instance for every call."""
+    """A tool that somebody wrote for verl: it has an instance for every episode, and counts its calls."""
 
     def __init__(self) -> None:
         schema = OpenAIFunctionToolSchema.model_validate(
@@ -131,6 +134,7 @@ class Counting(BaseTool):
         )
         super().__init__({"type": "native"}, schema)
         self.open: set[str] = set()
+        self.num_calls: Counter[str] = Counter()
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
         assert instance_id
@@ -139,6 +143,7 @@ class Counting(BaseTool):
 
     async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
         assert instance_id in self.open
+        self.num_calls[instance_id] += 1
         return ToolResponse(text=json.dumps(list(range(parameters["n"])))), 0.5, {}
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
@@ -162,3 +167,55 @@ def test_verls_own_tools_work_in_our_loop() -> None:
 def test_ours_are_given_to_our_loop_as_they_are(tmp_path: Path) -> None:
     found = made(CONFIG, tmp_path)
     assert our_tool(found) is found.tool
+
+
+def test_verls_own_tools_have_one_instance_per_episode() -> None:
+    theirs = Counting()
+    box = Toolbox(ToolRegistry([our_tool(theirs)]))
+    task = Task(task_id="t", prompt="", answer="")
+    count = ParsedAction(tool_name="count", parameters={"n": 2}, raw_text="", success=True)
+
+    async def episode() -> None:
+        tools = box.for_episode(ToolEpisode(task=task))
+        for _ in range(2):
+            [event] = await box.run([count], task, tools=tools)
+            assert event.call.result == "[0, 1]" and len(theirs.open) >= 1
+        await tools.close()
+
+    async def episodes() -> None:
+        await asyncio.gather(*(episode() for _ in range(8)))
+
+    asyncio.run(episodes())
+    assert list(theirs.num_calls.values()) == [2] * 8 and not theirs.open
+
+
+class Diary(Tool):
+    """Keeps the words of one instance."""
+
+    definition = ToolDefinition("diary", "Keeps a diary.", [ToolParameter("word", "string", "What to add.")])
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def open(self, episode: ToolEpisode) -> Diary:
+        return Diary()
+
+    def execute(self, word: str) -> str:
+        self.words.append(word)
+        return " ".join(self.words)
+
+
+def test_our_stateful_tool_has_a_state_of_its_own_in_every_instance_of_verls(tmp_path: Path) -> None:
+    found = made({"type": "native", "tool": f"{__name__}:Diary"}, tmp_path)
+
+    async def episode(word: str) -> str:
+        instance_id, _ = await found.create()
+        await found.execute(instance_id, {"word": word})
+        response, _, _ = await found.execute(instance_id, {"word": word})
+        await found.release(instance_id)
+        return response.text
+
+    async def episodes() -> list[str]:
+        return await asyncio.gather(episode("a"), episode("b"))
+
+    assert asyncio.run(episodes()) == ["a a", "b b"]

@@ -1,0 +1,115 @@
+"""The stateful tools of one episode: opened by the first call of each, closed with the episode.
+
+Does not depend on how calls are written, limited or retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from midthought.tools.breaker import Breaker
+from midthought.tools.deadline import TooLateError, contained, within
+from midthought.tools.definition import Tool, ToolEpisode
+from midthought.tools.threads import DaemonThreads
+
+logger = logging.getLogger(__name__)
+
+
+class EpisodeTools:
+    """What a toolbox holds for one episode. `close` it when the episode has ended, however it ended.
+
+    Calls of one stateful tool run one after the other, in order. If `open` takes longer than the call that needed it, the
+    next call waits for the same `open`.
+    """
+
+    def __init__(self, episode: ToolEpisode, threads: DaemonThreads, close_seconds: float) -> None:
+        self._episode = episode
+        self._threads = threads
+        self._close_seconds = close_seconds
+        self._opening: dict[str, asyncio.Future[Tool]] = {}
+        self._opened: dict[str, Tool] = {}
+        self._shared: set[str] = set()
+        """Tools that gave themselves to the episode: they go on when it ends."""
+        self._turns: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = {}
+        self._is_closed = False
+
+    @contextlib.asynccontextmanager
+    async def turn(self, tool: Tool) -> AsyncIterator[None]:
+        """Wait until the calls before have ended, if the tool is stateful."""
+        async with self._turn(tool.definition.name) if tool.is_stateful else contextlib.nullcontext():
+            yield
+
+    async def opened(self, tool: Tool, breaker: Breaker, ends_at: float) -> Tool:
+        """The tool bound to this episode. What `open` raises is raised here, and the next call opens it again.
+
+        `breaker` learns whether it could be opened; at `ends_at`, on the loop's clock, waiting counts as a failure.
+        """
+        name = tool.definition.name
+        if self._is_closed:
+            raise RuntimeError("the episode has ended")
+        if name not in self._opened:
+            with breaker.call():
+                self._opened[name] = await self._wait(tool, name, ends_at)
+        return self._opened[name]
+
+    async def _wait(self, tool: Tool, name: str, ends_at: float) -> Tool:
+        opening = self._opening.get(name)
+        if opening is None or opening.cancelled():
+            opening = self._opening[name] = asyncio.ensure_future(contained(self._open(tool)))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            if asyncio.get_running_loop().time() >= ends_at:
+                raise TimeoutError(f"{name!r} took too long to open") from None
+            raise
+        except Exception:
+            self._opening.pop(name, None)
+            raise
+
+    async def _open(self, tool: Tool) -> Tool:
+        bound = await settled(functools.partial(tool.open, self._episode), self._threads)
+        if not isinstance(bound, Tool):
+            raise TypeError(f"open gave a {type(bound).__name__}; return the tool that is bound to the episode")
+        if bound is tool:
+            self._shared.add(tool.definition.name)
+        elif self._is_closed:  # nobody waits for it any more
+            await self._close(tool.definition.name, bound)
+        return bound
+
+    async def close(self) -> None:
+        """Close what was opened; it is closed when this returns, or was left alone after the toolbox's deadline.
+
+        Never raises: what `close` raises is logged. Cancelling it does not interrupt it.
+        """
+        self._is_closed = True
+        opened, self._opened = self._opened, {}
+        if opened:
+            closing = [self._close(name, bound) for name, bound in opened.items() if name not in self._shared]
+            await asyncio.shield(asyncio.gather(*closing))
+
+    async def _close(self, name: str, bound: Tool) -> None:
+        async def close() -> None:
+            async with self._turn(name):
+                await settled(bound.close, self._threads)
+
+        try:
+            await within(self._close_seconds, close(), on_deaf=lambda: None)
+        except TooLateError:
+            logger.warning("tool %r: close was not done within %g seconds", name, self._close_seconds)
+        except Exception as error:
+            logger.warning("tool %r: close raised %s: %s", name, type(error).__name__, error)
+
+    def _turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault((asyncio.get_running_loop(), name), asyncio.Lock())
+
+
+async def settled(function: Callable[[], Any], threads: DaemonThreads) -> Any:
+    """The result of a plain function, run in a thread, or of one that gives an awaitable."""
+    result = function() if inspect.iscoroutinefunction(function) else await threads.run(function)
+    return await result if inspect.isawaitable(result) else result

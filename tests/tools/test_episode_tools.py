@@ -1,0 +1,295 @@
+"""Stateful tools: every episode has an object of its own, opened by its first call and closed when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from midthought.errors import SettingsError
+from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
+
+DEFINITION = ToolDefinition("note", "Keeps notes.", [ToolParameter("word", "string", "What to add.")])
+
+
+def task(number: int = 0) -> Task:
+    return Task(task_id=f"t{number}", prompt="Who?", answer="Ada")
+
+
+def call(word: str, name: str = "note") -> ParsedAction:
+    return ParsedAction(tool_name=name, parameters={"word": word}, raw_text="", success=True)
+
+
+def results(events: list[ToolEvent]) -> list[str | None]:
+    return [event.call.result for event in events]
+
+
+class Notes(Tool):
+    """Keeps the words of one episode; slow enough that two calls at once would lose one."""
+
+    definition = DEFINITION
+
+    def __init__(self, episode: ToolEpisode | None = None, log: Counter[str] | None = None) -> None:
+        self.episode = episode
+        self.words: list[str] = []
+        self.log = Counter[str]() if log is None else log
+
+    def open(self, episode: ToolEpisode) -> Any:
+        self.log["opened"] += 1
+        return type(self)(episode, self.log)
+
+    def execute(self, word: str) -> str:
+        words = list(self.words)
+        time.sleep(0.001)
+        self.words = [*words, word]
+        assert self.episode is not None
+        return f"{self.episode.task.task_id}: {' '.join(self.words)}"
+
+    def close(self) -> Any:
+        self.log["closed"] += 1
+        self.log[f"closed with {len(self.words)}"] += 1
+
+
+class AsyncNotes(Notes):
+    async def open(self, episode: ToolEpisode) -> Any:
+        await asyncio.sleep(0)
+        return Notes.open(self, episode)
+
+    async def execute(self, word: str) -> str:
+        words = list(self.words)
+        await asyncio.sleep(0.001)
+        self.words = [*words, word]
+        assert self.episode is not None
+        return f"{self.episode.task.task_id}: {' '.join(self.words)}"
+
+    async def close(self) -> Any:
+        await asyncio.sleep(0)
+        Notes.close(self)
+
+
+@pytest.mark.parametrize("kind", [Notes, AsyncNotes])
+def test_64_concurrent_episodes_each_see_their_own_state_and_calls_of_one_run_in_order(kind: type[Notes]) -> None:
+    tool = kind()
+    box = Toolbox(ToolRegistry([tool]))
+
+    async def episode(number: int) -> None:
+        tools = box.for_episode(ToolEpisode(task=task(number), seed=number))
+        first = await box.run([call(word) for word in "abc"], task(number), tools=tools)
+        second = await box.run([call("d")], task(number), tools=tools)
+        await tools.close()
+        assert results([*first, *second]) == [f"t{number}: {words}" for words in ("a", "a b", "a b c", "a b c d")]
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(episode, range(64)))
+
+    asyncio.run(all_of_them())
+    assert tool.log == {"opened": 64, "closed": 64, "closed with 4": 64}
+    assert tool.words == []
+
+
+def test_calls_of_different_episodes_run_side_by_side() -> None:
+    meeting = threading.Barrier(8)
+
+    class Meet(Notes):
+        def execute(self, word: str) -> str:
+            meeting.wait(10)
+            return "met"
+
+    box = Toolbox(ToolRegistry([Meet()]))
+
+    async def all_of_them() -> list[list[ToolEvent]]:
+        return await asyncio.gather(*(box.run([call("a")], task()) for _ in range(8)))
+
+    assert [results(events) for events in asyncio.run(all_of_them())] == [["met"]] * 8
+
+
+def test_calls_without_an_episode_are_an_episode_of_their_own() -> None:
+    tool = Notes()
+    box = Toolbox(ToolRegistry([tool]))
+    assert results(asyncio.run(box.run([call("a"), call("b")], task()))) == ["t0: a", "t0: a b"]
+    assert results(asyncio.run(box.run([call("c")], task()))) == ["t0: c"]
+    assert tool.log == {"opened": 2, "closed": 2, "closed with 2": 1, "closed with 1": 1}
+
+
+def test_an_episode_that_calls_nothing_opens_nothing() -> None:
+    tool = Notes()
+    box = Toolbox(ToolRegistry([tool]))
+    asyncio.run(box.for_episode(ToolEpisode(task=task())).close())
+    assert not tool.log
+
+
+def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(caplog: Any) -> None:
+    class Late(Notes):
+        def open(self, episode: ToolEpisode) -> Any:
+            if not self.log["refused"]:
+                self.log["refused"] += 1
+                raise ValueError("no room yet")
+            return super().open(episode)
+
+    box = Toolbox(ToolRegistry([Late()]))
+    events = asyncio.run(box.run([call("a"), call("b")], task()))
+    assert [event.outcome for event in events] == [ToolOutcome.RAISED, ToolOutcome.OK]
+    assert results(events) == ["no room yet", "t0: b"]
+
+
+def test_open_has_to_give_a_tool() -> None:
+    class Nothing(Notes):
+        def open(self, episode: ToolEpisode) -> Any:
+            return None
+
+    [event] = asyncio.run(Toolbox(ToolRegistry([Nothing()])).run([call("a")], task()))
+    assert event.call.result == "open gave a NoneType; return the tool that is bound to the episode"
+
+
+def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_and_closed_in_the_end() -> None:
+    class Slow(Notes):
+        timeout_seconds = 0.15
+
+        def open(self, episode: ToolEpisode) -> Any:
+            time.sleep(0.2)
+            return super().open(episode)
+
+    tool = Slow()
+    events = asyncio.run(Toolbox(ToolRegistry([tool])).run([call("a"), call("b")], task()))
+    assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT, ToolOutcome.OK]
+    assert tool.log == {"opened": 1, "closed": 1, "closed with 1": 1}
+
+
+def test_what_is_opened_after_the_episode_has_ended_is_closed_at_once() -> None:
+    class Slow(Notes):
+        timeout_seconds = 0.05
+
+        def open(self, episode: ToolEpisode) -> Any:
+            time.sleep(0.2)
+            return super().open(episode)
+
+    tool = Slow()
+
+    async def episode() -> None:
+        await Toolbox(ToolRegistry([tool])).run([call("a")], task())
+        await asyncio.sleep(0.4)
+
+    asyncio.run(episode())
+    assert tool.log == {"opened": 1, "closed": 1, "closed with 0": 1}
+
+
+def test_a_cancelled_call_does_not_keep_the_tool_from_being_closed() -> None:
+    class Hanging(AsyncNotes):
+        async def execute(self, word: str) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+    tool = Hanging()
+
+    async def episode() -> None:
+        box = Toolbox(ToolRegistry([tool]))
+        running = asyncio.ensure_future(box.run([call("a"), call("b")], task()))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert tool.log["closed"] == 1
+
+    asyncio.run(episode())
+
+
+def test_a_close_that_raises_or_hangs_is_logged_and_ends_nothing(caplog: Any) -> None:
+    class Raising(Notes):
+        def close(self) -> Any:
+            raise OSError("the disk is full")
+
+    class Hanging(AsyncNotes):
+        definition = ToolDefinition("hang", "Hangs.", DEFINITION.parameters)
+
+        async def close(self) -> Any:
+            await asyncio.Event().wait()
+
+    caplog.set_level(logging.WARNING)
+    box = Toolbox(ToolRegistry([Raising(), Hanging()]), timeout_seconds=0.1)
+    events = asyncio.run(box.run([call("a"), call("a", "hang")], task()))
+    assert [event.outcome for event in events] == [ToolOutcome.OK] * 2
+    assert "tool 'note': close raised OSError: the disk is full" in caplog.text
+    assert "tool 'hang': close was not done within 0.1 seconds" in caplog.text
+
+
+def test_a_state_that_is_dead_in_one_episode_is_asked_in_the_others(caplog: Any) -> None:
+    class Breaking(Notes):
+        def execute(self, word: str) -> str:
+            if word == "break":
+                raise ConnectionError("the sandbox is gone")
+            return super().execute(word)
+
+    box = Toolbox(ToolRegistry([Breaking()]), max_failures=2)
+    broken = asyncio.run(box.run([call("break")] * 4, task()))
+    assert [event.outcome for event in broken] == [ToolOutcome.RAISED] * 4
+    assert results(asyncio.run(box.run([call("a")], task(1)))) == ["t1: a"]
+
+
+def test_a_tool_that_cannot_be_opened_by_several_episodes_is_left_alone_for_a_while() -> None:
+    class Gone(Notes):
+        def open(self, episode: ToolEpisode) -> Any:
+            self.log["asked"] += 1
+            raise ConnectionError("nobody is there")
+
+    tool = Gone()
+    box = Toolbox(ToolRegistry([tool]), max_failures=2)
+    outcomes = [asyncio.run(box.run([call("a")], task(number)))[0].outcome for number in range(4)]
+    assert outcomes == [ToolOutcome.RAISED] * 2 + [ToolOutcome.UNAVAILABLE] * 2
+    assert tool.log["asked"] == 2
+
+
+def test_a_stateful_tool_cannot_be_pure() -> None:
+    class Pure(Notes):
+        pure = True
+
+    with pytest.raises(SettingsError, match=r"tool 'note' is pure, .* \(open\); set pure to False"):
+        ToolRegistry([Pure()])
+
+
+def test_a_step_tool_without_an_environment_steps_that_of_the_episode() -> None:
+    class Counter:
+        def __init__(self) -> None:
+            self.actions: list[str] = []
+
+        def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+            self.actions.append(action)
+            return " ".join(self.actions), 0.5, False, {}
+
+    box = Toolbox(ToolRegistry([EnvironmentStepTool()]))
+    step = ParsedAction(tool_name="environment_step", parameters={"action": "look"}, raw_text="", success=True)
+    worlds = [Counter(), Counter()]
+
+    async def episodes() -> list[list[ToolEvent]]:
+        tools = [box.for_episode(ToolEpisode(task=task(), environment=world)) for world in worlds]
+        return await asyncio.gather(*(box.run([step] * 2, task(), tools=each) for each in tools))
+
+    for events in asyncio.run(episodes()):
+        assert [str(event.call.result).partition("\n")[0] for event in events] == ["look", "look look"]
+        assert isinstance(events[0].metadata["reward"], float)
+    [event] = asyncio.run(box.run([step], task()))
+    assert event.call.result == "the episode of task 't0' has no environment to step"
+    assert box.registry.execute_tool("environment_step", action="look") == (
+        False,
+        "Tool execution error: 'environment_step' has no environment; give it one, or call it in an episode",
+    )
+
+
+def test_a_tool_without_state_is_the_same_object_in_all_episodes() -> None:
+    class Plain(Tool):
+        definition = DEFINITION
+
+        def execute(self, word: str) -> ToolOutput:
+            return ToolOutput(str(id(self)))
+
+    tool = Plain()
+    events = [asyncio.run(Toolbox(ToolRegistry([tool])).run([call("a")], task(n)))[0] for n in range(2)]
+    assert results(events) == [str(id(tool))] * 2 and not tool.is_stateful
