@@ -117,8 +117,9 @@ class InferenceConfig(Section):
     """Temperature of training rollouts."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Must stay 1.0 in training: see `TrainingConfig`."""
-    max_num_seqs: int = Field(128, ge=1)
-    """Episodes that the local engine holds in its cache at once; requests on their way to each server."""
+    max_num_seqs: Annotated[int, Field(ge=1)] | Auto = 128
+    """Episodes that the local engine holds in its cache at once; requests on their way to each server. `auto`: 128, or fewer
+    if a GPU's memory does not hold so many."""
     cuda_graphs: bool = True
     """On a GPU the local engine records passes of decoding as CUDA graphs and replays them; not with `deterministic`."""
     merge_adapters: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midthought.config import InferenceConfig
+from midthought.config import InferenceConfig, settled
 from midthought.inference.engine import TrainedEngine
 from midthought.inference.local import LocalEngine
 from midthought.inference.servers.training import serve_policy
@@ -32,7 +32,7 @@ def policy_engine(
     return LocalEngine(
         policy,
         eos_token_ids=renderer.eos_token_ids,
-        max_num_seqs=inference.max_num_seqs,
+        max_num_seqs=settled(inference.max_num_seqs),
         max_seq_len=max_seq_len,
         cuda_graphs=inference.cuda_graphs,
         merge_adapters=inference.merge_adapters,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, read_yaml
-from midthought.errors import ModelPathError, SettingsError
+from midthought.errors import MissingExtraError, ModelPathError, SettingsError
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
 from midthought.plan.gpus import GIB
 from midthought.plan.hardware import Hardware
@@ -23,8 +23,8 @@ WEIGHT_RATES = (2e-6, 2e-5)
 ADAPTER_RATES = (2e-5, 2e-4)
 """Learning rates (reinforcement learning, warm-up) of a given model. Adapters learn best at about ten times the rate of full
 weights: Schulman et al. 2025, "LoRA Without Regret"."""
-MICRO_BATCHES = (4096, 2048, 1024)
-"""Tokens of a pass; the first that fits."""
+SIZES = (("training", "micro_batch_tokens", (4096, 2048, 1024)), ("inference", "max_num_seqs", (128, 64, 32, 16, 8)))
+"""Section, key and values of what changes memory and speed alone, largest first: on a GPU the first with which a run fits."""
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
@@ -51,8 +51,13 @@ class Choice:
             most, limit = _most(self.plan) / GIB, self.plan.limit / GIB
             yield f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
 
-    def require_fit(self) -> None:
-        """Raise SettingsError, naming the settings that make it fit, if the run needs more memory than there is."""
+    def require_possible(self) -> None:
+        """Raise SettingsError, naming the settings that make it fit, if the run needs more memory than there is.
+
+        Raises MissingExtraError if adapters are to learn and peft is not installed.
+        """
+        if self.config.model.adapter_rank and find_spec("peft") is None:
+            raise MissingExtraError("peft", "lora")
         plan = self.plan
         if plan is None or self.fits:
             return
@@ -97,8 +102,8 @@ def choose(config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: b
         "model.critic": "shared" if is_shared else "separate",
         "model.lora_rank": rank,
         "training.gradient_checkpointing": is_large,
-        "training.micro_batch_tokens": MICRO_BATCHES[0],
         "training.learning_rate": rate,
+        **{f"{section}.{key}": sizes[0] for section, key, sizes in SIZES},
     }
     changes: dict[str, dict[str, Any]] = {}
     for name, key in _open(config):
@@ -119,7 +124,14 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
 def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
     """Section and key of every `auto` that is chosen here; `model.device` is not."""
     for name, section in config:
-        for key in ("dtype", "critic", "lora_rank", "gradient_checkpointing", "micro_batch_tokens", "learning_rate"):
+        for key in (
+            "dtype",
+            "critic",
+            "lora_rank",
+            "gradient_checkpointing",
+            "learning_rate",
+            *(key for _, key, _ in SIZES),
+        ):
             if getattr(section, key, None) == "auto":
                 yield name, key
 
@@ -145,21 +157,21 @@ def choose_and_plan(
         try:
             settled, plan = chosen_plan(config, source, more, on_gpu=on_gpu, is_given=is_given)
         except (SettingsError, ModelPathError) as error:
-            unknown = str(error)
+            unknown = str(error).partition(". ")[0]
     return Choice(settled, hardware, tuple(_changed(config, settled)) if is_given else (), plan, unknown)
 
 
 def chosen_plan(
     config: AnyConfig, source: str, words: Mapping[str, Any], *, on_gpu: bool = True, is_given: bool = True
 ) -> tuple[AnyConfig, Memory]:
-    """`choose`, on a GPU with the largest micro-batches that fit, and the plan. Raises SettingsError, ModelPathError."""
+    """`choose`, on a GPU with the largest `SIZES` that fit, and the plan. Raises SettingsError, ModelPathError."""
     settled = choose(config, on_gpu=on_gpu, is_given=is_given)
     plan = plan_of(settled, source, words)
-    if on_gpu and config.training.micro_batch_tokens == "auto":
-        for num_tokens in MICRO_BATCHES[1:]:
+    for section, key, sizes in SIZES if on_gpu else ():
+        for size in sizes[1:] if getattr(getattr(config, section), key) == "auto" else ():
             if _most(plan) <= plan.limit:
                 break
-            settled = settled.merged({"training": {"micro_batch_tokens": num_tokens}})
+            settled = settled.merged({section: {key: size}})
             plan = plan_of(settled, source, words)
     return settled, plan
 

@@ -36,7 +36,7 @@ def words_of(config: RecipeConfig) -> dict[str, Any]:
         "reference": bool(training.kl_coef or training.kl_loss_coef),
         "group_size": training.episodes_per_task,
         "response_tokens": inference.max_tokens,
-        "max_num_seqs": inference.max_num_seqs,
+        "max_num_seqs": settled(inference.max_num_seqs),
         "merge_adapters": inference.merge_adapters,
     }
     if inference.backend in ("local", "vllm", "sglang"):

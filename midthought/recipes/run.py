@@ -198,7 +198,7 @@ class RecipeRun(ABC):
         if self.stage != "evaluate":
             if given:
                 self.console.note("\n".join(choice.lines()))
-            choice.require_fit()
+            choice.require_possible()
 
     @property
     def _device(self) -> str:

@@ -71,7 +71,7 @@ def choose_settings(config: ConfigStore, model: Any) -> ConfigStore:
     source = settings.local_path
     hardware = find_hardware(settings.device if source else settings.device_of_made)
     choice = choose_and_plan(config, hardware, source=source, is_given=bool(source))
-    choice.require_fit()
+    choice.require_possible()
     for line in choice.lines() if source else ():
         _log.info(line)
     return choice.config

@@ -3,7 +3,7 @@
 import pytest
 
 from midthought.config import ConfigStore, RecipeConfig
-from midthought.errors import SettingsError
+from midthought.errors import MissingExtraError, SettingsError
 from midthought.plan.choices import as_recorded, choose, choose_and_plan, plan_of
 from midthought.plan.gpus import GIB
 from midthought.plan.hardware import Hardware, find_hardware
@@ -21,7 +21,7 @@ def gpu(memory_gib: float | None) -> Hardware:
 def auto(**sections) -> ConfigStore:
     """The settings of `own.yaml` that memory depends on."""
     training = {"batch_size": 64, "kl_coef": 0.02, "learning_rate": "auto", "micro_batch_tokens": "auto"}
-    inference = {"max_tokens": 512}
+    inference = {"max_tokens": 512, "max_num_seqs": "auto"}
     return ConfigStore().merged({"training": training, "inference": inference}).merged(sections)
 
 
@@ -55,7 +55,11 @@ def test_a_critic_on_ranks_of_its_own_shares_nothing():
 
 def test_without_peft_the_weights_themselves_learn(monkeypatch):
     monkeypatch.setattr("midthought.plan.choices.find_spec", lambda name: None)
-    assert values(choose(auto(), on_gpu=True)) == ("bfloat16", "shared", 0, True, 2e-6)
+    choice = choose_and_plan(auto(), gpu(80), source=QWEN)
+    choice.require_possible()
+    assert values(choice.config) == ("bfloat16", "shared", 0, True, 2e-6)
+    with pytest.raises(MissingExtraError, match=r"midthought\[lora\]"):
+        choose_and_plan(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
 
 
 def test_a_resumed_run_keeps_what_it_chose_on_other_hardware(tmp_path):
@@ -90,7 +94,7 @@ def test_the_weights_of_a_plan_are_those_counted_by_hand():
 def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
     assert plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80}).totals["learning"] > 120 * GIB
     choice = choose_and_plan(auto(), gpu(24), source=QWEN)
-    choice.require_fit()
+    choice.require_possible()
     first, second = choice.lines()
     assert first.startswith("Chosen for a GPU (24.0 GiB): model.dtype=bfloat16 model.critic=shared model.lora_rank=32")
     assert second.endswith("; 21.6 GiB can be used")
@@ -99,22 +103,31 @@ def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
 def test_passes_are_made_smaller_until_they_fit():
     assert choose_and_plan(auto(), gpu(80), source="Qwen/Qwen3-4B").config.training.micro_batch_tokens == 4096
     choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-4B")
-    choice.require_fit()
+    choice.require_possible()
     assert choice.config.training.micro_batch_tokens < 4096
+
+
+def test_fewer_sequences_are_sampled_at_once_if_smaller_passes_are_not_enough():
+    choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-8B")
+    choice.require_possible()
+    assert choice.config.training.micro_batch_tokens == 1024 and choice.config.inference.max_num_seqs < 64
+    fixed = auto(inference={"max_num_seqs": 128})
+    with pytest.raises(SettingsError, match=r"it fits with inference\.max_num_seqs=\d+ \("):
+        choose_and_plan(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
 
 
 def test_what_does_not_fit_is_refused_with_settings_that_make_it_fit():
     model = {"dtype": "float32", "critic": "separate", "lora_rank": 0}
     config = auto(model=model, training={"gradient_checkpointing": False})
     with pytest.raises(SettingsError, match=r"Qwen3-1\.7B does not fit: training needs .* it fits with ") as refused:
-        choose_and_plan(config, gpu(24), source=QWEN).require_fit()
+        choose_and_plan(config, gpu(24), source=QWEN).require_possible()
     words = str(refused.value).rpartition("fits with ")[2].rpartition(" (")[0].split()
     changes = {}
     for word in words:
         key, _, value = word.partition("=")
         section, _, name = key.partition(".")
         changes.setdefault(section, {})[name] = value
-    choose_and_plan(config.merged(changes), gpu(24), source=QWEN).require_fit()
+    choose_and_plan(config.merged(changes), gpu(24), source=QWEN).require_possible()
     for word in words:
         section, _, name = word.partition("=")[0].partition(".")
         fewer = {key: {k: v for k, v in inner.items() if (key, k) != (section, name)} for key, inner in changes.items()}
@@ -123,7 +136,7 @@ def test_what_does_not_fit_is_refused_with_settings_that_make_it_fit():
 
 def test_a_model_that_no_setting_makes_fit_is_refused_as_such():
     with pytest.raises(SettingsError, match="no setting makes it fit; take a smaller model"):
-        choose_and_plan(auto(), gpu(8), source="Qwen/Qwen3-8B").require_fit()
+        choose_and_plan(auto(), gpu(8), source="Qwen/Qwen3-8B").require_possible()
 
 
 @pytest.mark.parametrize(
@@ -135,14 +148,14 @@ def test_a_model_that_no_setting_makes_fit_is_refused_as_such():
 )
 def test_where_memory_is_not_known_a_run_is_not_refused_and_says_so(hardware, sections, reason):
     choice = choose_and_plan(auto(**sections), hardware, source="Qwen/Qwen3-8B")
-    choice.require_fit()
+    choice.require_possible()
     assert any("not checked" in line and reason in line for line in choice.lines())
 
 
 def test_a_model_that_is_not_counted_is_not_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "mamba2"}', "utf-8")
     choice = choose_and_plan(auto(), gpu(24), source=str(tmp_path))
-    choice.require_fit()
+    choice.require_possible()
     assert "model_type='mamba2' is not counted here" in choice.unknown
     assert choice.config.model.dtype == "bfloat16"
 
@@ -150,7 +163,7 @@ def test_a_model_that_is_not_counted_is_not_refused(tmp_path):
 def test_a_servers_memory_is_not_counted_with_the_learners():
     local = choose_and_plan(auto(), gpu(48), source=QWEN)
     server = choose_and_plan(auto(inference={"backend": "vllm"}), gpu(48), source=QWEN)
-    assert server.plan.totals["learning"] == local.plan.totals["learning"] - local.plan.kv_cache
+    assert local.plan.totals["learning"] > server.plan.totals["learning"] == sum(local.plan.learner.values())
 
 
 def test_this_machine_says_how_much_memory_it_has():

@@ -106,7 +106,7 @@ def test_the_table_of_a_recipe_shows_what_train_chooses_and_refuses():
     assert limit == "21.6" and float(needed) < 21.6 and outcome == "starts"
     assert "`lora_rank=32`" in settings and "`gradient_checkpointing=true`" in settings
     before = rows("model.dtype=float32", "model.critic=separate", "model.lora_rank=0", "training.micro_batch_tokens=4096",
-                  "training.gradient_checkpointing=false")  # fmt: skip
+                  "training.gradient_checkpointing=false", "inference.max_num_seqs=128")  # fmt: skip
     limit, needed, settings, outcome = before["1.7B", "80"]
     assert needed == "122.9" and settings == "nothing"
     assert outcome.startswith("refuses; it fits with `training.gradient_checkpointing=true`")

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from midthought.config import InferenceConfig
+from midthought.config import InferenceConfig, settled
 from midthought.errors import SettingsError
 from midthought.inference.servers.connection import require_httpx
 from midthought.inference.servers.dialect import ServerOptions
@@ -75,7 +75,7 @@ def serve_policy(
             eos_token_ids=renderer.eos_token_ids,
             probe=probe_text(renderer),
             max_seq_len=max_seq_len,
-            max_num_seqs=inference.max_num_seqs,
+            max_num_seqs=settled(inference.max_num_seqs),
             api_key_env=inference.api_key_env,
             trains_at=inference.temperature,
             max_silence_seconds=inference.server_wait_seconds,
@@ -102,7 +102,7 @@ def _start(policy: Any, renderer: Renderer, inference: InferenceConfig, name: st
         served_model_name=name,
         dtype=str(policy.dtype).removeprefix("torch."),
         max_seq_len=max_seq_len,
-        max_num_seqs=inference.max_num_seqs,
+        max_num_seqs=settled(inference.max_num_seqs),
         takes_weights=not sends_adapters,
         max_lora_rank=policy.peft_config[policy.active_adapters[0]].r if sends_adapters else 0,
         flags=inference.server_flags,
