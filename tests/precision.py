@@ -48,3 +48,17 @@ def _widened(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
         return function(*map(widen, args), **{name: widen(value) for name, value in kwargs.items()})
 
     return call
+
+
+def logit_tolerance(model: Any, num_tokens: int = 64, magnitude: float = 8.0) -> float:
+    """`tolerance` of the logits and the log-probabilities of a decoder, in the type of its weights.
+
+    Terms of the sums on the way to a logit: in each layer 6 · hidden_size (two norms, the maps before and after attention,
+    scores, the first map of the MLP), `num_tokens` (attention) and intermediate_size; then hidden_size (the head) and
+    vocab_size (the softmax). Logits of the tests' random models are below 8.
+    """
+    config = model.config
+    intermediate_size = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    per_layer = 6 * config.hidden_size + intermediate_size + num_tokens
+    num_operations = config.num_hidden_layers * per_layer + config.hidden_size + config.vocab_size
+    return tolerance(model.dtype, magnitude, num_operations)

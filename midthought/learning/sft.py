@@ -16,8 +16,7 @@ from midthought.types import Trajectory
 OnStep = Callable[[int, Mapping[str, float]], None]
 
 
-_MEASURED_TOKENS = 2048
-"""The ratio of the times of larger batches is nearly the same."""
+_MAX_MEASURED_TOKENS = 4096
 
 
 def run_sft(
@@ -61,9 +60,10 @@ def run_sft(
 def measure_precision(learner: Learner, batch: PPOBatch) -> PrecisionChoice:
     """Compares the forward and backward passes of a supervised step in float32 and under bfloat16 autocast, for a second or two.
 
-    They run on the longest rows of `batch`, up to 2,048 tokens. Weights and optimizer stay as they are.
+    They run on one micro-batch, of at most about 4,096 tokens. Weights and optimizer stay as they are.
     """
-    few = next(batch.micro_batches(_MEASURED_TOKENS, packed=learner.is_packed))
+    num_tokens = min(learner.settings.micro_batch_tokens, _MAX_MEASURED_TOKENS)
+    few = next(batch.micro_batches(num_tokens, packed=learner.is_packed))
 
     def compute(precision: Precision) -> None:
         with torch.autocast(learner.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):

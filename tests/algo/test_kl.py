@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from precision import tolerance
 
 from midthought.algo.kl import KLController, KLKind, apply_kl_penalty, kl_divergence
 
@@ -11,7 +12,7 @@ from midthought.algo.kl import KLController, KLKind, apply_kl_penalty, kl_diverg
 @pytest.mark.parametrize(("kind", "expected"), [("k1", -0.5), ("abs", 0.5), ("k2", 0.125), ("k3", math.exp(0.5) - 1.5)])
 def test_each_estimate_at_a_log_ratio_of_minus_a_half_is_as_worked_by_hand(kind, expected):
     estimate = kl_divergence(torch.tensor([-1.5]), torch.tensor([-1.0]), kind)
-    assert float(estimate) == pytest.approx(expected)
+    assert float(estimate) == pytest.approx(expected, abs=tolerance(torch.float32, magnitude=2.0))
 
 
 @pytest.mark.parametrize("kind", list(KLKind))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from precision import logit_tolerance
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -116,7 +117,7 @@ def test_logprobs_of_sampled_tokens_are_those_of_a_plain_forward_pass_across_a_c
             for start, completion in completions:
                 assert completion.finish is Finish.CALL
                 expected = rescore(model, ids[:start], completion.token_ids)
-                assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+                assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
     assert engine.stats.num_reused_tokens > 0
 
 
@@ -149,7 +150,9 @@ def test_a_changed_prefix_is_computed_anew_from_where_it_differs() -> None:
 
     completion = asyncio.run(run())
     assert engine.stats.num_reused_tokens == 8
-    assert completion.sampled_logprobs == pytest.approx(rescore(model, changed, completion.token_ids), abs=1e-4)
+    assert completion.sampled_logprobs == pytest.approx(
+        rescore(model, changed, completion.token_ids), abs=logit_tolerance(model)
+    )
 
 
 def test_batched_and_alone_give_the_same_tokens() -> None:
@@ -162,7 +165,7 @@ def test_batched_and_alone_give_the_same_tokens() -> None:
         engine = LocalEngine(model, eos_token_ids=[0, 1])
         alone = asyncio.run(engine.sample(7, ids, Sampling(max_tokens=30, seed=100 + number)))
         assert alone.token_ids == together[number].token_ids
-        assert alone.sampled_logprobs == pytest.approx(together[number].sampled_logprobs, abs=1e-4)
+        assert alone.sampled_logprobs == pytest.approx(together[number].sampled_logprobs, abs=logit_tolerance(model))
     assert len({completion.token_ids for completion in together}) == len(prompts)
 
 
@@ -174,7 +177,9 @@ def test_temperature_zero_is_greedy_and_records_the_logprob_at_temperature_one()
         with torch.no_grad():
             logits = model(torch.tensor([[*ids, *completion.token_ids[:index]]])).logits[0, -1]
         assert token == int(logits.argmax())
-    assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+    assert completion.sampled_logprobs == pytest.approx(
+        rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+    )
 
 
 def test_sampling_ends_at_the_end_token_at_max_tokens_and_at_the_slots_length() -> None:
@@ -203,7 +208,9 @@ def test_a_model_that_cannot_keep_a_cache_is_computed_anew_with_one_warning() ->
         asyncio.run(engine.sample(11, prompts[11], Sampling(max_tokens=2)))
     assert len([entry for entry in caught if "cannot be kept" in str(entry.message)]) == 1
     for ids, completion in zip(prompts, completions, strict=True):
-        assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
     assert engine.stats.num_reused_tokens == 0
 
 
@@ -220,7 +227,7 @@ def test_weights_changed_in_place_are_sampled_from_and_drop_the_cache() -> None:
     after = sample_all(engine, [longer], max_tokens=6)[0]
     assert (before.policy_version, after.policy_version) == (0, 1)
     assert engine.stats.num_reused_tokens == 0
-    assert after.sampled_logprobs == pytest.approx(rescore(other, longer, after.token_ids), abs=1e-4)
+    assert after.sampled_logprobs == pytest.approx(rescore(other, longer, after.token_ids), abs=logit_tolerance(model))
 
 
 def test_weights_may_change_while_episodes_are_in_flight() -> None:
@@ -240,7 +247,9 @@ def test_weights_may_change_while_episodes_are_in_flight() -> None:
 
     completion = asyncio.run(run())
     old, new = completion.token_ids[:5], completion.token_ids[5:]
-    assert completion.sampled_logprobs[5:] == pytest.approx(rescore(other, [*ids, *old], new), abs=1e-4)
+    assert completion.sampled_logprobs[5:] == pytest.approx(
+        rescore(other, [*ids, *old], new), abs=logit_tolerance(model)
+    )
     assert completion.policy_version == 1
 
 
@@ -262,7 +271,7 @@ def test_episodes_beyond_the_slots_queue_and_waiting_ones_may_lose_theirs() -> N
         for _ in range(2):
             completion = await engine.sample(number, ids, Sampling(max_tokens=4, seed=number))
             expected = rescore(model, ids, completion.token_ids)
-            assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
             ids = [*ids, *completion.token_ids, *prompt(2, seed=number)]
             await asyncio.sleep(0.05)
 
@@ -288,13 +297,13 @@ def test_running_sequences_are_moved_together_when_others_have_ended(num_idle: i
         if short and number >= num_idle:
             engine.close(number)
         expected = rescore(model, ids, completion.token_ids)
-        assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+        assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
         if short and number < num_idle:
             await asyncio.sleep(0.1)
             ids = [*ids, *completion.token_ids, *prompt(2, seed=number)]
             completion = await engine.sample(number, ids, Sampling(max_tokens=5, seed=number))
             expected = rescore(model, ids, completion.token_ids)
-            assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
 
     async def run() -> None:
         await asyncio.gather(*(episode(number) for number in range(28)))
@@ -467,8 +476,10 @@ def test_the_prompt_of_a_group_is_computed_once(deterministic: bool) -> None:
     assert len({completion.token_ids for completion in shared}) == 8
     for one, other in zip(shared, alone, strict=True):
         assert one.token_ids == other.token_ids
-        assert one.sampled_logprobs == pytest.approx(other.sampled_logprobs, abs=1e-4)
-        assert one.sampled_logprobs == pytest.approx(rescore(model, prompts[0], one.token_ids), abs=1e-4)
+        assert one.sampled_logprobs == pytest.approx(other.sampled_logprobs, abs=logit_tolerance(model))
+        assert one.sampled_logprobs == pytest.approx(
+            rescore(model, prompts[0], one.token_ids), abs=logit_tolerance(model)
+        )
 
 
 def test_prompts_that_only_begin_alike_share_their_beginning() -> None:
@@ -478,7 +489,9 @@ def test_prompts_that_only_begin_alike_share_their_beginning() -> None:
     completions = sample_all(engine, prompts, max_tokens=10)
     assert engine.stats.num_prefilled_tokens == 40 + sum(3 + number for number in range(5))
     for ids, completion in zip(prompts, completions, strict=True):
-        assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
 
 
 def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike() -> None:
@@ -493,7 +506,9 @@ def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike() -> N
         return completions
 
     for completion in asyncio.run(run()):
-        assert completion.sampled_logprobs == pytest.approx(rescore(model, prompt(30), completion.token_ids), abs=1e-4)
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, prompt(30), completion.token_ids), abs=logit_tolerance(model)
+        )
     assert engine.stats.num_prefilled_tokens == 30 + 1 + 1
     engine.update_weights()
     sample_all(engine, [prompt(30)], max_tokens=1)
@@ -510,7 +525,9 @@ def test_a_long_continuation_of_a_short_prefix_and_a_short_one_of_a_long_prefix_
         ids = prompt(6)
         for num_more in (40, 9, 80, 2):
             completion = await engine.sample(1, ids, Sampling(max_tokens=3))
-            assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+            assert completion.sampled_logprobs == pytest.approx(
+                rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+            )
             ids = [*ids, *completion.token_ids, *prompt(num_more, seed=num_more)]
 
     asyncio.run(run())
@@ -531,7 +548,9 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog: pytest
     assert runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
     for ids, completion in zip(prompts, completions, strict=True):
         assert len(completion.token_ids) == 25
-        assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
 
 
 def test_sequences_that_outgrow_the_memory_are_computed_anew_fewer_at_once() -> None:
@@ -542,7 +561,9 @@ def test_sequences_that_outgrow_the_memory_are_computed_anew_fewer_at_once() -> 
         ids = prompt(20, seed=number)
         for _ in range(3):
             completion = await engine.sample(number, ids, Sampling(max_tokens=12, seed=number))
-            assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+            assert completion.sampled_logprobs == pytest.approx(
+                rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+            )
             ids = [*ids, *completion.token_ids, *prompt(40, seed=number)]
         engine.close(number)
 
@@ -579,7 +600,7 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
 
     for number, completion in enumerate(asyncio.run(run())):
         expected = rescore(model, prompt(20, seed=number), completion.token_ids)
-        assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+        assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
     assert max(taken) <= max_cache_bytes
     assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
 
@@ -602,7 +623,9 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCapt
     assert "memory ran out with" in caplog.text
     assert max(num_rows) > 4 >= num_rows[-1]
     for ids, completion in zip(prompts, completions, strict=True):
-        assert completion.sampled_logprobs == pytest.approx(rescore(model, ids, completion.token_ids), abs=1e-4)
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
 
 
 def test_a_sequence_alone_is_never_refused_for_memory() -> None:
@@ -658,7 +681,7 @@ def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int
             sampling = Sampling(max_tokens=own.randrange(1, 15), temperature=own.choice([0.0, 1.0]), seed=number)
             completion = await engine.sample(number, ids, sampling)
             expected = rescore(model, ids, completion.token_ids)
-            assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
             ids = [*ids, *completion.token_ids, *prompt(own.randrange(1, 30), seed=own.randrange(5))]
             await asyncio.sleep(0.01 * own.random())
         engine.close(number)
@@ -752,7 +775,7 @@ def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots
         for number, completion in zip(order, await asyncio.gather(*requests), strict=True):
             context = [*ids[number], *prompt(5)]
             expected = rescore(model, context, completion.token_ids)
-            assert completion.sampled_logprobs == pytest.approx(expected, abs=1e-4)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
         return computed
 
     assert asyncio.run(run()) == [(slot, 6) for slot in range(num_episodes)]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from fake_server import BLOCK, FakeServer, Fault
+from precision import logit_tolerance
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -175,13 +176,13 @@ def test_after_every_update_all_servers_compute_with_the_new_weights(kind: Any, 
     with serving(policy, kind, num_servers=2) as servers:
         engine = synced(servers, policy, folder=tmp_path)
         assert engine.policy_version == 0
-        assert difference(engine, policy, 4) < 1e-4
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
         for version in (1, 2):
             learn(policy)
             assert difference(engine, policy, 4) > 0.1
             engine.update_weights()
             assert engine.policy_version == version
-            assert difference(engine, policy, 4) < 1e-4
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
         assert all(server.prompts for server in servers)
         assert len(list(tmp_path.glob("*/*"))) == 1  # older ones are removed
         engine.shutdown()
@@ -289,7 +290,7 @@ def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
         with torch.no_grad():
             logprobs = model(sequence).logits[0].log_softmax(-1)[len(PROMPT) - 1 : -1]
         expected = logprobs.gather(-1, sequence[0, len(PROMPT) :, None])[:, 0]
-        assert (torch.tensor(completion.sampled_logprobs) - expected).abs().max() < 1e-4
+        assert (torch.tensor(completion.sampled_logprobs) - expected).abs().max() < logit_tolerance(policy)
 
 
 def test_a_sample_that_does_not_end_is_not_waited_for_without_end() -> None:
@@ -323,10 +324,10 @@ def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_
         learn(policy)
         with pytest.warns(UserWarning, match=rf"not every server takes the new weights.*:{port}"):
             engine.update_weights()
-        assert difference(engine, policy, 4) < 1e-4
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
         with serving(make_model(), kind, port=port) as others:  # begun anew, with the weights of its start
             servers[0].always = Fault(kind="status", status=503)
-            assert difference(engine, policy, 4) < 1e-4
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
             assert others[0].requests
         engine.shutdown()
 
@@ -340,9 +341,9 @@ def test_a_server_whose_connections_broke_proves_itself_anew(policy: Any, kind: 
         servers[0].faults = [Fault(kind="cut", after=2)]
         servers[0].prefix_cache.clear()
         with pytest.raises(AssertionError):  # the tokens before the cut were the other model's
-            assert difference(engine, policy) < 1e-4
+            assert difference(engine, policy) < logit_tolerance(policy)
         assert len(servers[0].orders) > num_orders
-        assert difference(engine, policy) < 1e-4
+        assert difference(engine, policy) < logit_tolerance(policy)
         engine.shutdown()
 
 
@@ -375,10 +376,10 @@ def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind: Any, 
 
     with serving(original, kind, num_servers=2, load=load_adapter) as servers:
         engine = synced(servers, policy, folder=tmp_path)
-        assert difference(engine, policy, 4) < 1e-4
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
         learn(policy)
         engine.update_weights()
-        assert difference(engine, policy, 4) < 1e-4
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
         assert [len(server.adapters) for server in servers] == [1, 1]
         assert servers[0].adapters.keys() == servers[1].adapters.keys()
         engine.shutdown()
@@ -412,7 +413,7 @@ def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tied
         for _ in range(2):
             learn(policy)
             engine.update_weights()
-            assert difference(engine, policy, 4) < 1e-4
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
         assert not servers[0].adapters
         engine.shutdown()
 
@@ -426,7 +427,7 @@ def test_adapters_that_transformers_added_are_sent_merged(tmp_path: Path) -> Non
         engine = synced(servers, policy, folder=tmp_path)
         learn(policy)
         engine.update_weights()
-        assert difference(engine, policy, 4) < 1e-4
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
         engine.shutdown()
 
 
@@ -443,7 +444,7 @@ def test_an_adapter_of_another_name_is_sent_like_the_default_one(tmp_path: Path)
         engine = synced(servers, policy, folder=tmp_path)
         learn(policy)
         engine.update_weights()
-        assert difference(engine, policy, 4) < 1e-4
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
         assert len(servers[0].adapters) == 1
         engine.shutdown()
 

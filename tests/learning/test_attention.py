@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from precision import logit_tolerance
 
 from midthought.learning.attention import attending_by_rows, can_pack, row_arguments
 from midthought.learning.batch import PPOBatch
@@ -43,8 +44,8 @@ def test_packed_figures_are_those_of_padded_rows(name, make_policy, batch):
     assert can_pack(policy)
     packed = token_figures(policy, batch, entropy=True, packed=True)
     padded = token_figures(policy, batch, entropy=True)
-    torch.testing.assert_close(packed.logprobs, padded.logprobs, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(packed.entropy, padded.entropy, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(packed.logprobs, padded.logprobs, atol=logit_tolerance(policy), rtol=0)
+    torch.testing.assert_close(packed.entropy, padded.entropy, atol=logit_tolerance(policy), rtol=0)
 
 
 def test_under_autocast_the_verdict_is_the_same(make_policy):
@@ -91,7 +92,7 @@ def test_a_row_without_policy_tokens_gives_none_and_changes_no_other(make_policy
     masked = batch.with_fields(loss_mask=mask)
     with torch.no_grad():
         found = spread(token_figures(policy, masked, packed=True).logprobs, mask)
-        torch.testing.assert_close(found, token_logprobs(policy, batch) * mask, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(found, token_logprobs(policy, batch) * mask, atol=logit_tolerance(policy), rtol=0)
 
 
 @torch.no_grad()
@@ -100,7 +101,7 @@ def test_a_critics_trunk_is_packed_as_the_policy_is(make_policy, batch):
     critic.head.linear.weight.normal_()
     assert can_pack(critic.trunk)
     torch.testing.assert_close(
-        critic.token_values(batch, packed=True), critic.token_values(batch), atol=1e-5, rtol=1e-4
+        critic.token_values(batch, packed=True), critic.token_values(batch), atol=logit_tolerance(critic.trunk), rtol=0
     )
 
 
@@ -126,4 +127,4 @@ def test_a_row_attends_as_with_the_librarys_mask_for_packed_sequences(make_polic
         policy.set_attn_implementation("eager")
         bias = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)[None, None]
         expected = policy(input_ids=token_ids, position_ids=arguments["position_ids"], attention_mask=bias).logits
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found, expected, atol=logit_tolerance(policy), rtol=0)

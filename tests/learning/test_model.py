@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from precision import logit_tolerance
 
 from midthought.learning.batch import PPOBatch
 from midthought.learning.logprobs import LogitShape
@@ -49,7 +50,9 @@ def plain_logprobs(policy, batch: PPOBatch) -> torch.Tensor:
 @torch.no_grad()
 def test_logprobs_of_a_padded_batch_equal_those_of_each_row_alone(name, make_policy, make_trajectory):
     policy, batch = architecture(make_policy, name), batch_of(make_trajectory)
-    torch.testing.assert_close(token_logprobs(policy, batch), plain_logprobs(policy, batch), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        token_logprobs(policy, batch), plain_logprobs(policy, batch), atol=logit_tolerance(policy), rtol=0
+    )
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "Gemma2", "Cohere"])
@@ -113,7 +116,9 @@ def test_entropy_is_that_of_the_whole_distribution(make_policy, make_trajectory)
     policy, batch = make_policy(), batch_of(make_trajectory)
     entropy = token_figures(policy, batch, entropy=True).entropy
     distribution = torch.distributions.Categorical(logits=policy(input_ids=batch.token_ids).logits[:, :-1])
-    torch.testing.assert_close(entropy, distribution.entropy()[batch.loss_mask[:, 1:]], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        entropy, distribution.entropy()[batch.loss_mask[:, 1:]], atol=logit_tolerance(policy), rtol=0
+    )
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -125,7 +130,7 @@ def test_a_value_judges_the_state_before_its_token(shared, make_policy, make_tra
     values = spread(PolicyValueModel(policy, critic)(batch).values, batch.loss_mask)
     hidden = policy.base_model(input_ids=batch.token_ids).last_hidden_state
     expected = (hidden @ critic.head.linear.weight[0])[:, :-1].where(batch.loss_mask[:, 1:], 0.0)
-    torch.testing.assert_close(values[:, 1:], expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(values[:, 1:], expected, atol=logit_tolerance(policy), rtol=0)
 
 
 def test_a_fresh_critic_says_zero_and_learns_from_its_first_gradient(make_policy, make_trajectory):

@@ -10,6 +10,7 @@ import weakref
 
 import pytest
 import torch
+from precision import logit_tolerance
 from small_worlds import (
     PAID,
     QUESTIONS,
@@ -69,7 +70,7 @@ def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, tal
             assert figures["batch/num_episodes"] == 4
             assert figures["env/steps_mean"] == 2
             assert figures["reward/turns"] == figures["reward/mean"] == figures["env/return_mean"]
-            assert figures["logprob_difference_max"] < 1e-4
+            assert figures["logprob_difference_max"] < logit_tolerance(talker["model"], 256)
             assert figures["time/seconds"] > figures["time/rollout_seconds"] > 0
         assert ("value_loss" in history[0]) is (estimator == "gae")
         assert ("reward/greedy" in history[0]) is (estimator == "remax")
