@@ -54,6 +54,9 @@ def train(
     from_: Annotated[Path | None, typer.Option("--from", help="Run, checkpoint or model to begin with.")] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; runs/RECIPE-TIME by default.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --run.")] = False,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="With --resume: take settings that change what is learned.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the last table only.")] = False,
     engine: Annotated[
         str, typer.Option(help="Who trains: midthought, or verl on a cluster (docs/verl.md).")
@@ -74,7 +77,16 @@ def train(
         raise SettingsError("--dry-run is of --engine verl; this library's own trainer has nothing to write beforehand")
     console = Console(quiet=quiet)
     try:
-        found.run(path, console, words=settings or [], config=config, stage=stage, from_path=from_, resume=resume)
+        found.run(
+            path,
+            console,
+            words=settings or [],
+            config=config,
+            stage=stage,
+            from_path=from_,
+            resume=resume,
+            allow_changes=allow_changes,
+        )
     except KeyboardInterrupt:
         console.error(f"Stopped; everything done is saved. Go on with: midthought train {recipe} --run {path} --resume")
         raise typer.Exit(130) from None

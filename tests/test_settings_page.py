@@ -16,6 +16,9 @@ Every key with its default, from the fields' own docstrings (`midthought setting
 `config.training.seed = 1`, on the command line `training.seed=1`, in a YAML file `training: {seed: 1}`. Every assignment is
 checked where it is written. Recipes ship YAML files with values of their own.
 
+↻ marks settings that a resumed run may change: where and how fast it computes, what it logs, how long it goes on. Any other
+change alters what is learned and needs `--allow-changes` (`allow_changes=True`). Both are recorded in `settings_history.yaml`.
+
 """
 
 

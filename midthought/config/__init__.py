@@ -4,7 +4,8 @@ A section is a pydantic model; the docstring under a field is its documentation.
 subclassing `RecipeConfig`. Every key here is read by some room; a key that nothing reads does not exist.
 """
 
-from midthought.config.section import Section
+from midthought.config.changes import Change, changes_between, require_allowed
+from midthought.config.section import Harmless, Section
 from midthought.config.sections import (
     Auto,
     CheckpointConfig,
@@ -21,9 +22,11 @@ from midthought.config.words import parse_assignments, read_yaml
 
 __all__ = [
     "Auto",
+    "Change",
     "CheckpointConfig",
     "ConfigStore",
     "EnvironmentConfig",
+    "Harmless",
     "InferenceConfig",
     "ModelConfig",
     "RayConfig",
@@ -31,9 +34,11 @@ __all__ = [
     "RewardConfig",
     "Section",
     "TrainingConfig",
+    "changes_between",
     "create_default_config",
     "merge_configs",
     "parse_assignments",
     "read_yaml",
+    "require_allowed",
     "settled",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from midthought.config.section import Section
+from midthought.config.section import HARMLESS, Section
 
 
 def settings_page(store: type[Section], title: str, skipped: frozenset[str] = frozenset()) -> str:
@@ -29,7 +29,7 @@ def settings_page(store: type[Section], title: str, skipped: frozenset[str] = fr
 def _rows(section: type[Section]) -> Iterator[str]:
     for key, field in section.model_fields.items():
         default = json.dumps(field.get_default(call_default_factory=True), ensure_ascii=False)
-        meaning = _one_line(field.description).replace("|", "\\|")
+        meaning = _one_line(field.description).replace("|", "\\|") + (" ↻" if HARMLESS in field.metadata else "")
         yield f"| `{key}` | `{default}` | {meaning} |"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -10,6 +10,11 @@ from midthought.errors import SettingsError, near_names
 
 AUTO_BRANCH = "literal['auto']"
 """How pydantic names the branch `auto` of a setting's type."""
+HARMLESS = "may change in a resumed run"
+"""Mark of a field's type: where and how fast a run computes, what it logs, how long it goes on, not what it learns."""
+Value = TypeVar("Value")
+Harmless = Annotated[Value, HARMLESS]
+"""`Harmless[int]`: a setting that a resumed run may change without being asked. Every other setting needs `allow_changes`."""
 
 
 class Section(BaseModel):

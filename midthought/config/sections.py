@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from midthought.config.section import Section
+from midthought.config.section import Harmless, Section
 from midthought.errors import SettingsError, near_names
 
 Auto = Literal["auto"]
@@ -33,7 +33,7 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights. Log-probabilities are exact to 1e-4 in float32 only. `auto`: bfloat16 for a given model on a GPU,
     else float32."""
-    device: str = "auto"
+    device: Harmless[str] = "auto"
     """Where the model is trained, and sampled from by the `local` engine: `cpu`, `cuda`, `cuda:1` …; `auto`: a loaded model on
     the first GPU where there is one, a made one on the CPU, where small ones are quicker."""
     critic: Literal["auto", "separate", "shared"] = "auto"
@@ -80,22 +80,22 @@ class InferenceConfig(Section):
     backend: str = "local"
     """Engine: `local` (this process), `vllm` or `sglang` (servers: docs/servers.md), or a name of your own.
     Training samples from the first three."""
-    base_url: list[str] = Field(default_factory=list)
+    base_url: Harmless[list[str]] = Field(default_factory=list)
     """Servers that run already, `http://HOST:PORT` each, all of one model. Empty: one is started here."""
-    served_model_name: str | None = None
+    served_model_name: Harmless[str | None] = None
     """The name that they serve the model under; null: `model.local_path`."""
-    api_key_env: str | None = None
+    api_key_env: Harmless[str | None] = None
     """The environment variable that holds their key."""
-    server_python: str | None = None
+    server_python: Harmless[str | None] = None
     """Interpreter of an environment that has vLLM or SGLang, for a server that is started here; null: this one."""
     server_flags: list[str] = Field(default_factory=list)
     """Further words of its command line, e.g. `[--gpu-memory-utilization, "0.4"]`."""
-    weights_path: str | None = None
+    weights_path: Harmless[str | None] = None
     """Folder where weights are written for the servers, which must see it under the same path; null: a temporary one."""
-    sync_tolerance: float | None = Field(None, gt=0)
+    sync_tolerance: Harmless[float | None] = Field(None, gt=0)
     """Largest mean difference between a server's log-probabilities and the policy's after an update; a larger one ends the
     run. Null: 0.01 in float32, 0.1 in bfloat16."""
-    server_wait_seconds: float = Field(300.0, gt=0)
+    server_wait_seconds: Harmless[float] = Field(300.0, gt=0)
     """How long servers that cannot be reached are waited for, all together, while none of them gives a token. Then the episodes
     fail and the run stops. (A server that is connected and says nothing has 300 s for the first token of a request.)"""
     max_tokens: int = Field(256, ge=1)
@@ -117,12 +117,12 @@ class InferenceConfig(Section):
     """Temperature of training rollouts."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Must stay 1.0 in training: see `TrainingConfig`."""
-    max_num_seqs: Annotated[int, Field(ge=1)] | Auto = 128
+    max_num_seqs: Harmless[Annotated[int, Field(ge=1)] | Auto] = 128
     """Episodes that the local engine holds in its cache at once; requests on their way to each server. `auto`: 128, or fewer
     if a GPU's memory does not hold so many."""
-    cuda_graphs: bool = True
+    cuda_graphs: Harmless[bool] = True
     """On a GPU the local engine records passes of decoding as CUDA graphs and replays them; not with `deterministic`."""
-    merge_adapters: bool = True
+    merge_adapters: Harmless[bool] = True
     """The local engine samples from merged copies of layers with LoRA adapters, if these take at most a quarter of the device's
     free memory. False, or without that memory: the adapters are computed beside the weights, which is slower."""
     partial_rollouts: bool = False
@@ -181,36 +181,36 @@ class TrainingConfig(Section):
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of everything drawn at random: the split, the questions, the weights, the sampling."""
-    num_train_iters: int | None = Field(None, ge=0)
+    num_train_iters: Harmless[int | None] = Field(None, ge=0)
     """Iterations: rollouts of `batch_size` episodes, then the update on them. None: as many as `num_epochs` makes."""
-    num_epochs: int = Field(3, ge=0)
+    num_epochs: Harmless[int] = Field(3, ge=0)
     """Passes over the tasks; where there is no end of tasks (an environment), of `num_train_iters_per_epoch` each."""
-    num_train_iters_per_epoch: int = Field(100, ge=1)
+    num_train_iters_per_epoch: Harmless[int] = Field(100, ge=1)
     """Iterations of an epoch in an environment."""
     batch_size: int = Field(32, ge=1)
     """Episodes per iteration."""
     mini_batch_size: int = Field(32, ge=1)
     """Episodes per optimizer step."""
-    micro_batch_tokens: Annotated[int, Field(ge=64)] | Auto = 4096
+    micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = 4096
     """Tokens per forward and backward pass; changes memory and speed, not the result. `auto`: 4096, or fewer if a GPU's memory
     does not hold so many."""
-    accumulation_steps: int | None = Field(None, ge=1)
+    accumulation_steps: Harmless[int | None] = Field(None, ge=1)
     """Micro-batches per optimizer step of PPO; changes memory and speed, not the result. None: by `micro_batch_tokens`."""
-    packing: bool = True
+    packing: Harmless[bool] = True
     """Lay the rows of a micro-batch one after the other, without padding, each attended by itself. Where a model's attention
     cannot (the log says so), and with false, rows of like length are padded to the longest; speed changes, not the result."""
-    logits_mib: int = Field(64, ge=1)
+    logits_mib: Harmless[int] = Field(64, ge=1)
     """Logits that may exist at once, in MiB. Where policy tokens × vocabulary need more, log-probabilities are worked out block
     by block, and once more in the backward pass; changes memory and speed, not the result."""
-    gradient_checkpointing: bool | Auto = "auto"
+    gradient_checkpointing: Harmless[bool | Auto] = "auto"
     """Remember only what enters each layer and compute the layer again in the backward pass: less memory, a third more time.
     `auto`: for a given model on a GPU."""
-    compile: bool = False
+    compile: Harmless[bool] = False
     """Compile the decoder layers (`torch.compile`; needs a C++ compiler): the first steps take a minute longer."""
     master_weights: bool = True
     """With `model.dtype=bfloat16`: learn in float32 copies of the weights, as steps are often too small for bfloat16. Takes
     10 bytes a weight more: a copy of 4, and both moments and the gradient of 4 in place of 2."""
-    offload_reference: bool = False
+    offload_reference: Harmless[bool] = False
     """Keep the reference model in main memory while it does not score. With `model.lora_rank` there is none to keep."""
     ppo_epochs: int = Field(1, ge=1)
     """Passes over an iteration's episodes."""
@@ -294,15 +294,15 @@ class TrainingConfig(Section):
     """What an episode of `inference.max_tokens` tokens loses by it."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     """Gradients are clipped to this norm; `.inf`: not at all."""
-    logprob_difference_warn: float = Field(0.05, gt=0)
+    logprob_difference_warn: Harmless[float] = Field(0.05, gt=0)
     """Warn if sampled and recomputed log-probabilities of the current policy's tokens differ by more than this on average
     (nats; metric `logprob_difference_mean`)."""
-    logprob_difference_stop: float | None = Field(0.5, gt=0)
+    logprob_difference_stop: Harmless[float | None] = Field(0.5, gt=0)
     """Stop the run before the update if they differ by more than this. Null: never."""
-    no_signal_iters: int | None = Field(10, ge=1)
+    no_signal_iters: Harmless[int | None] = Field(10, ge=1)
     """Stop a run whose first iterations, this many, all give nothing to learn from (equal rewards); or whose rewards are all
     equal for as many iterations in a row and lower than before. A shorter run only warns. Null: never."""
-    validate_every: int = Field(10, ge=0)
+    validate_every: Harmless[int] = Field(10, ge=0)
     """Iterations between validations on held-out questions; 0: never."""
     num_validation_questions: int = Field(100, ge=1)
     """Questions of each validation."""
@@ -373,44 +373,44 @@ class TrainingConfig(Section):
 class RayConfig(Section):
     """Training on several processes or machines."""
 
-    use_ray: bool = False
+    use_ray: Harmless[bool] = False
     """Roll out on Ray actors. False: in this process, or by its servers."""
-    num_actors: int = Field(1, ge=1)
+    num_actors: Harmless[int] = Field(1, ge=1)
     """Actors that roll out, each with an engine of its own."""
-    address: str = ""
+    address: Harmless[str] = ""
     """A cluster that runs already: `HOST:PORT`, or `auto` on one of its nodes. Empty: one is started here, for the run."""
-    cpus_per_actor: float = Field(1.0, gt=0)
+    cpus_per_actor: Harmless[float] = Field(1.0, gt=0)
     """CPUs that an actor takes of the cluster. Rounded down, its threads; with `inference.deterministic` this process's."""
-    gpus_per_actor: float = Field(0.0, ge=0)
+    gpus_per_actor: Harmless[float] = Field(0.0, ge=0)
     """GPUs that it takes; with any, its engine computes on the first of them."""
-    num_learners: int = Field(1, ge=1)
+    num_learners: Harmless[int] = Field(1, ge=1)
     """Ray processes that learn together, each with its part of all models (FSDP2). 1: this process learns."""
-    num_critics: int = Field(0, ge=0)
+    num_critics: Harmless[int] = Field(0, ge=0)
     """Ray processes that learn a separate critic, beside those that learn the policy and at the same time, each as large as a
     learner. 0: whoever learns the policy learns the critic, too."""
-    cpus_per_learner: float = Field(1.0, gt=0)
+    cpus_per_learner: Harmless[float] = Field(1.0, gt=0)
     """CPUs that each of them takes of the cluster; rounded as those of an actor."""
-    gpus_per_learner: float = Field(0.0, ge=0)
+    gpus_per_learner: Harmless[float] = Field(0.0, ge=0)
     """GPUs that each takes; with any, it computes on the first of them."""
-    colocate: bool = False
+    colocate: Harmless[bool] = False
     """Actor and learner of the same number share a place, and its GPU where each asks for a part of one
     (`gpus_per_actor`, `gpus_per_learner`). False: each process has a place of its own."""
-    placement: Literal["spread", "pack"] = "spread"
+    placement: Harmless[Literal["spread", "pack"]] = "spread"
     """Put the actors, and the learners, on as many nodes as there are, or on as few as hold them."""
-    start_timeout_seconds: float = Field(120.0, gt=0)
+    start_timeout_seconds: Harmless[float] = Field(120.0, gt=0)
     """How long the cluster may take to make room for the actors, and an actor to start."""
-    silence_timeout_seconds: float = Field(300.0, gt=0)
+    silence_timeout_seconds: Harmless[float] = Field(300.0, gt=0)
     """An actor that gives no sign of life for so long is ended; another one runs its episodes again."""
 
 
 class CheckpointConfig(Section):
     """What is kept of a run on disk."""
 
-    save_interval: int = Field(10, ge=1)
+    save_interval: Harmless[int] = Field(10, ge=1)
     """PPO iterations between checkpoints; the warm-up saves every `save_interval` × 10 steps."""
-    keep_last_n: int = Field(2, ge=1)
+    keep_last_n: Harmless[int] = Field(2, ge=1)
     """Newest checkpoints kept, besides the best."""
-    keep_best: bool = True
+    keep_best: Harmless[bool] = True
     """Keep the checkpoint with the best validation as well."""
-    wandb_project: str = ""
+    wandb_project: Harmless[str] = ""
     """Log to this Weights & Biases project, too (extra `wandb`). Empty: TensorBoard only."""

@@ -145,6 +145,11 @@ def step_path(run_dir: str | Path, step: int) -> Path:
     return Path(run_dir) / "checkpoints" / f"step_{step:06d}"
 
 
+def step_of(path: Path) -> int:
+    """The step of a checkpoint at a `step_path`."""
+    return int(path.name.removeprefix("step_"))
+
+
 def step_paths(run_dir: str | Path) -> list[Path]:
     """The run's checkpoints, earliest first; unfinished ones are not among them."""
     folder = Path(run_dir) / "checkpoints"

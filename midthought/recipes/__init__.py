@@ -25,6 +25,7 @@ class Recipe(Protocol):
         stage: str,
         from_path: Path | None,
         resume: bool,
+        allow_changes: bool = False,
     ) -> dict[str, Any]:
         """Run the recipe in the folder `path`; the summary."""
         ...

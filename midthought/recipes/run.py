@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
-from midthought.config import RecipeConfig
+from midthought.config import RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
 from midthought.learning.apart import AnyLearner
+from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
@@ -78,6 +79,8 @@ class RecipeRun(ABC):
     stage: Stage = "all"
     from_path: Path | None = None
     resume: bool = False
+    allow_changes: bool = False
+    """Resume with settings that change what is learned."""
     run: RunFolder = field(init=False)
     stages: Stages = field(init=False)
     workshop: Any = field(init=False)
@@ -170,6 +173,7 @@ class RecipeRun(ABC):
             raise SettingsError("nothing to evaluate: name a run folder, a checkpoint or a Hugging Face model")
         if self.resume:
             progress.load()
+            self._require_same_beginning(progress)
             self.stage = progress.stage  # type: ignore[assignment]
             self.from_path = Path(progress.from_path) if progress.from_path else None
         check_source(self.config.inference, self.config.ray)
@@ -178,16 +182,41 @@ class RecipeRun(ABC):
             source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
         self._choose(str(self.path / "warmup") if "warmup" in progress.done else source)
         check_training(self.config.training)
+        changes = self.run.settings_changes(self.config) if self.resume else []
+        require_allowed(changes, allow=self.allow_changes)
         self._prepare()
         self._loaded = load_policy_and_tokenizer(source, self.config.model.weights_dtype) if source else None
         self.run.create(resume=self.resume)
+        self.run.record_settings(self.config, changes, *self._newest_step)
+        for change in changes:
+            self.console.note(f"Changed at {' '.join(map(str, self._newest_step))}: {change}")
         if not self.resume:
-            self.run.write_config(self.config.to_yaml())
             progress.stage = self.stage
             progress.from_path = str(self.from_path.resolve()) if self.from_path else None
             progress.save()
         if self.config.inference.deterministic:
             torch.use_deterministic_algorithms(True)
+
+    def _require_same_beginning(self, progress: RunProgress) -> None:
+        """Raises SettingsError for another `--stage` or `--from` than the run began with: a resumed run keeps to its own."""
+        if self.stage not in ("all", progress.stage):
+            raise SettingsError(
+                f"--stage {self.stage}: the run in {self.path} began with --stage {progress.stage}, and a resumed run keeps to "
+                "it; leave --stage out, or give another folder"
+            )
+        if self.from_path and str(self.from_path.resolve()) != progress.from_path:
+            raise SettingsError(
+                f"--from {self.from_path}: the run in {self.path} began from {progress.from_path or 'nothing'}, and a resumed "
+                "run keeps to it; leave --from out, or give another folder"
+            )
+
+    @property
+    def _newest_step(self) -> tuple[str, int]:
+        """Stage and step of the newest checkpoint."""
+        for stage in (self.rl_stage, "warmup"):
+            if newest := latest(self.run.checkpoints_path / stage):
+                return stage, step_of(newest)
+        return "beginning", 0
 
     def _choose(self, source: str) -> None:
         """Replace `auto` in the settings, say what was chosen, and refuse a run that does not fit its memory."""

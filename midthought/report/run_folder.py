@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import yaml
+
+from midthought.config import Change, RecipeConfig, Section, changes_between, read_yaml
 from midthought.errors import CheckpointError, UserError
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
@@ -35,6 +39,7 @@ class RunFolder:
         """`wandb_project`: log there as well; MissingExtraError where wandb is not installed."""
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
+        self.settings_history_path = self.path / "settings_history.yaml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.trajectories_path = self.path / "trajectories.jsonl"
         self.summary_path = self.path / "summary.json"
@@ -137,6 +142,42 @@ class RunFolder:
     def write_config(self, text: str) -> None:
         """Write the run's settings (YAML) in one piece."""
         write_whole(self.config_path, text)
+
+    def settings_changes(self, settings: Section) -> list[Change]:
+        """What differs from the settings that the run was last given; nothing if there are none."""
+        history = self._settings_history
+        recorded = (
+            history[-1]["settings"] if history else read_yaml(self.config_path) if self.config_path.is_file() else {}
+        )
+        return changes_between(recorded, settings)
+
+    def record_settings(self, settings: RecipeConfig, changes: Sequence[Change], stage: str, step: int) -> None:
+        """Write the settings to `config.yaml`, and with what changed at which step to the end of `settings_history.yaml`."""
+        self.write_config(settings.to_yaml())
+        history = self._settings_history
+        if history and not changes:
+            return
+        entry = {
+            "stage": stage,
+            "step": step,
+            "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "changes": {change.name: {"before": change.before, "now": change.now} for change in changes},
+            "settings": settings.to_dict(),
+        }
+        text = yaml.safe_dump_all([*history, entry], sort_keys=False, allow_unicode=True)
+        write_whole(self.settings_history_path, text)
+
+    @property
+    def _settings_history(self) -> list[dict[str, Any]]:
+        if not self.settings_history_path.is_file():
+            return []
+        try:
+            return list(yaml.safe_load_all(self.settings_history_path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(
+                f"{self.settings_history_path} cannot be read ({reason}); repair or delete it"
+            ) from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the run's figures in one piece, under flat dotted keys (see `flat_keys`)."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from midthought.config import ConfigStore
+from midthought.config import ConfigStore, require_allowed
 from midthought.env.thought import last_answer, matches
-from midthought.learning.checkpoint import keep_last, latest, step_path, step_paths
+from midthought.errors import SettingsError
+from midthought.learning.checkpoint import keep_last, latest, step_of, step_path, step_paths
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.text import Renderer
 from midthought.types import Trajectory
+
+_log = logging.getLogger(__name__)
 
 NUM_SHOWN = 8
 """Episodes of an iteration that are kept to be read."""
@@ -27,10 +31,17 @@ class Keeping:
     `newest` is the checkpoint that a resumed run goes on from; None where it begins.
     """
 
-    def __init__(self, path: str | Path, config: ConfigStore, *, resume: bool) -> None:
-        """Raises `CheckpointError` if a run is there and it is not to be resumed, `OutputPathError` if other files are."""
+    def __init__(self, path: str | Path, config: ConfigStore, *, resume: bool, allow_changes: bool = False) -> None:
+        """Raises `CheckpointError` if a run is there and it is not to be resumed, `OutputPathError` if other files are,
+        `SettingsError` if it is resumed with settings that change what is learned, and `allow_changes` is not set."""
         self.run = RunFolder(path)
         self.run.begin(resume=resume)
+        self._changes = self.run.settings_changes(config) if resume else []
+        try:
+            require_allowed(self._changes, allow=allow_changes)
+        except SettingsError:
+            self.run.unlock()
+            raise
         self.newest = latest(self._checkpoints) if resume else None
         self._config = config
         self.run.create(resume=resume)
@@ -43,7 +54,10 @@ class Keeping:
 
     def begin(self) -> None:
         """Write the settings down, once all that can be wrong with them has been seen."""
-        self.run.write_config(self._config.to_yaml())
+        step = step_of(self.newest) if self.newest is not None else 0
+        self.run.record_settings(self._config, self._changes, "ppo", step)
+        for change in self._changes:
+            _log.info("changed at iteration %d: %s", step, change)
 
     def log(self, stage: str, iteration: int, metrics: Mapping[str, float]) -> None:
         self.run.log(stage, iteration, metrics)

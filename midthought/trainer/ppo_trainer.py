@@ -91,6 +91,8 @@ class RayPPOTrainer:
         run_path: a run folder for metrics, trajectories, checkpoints and the report. None: nothing is written unasked.
         resume: go on from the newest checkpoint in `run_path`; from the beginning where there is none yet. The KL
             divergence is still measured from the model that is given here, so give the one that the run began with.
+        allow_changes: resume with settings that change what is learned; they are recorded with the step. Harmless ones (more
+            iterations, intervals, placement) need no permission.
 
     Raises:
         SettingsError: neither or both of `env` and `dataset`; settings that contradict each other.
@@ -116,6 +118,7 @@ class RayPPOTrainer:
         callbacks: Sequence[TrainerCallback] = (),
         run_path: str | Path | None = None,
         resume: bool = False,
+        allow_changes: bool = False,
     ) -> None:
         self.config = _checked(config)
         recorded = Path(run_path) / "config.yaml" if resume and run_path is not None else None
@@ -129,7 +132,9 @@ class RayPPOTrainer:
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         opening = Opening(system_prompt, registry, as_notation(notation))
         self._ground = make_ground(self.config, env, dataset, validation, reward_fn, reward_funcs)
-        self._keeping = Keeping(run_path, self.config, resume=resume) if run_path is not None else None
+        self._keeping = (
+            Keeping(run_path, self.config, resume=resume, allow_changes=allow_changes) if run_path is not None else None
+        )
         self.callbacks = _checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
         """The figures of every iteration, in order; `iteration` counts them from 1."""

@@ -1,12 +1,14 @@
 """`--run DIR` of a folder that holds other files: refused at once, and nothing in it changes."""
 
 import os
+import re
 import subprocess
 import sys
 import time
 
 import pytest
 
+from midthought.cli import main
 from midthought.errors import OutputPathError
 from midthought.recipes import find_recipe
 from midthought.recipes.progress import RunProgress
@@ -43,3 +45,28 @@ def test_a_second_process_in_a_run_folder_ends_before_doing_anything(tmp_path):
         assert done.returncode == 2
         assert f"{run} is in use by process {os.getpid()} on host" in done.stderr
         assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["training.learning_rate=0.5", "checkpoint.save_interval=3"], r"training.learning_rate: .* before, 0.5 now"),
+        (["--stage", "sft"], "began with --stage all, and a resumed run keeps to it"),
+        (["--from", "elsewhere"], "began from nothing, and a resumed run keeps to it"),
+    ],
+)
+def test_the_command_refuses_to_resume_a_run_as_another_one(words, message, tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    with RunFolder(run) as folder:
+        folder.create()
+        folder.record_settings(
+            find_recipe("feedback").config_class()().merged({"model": {"dtype": "float32"}}), [], "", 0
+        )
+        RunProgress(folder).save()
+    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    monkeypatch.setattr(sys, "argv", ["midthought", "train", "feedback", "--run", str(run), "--resume", *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and re.search(message, error) and "save_interval" not in error
+    assert {file.name: file.read_bytes() for file in run.iterdir()} == before

@@ -10,7 +10,7 @@ import yaml
 from small_worlds import COLOURS, QUESTIONS, Colours, settings
 
 from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
-from midthought.errors import CheckpointError, OutputPathError
+from midthought.errors import CheckpointError, OutputPathError, SettingsError
 from midthought.learning.checkpoint import save_checkpoint, step_paths
 from midthought.learning.small_model import make_policy
 from midthought.trainer.keeping import is_right
@@ -108,7 +108,7 @@ def test_settings_that_do_not_fit_the_run_leave_its_own_where_they_are(talker, t
         trainer.fit()
     before = (tmp_path / "config.yaml").read_bytes()
     with pytest.raises(CheckpointError, match="critic"):
-        RayPPOTrainer(settings("grpo"), Colours, run_path=tmp_path, resume=True, **talker)
+        RayPPOTrainer(settings("grpo"), Colours, run_path=tmp_path, resume=True, allow_changes=True, **talker)
     assert (tmp_path / "config.yaml").read_bytes() == before
 
 
@@ -356,3 +356,55 @@ def test_a_trainer_keeps_other_processes_out_of_its_run_folder_until_cleanup(tal
         trainer.fit()
         assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
     assert (tmp_path / ".lock").read_text() == ""
+
+
+# -- resuming with other settings ----------------------------------------------------------------------------------
+
+
+def history_of(run):
+    return list(yaml.safe_load_all((run / "settings_history.yaml").read_text("utf-8")))
+
+
+def test_a_resumed_run_lists_harmful_changes_and_ends_before_anything_is_computed(talker, tmp_path):
+    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+    before = contents(tmp_path)
+    config = four_iterations()
+    config.training.clip_ratio, config.inference.temperature, config.training.validate_every = 0.1, 0.7, 1
+    with pytest.raises(SettingsError) as error:
+        RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker)
+    assert "\n  inference.temperature: 1.0 before, 0.7 now\n  training.clip_ratio: 0.2 before, 0.1 now\n" in str(
+        error.value
+    )
+    assert "validate_every" not in str(error.value)
+    assert contents(tmp_path) == before
+
+
+def test_allowed_changes_are_recorded_with_the_step(talker, tmp_path):
+    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+    config = four_iterations()
+    config.training.num_train_iters = 6
+    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker) as trainer:  # harmless
+        trainer.fit()
+    config.training.clip_ratio = 0.1
+    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, allow_changes=True, **talker):
+        pass
+    with RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker):  # as it was last
+        pass
+    assert [(entry["stage"], entry["step"], entry["changes"]) for entry in history_of(tmp_path)] == [
+        ("ppo", 0, {}),
+        ("ppo", 4, {"training.num_train_iters": {"before": 4, "now": 6}}),
+        ("ppo", 6, {"training.clip_ratio": {"before": 0.2, "now": 0.1}}),
+    ]
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text("utf-8"))["training"]["clip_ratio"] == 0.1
+
+
+def test_settings_that_were_changed_by_hand_in_the_run_folder_are_noticed(talker, tmp_path):
+    with RayPPOTrainer(four_iterations(), Colours, run_path=tmp_path, **talker) as trainer:
+        trainer.fit()
+    file = tmp_path / "config.yaml"
+    file.write_text(file.read_text("utf-8").replace("gamma: 1.0", "gamma: 0.9"), encoding="utf-8")
+    config = four_iterations().merged(yaml.safe_load(file.read_text("utf-8")))
+    with pytest.raises(SettingsError, match=r"training\.gamma: 1\.0 before, 0\.9 now"):
+        RayPPOTrainer(config, Colours, run_path=tmp_path, resume=True, **talker)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import yaml
 from pydantic import Field, field_validator
 
-from midthought.config.section import Section
+from midthought.config.section import Harmless, Section
 from midthought.errors import SettingsError, near_names
 from midthought.feedback.protocol import TOOL_NAME
 
@@ -26,7 +26,7 @@ class FeedbackSettings(Section):
     critic: str = "model"
     """Whose words the policy reads: `model` (a language model), `outcome`, `process`, `hints`; for experiments `generic`,
     `wrong`, `none`."""
-    servers: list[str] = Field(default_factory=list)
+    servers: Harmless[list[str]] = Field(default_factory=list)
     """OpenAI-compatible servers of one model, `http://HOST:PORT/v1` each; one that fails is replaced by the next."""
     model: str = ""
     """The name that the servers serve the feedback model under."""
@@ -44,9 +44,9 @@ class FeedbackSettings(Section):
     """The data set of tasks that do not name their own: it says how answers are checked."""
     process_feedback: bool = True
     """Show the worked solution to the model, where the task has one."""
-    api_key_env: str | None = None
+    api_key_env: Harmless[str | None] = None
     """The environment variable that holds the servers' key."""
-    max_concurrency: int = Field(64, ge=1)
+    max_concurrency: Harmless[int] = Field(64, ge=1)
     """Requests under way at each server."""
 
     @field_validator("servers", mode="before")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from midthought.config import Auto, InferenceConfig, RecipeConfig, Section
+from midthought.config import Auto, Harmless, InferenceConfig, RecipeConfig, Section
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
 
@@ -77,7 +77,7 @@ class EvaluationSection(Section):
     """Critics that the trained policy is also evaluated with; `none` is the retry-only arm."""
     sampled: bool = False
     """Also evaluate sampled at temperature 1."""
-    num_shown: int = Field(60, ge=0)
+    num_shown: Harmless[int] = Field(60, ge=0)
     """Episodes of each arm that go into `trajectories.jsonl`."""
 
 

@@ -28,12 +28,13 @@ def run(
     stage: str = "all",
     from_path: Path | None = None,
     resume: bool = False,
+    allow_changes: bool = False,
 ) -> dict[str, Any]:
     """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, own, seed, cluster.
 
     Without it: `own` if a model is given by `model.local_path` or `from_path`; a run's own settings if one of its policies
     is evaluated; else `tiny`. A file for a given model replaces values of `own`. The stage `evaluate` needs a
-    policy: `from_path`.
+    policy: `from_path`. `allow_changes`: resume with settings that change what is learned.
     """
     from midthought.recipes.podcast.settings import PodcastConfig
 
@@ -50,4 +51,4 @@ def run(
     )
     from midthought.recipes.podcast.train import PodcastRun  # loads torch; wrong settings are told before
 
-    return PodcastRun(chosen, path, console, stage, begin_with, resume).train()  # type: ignore[arg-type]
+    return PodcastRun(chosen, path, console, stage, begin_with, resume, allow_changes).train()  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from midthought.config import Auto, RecipeConfig, Section
+from midthought.config import Auto, Harmless, RecipeConfig, Section
 
 Kind = Literal["speaker", "episode", "continuation"]
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
@@ -19,13 +19,13 @@ class MemorySection(Section):
     transcripts: str = ""
     """Folder of transcripts (Markdown, text, JSON, SRT, VTT, HTML); a file that cannot be read is told and left out. At
     least 3: training, validation and test share none. Empty: the sample episodes that ship with the package."""
-    path: str = ""
+    path: Harmless[str] = ""
     """Where the LanceDB memory lies, or the address of a service that holds these transcripts already (`http://HOST:PORT`,
     `midthought memory serve`). Empty: `memory/` in the run folder."""
-    replace: bool = False
+    replace: Harmless[bool] = False
     """Remove the chunks of all other transcripts from the memory at `path`. False: if there are any, the run ends before it
     starts, with their number."""
-    token_env: str | None = None
+    token_env: Harmless[str | None] = None
     """The environment variable that holds the service's token."""
     table: str = "transcripts"
     """Name of the table."""
@@ -108,9 +108,9 @@ class EvaluationSection(Section):
 
     sampled: bool = True
     """Also evaluate sampled at temperature 1."""
-    control_arm: bool = False
+    control_arm: Harmless[bool] = False
     """Also train a control: supervised steps on clean demonstrations for the same total time."""
-    num_shown: int = Field(60, ge=0)
+    num_shown: Harmless[int] = Field(60, ge=0)
     """Episodes of each arm that go into `trajectories.jsonl`."""
 
 

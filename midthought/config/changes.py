@@ -1,0 +1,50 @@
+"""What differs between the settings that a run began with and those that it is resumed with, and what may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from midthought.config.section import HARMLESS, Section
+from midthought.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One setting that differs."""
+
+    name: str
+    """`section.key`."""
+    before: Any
+    now: Any
+    is_harmless: bool
+    """Whether the field is declared as `Harmless`."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before!r} before, {self.now!r} now"
+
+
+def changes_between(recorded: Mapping[str, Any], settings: Section) -> list[Change]:
+    """The settings that differ from recorded ones, in their order. What was not recorded (a newer setting) does not count."""
+    found = []
+    for section_name, section in settings:
+        before = recorded.get(section_name)
+        if not isinstance(section, Section) or not isinstance(before, Mapping):
+            continue
+        for key, now in section.model_dump(mode="json").items():
+            if key in before and before[key] != now:
+                is_harmless = HARMLESS in type(section).model_fields[key].metadata
+                found.append(Change(f"{section_name}.{key}", before[key], now, is_harmless))
+    return found
+
+
+def require_allowed(changes: Iterable[Change], *, allow: bool) -> None:
+    """Raises `SettingsError`, which lists every change that alters what a run learns, unless changes are allowed."""
+    harmful = [change for change in changes if not change.is_harmless]
+    if harmful and not allow:
+        lines = "".join(f"\n  {change}" for change in harmful)
+        raise SettingsError(
+            f"the run began with other settings, and these change what it learns:{lines}\nResume with the settings it began "
+            "with, or allow the changes: --allow-changes (allow_changes=True); they are then recorded with the step"
+        )
