@@ -45,6 +45,8 @@ class Choice:
         """What was chosen and what it needs, for people."""
         if self.chosen:
             yield f"Chosen for {self.hardware}: {' '.join(self.chosen)}"
+        if self.hardware.kind == "gpu" and "model.lora_rank=0" in self.chosen:
+            yield "All weights learn, as peft is not installed; for adapters: pip install 'midthought[lora]'"
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:
@@ -208,9 +210,11 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
 
 
 def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
-    old, new = before.to_dict(), after.to_dict()
-    for name, keys in new.items():
-        yield from (f"{name}.{key}={_word(value)}" for key, value in keys.items() if old[name][key] != value)
+    """Values that replace `auto`, as words; that of a critic only if there is one."""
+    has_critic = "values" in after.training.estimator_needs[after.training.adv_estimator]
+    for name, key in _open(before):
+        if has_critic or key != "critic":
+            yield f"{name}.{key}={_word(getattr(getattr(after, name), key))}"
 
 
 def _word(value: Any) -> str:

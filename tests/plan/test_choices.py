@@ -58,6 +58,7 @@ def test_without_peft_the_weights_themselves_learn(monkeypatch):
     choice = choose_and_plan(auto(), gpu(80), source=QWEN)
     choice.require_possible()
     assert values(choice.config) == ("bfloat16", "shared", 0, True, 2e-6)
+    assert any("peft is not installed" in line for line in choice.lines())
     with pytest.raises(MissingExtraError, match=r"midthought\[lora\]"):
         choose_and_plan(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
 
@@ -98,6 +99,11 @@ def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
     first, second = choice.lines()
     assert first.startswith("Chosen for a GPU (24.0 GiB): model.dtype=bfloat16 model.critic=shared model.lora_rank=32")
     assert second.endswith("; 21.6 GiB can be used")
+
+
+def test_a_critic_is_spoken_of_only_if_there_is_one():
+    grpo = choose_and_plan(auto(training={"adv_estimator": "grpo"}), gpu(24), source=QWEN)
+    assert not any("critic" in word for word in grpo.chosen)
 
 
 def test_passes_are_made_smaller_until_they_fit():
