@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from benchmarks import (
     crew,
     learner,
+    lora,
     memory,
     memory_scale,
     parse,
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
         trl,
         vllm,
         learner,
+        lora,
         crew,
         plan,
         retrieval,

@@ -31,6 +31,7 @@ def run(part: str, folder: Path) -> list[dict]:
         ("rollout", ["≥ 0.9", "≥ 1.2", "≤ 1.15", "≥ 1", "≤ 2.5", "≤ 1.1"]),
         ("tools", ["≤ 1.1"]),
         ("parse", ["≤ 3"] * 10),
+        ("lora", ["≥ 0.95"]),
         ("scaling", []),
         ("memory_scale", ["≥ 0.95", "≥ 0.95"]),
         pytest.param("memory", [], marks=pytest.mark.slow),
