@@ -187,17 +187,17 @@ def _write_parts(folder: Path, learner: AnyLearner, tokenizer: Any | None, state
     if tokenizer is not None:
         tokenizer.save_pretrained(folder / "policy")
     if learner.critic is not None:
-        save_file(_on_cpu(learner.critic.state_dict()), folder / "critic.safetensors")
+        weights = {  # copies: tied weights share memory, and stand twice
+            name: tensor.detach().to("cpu", copy=True).contiguous()
+            for name, tensor in learner.critic.state_dict().items()
+        }
+        save_file(weights, folder / "critic.safetensors")
     counters = learner.state_dict()
-    save_file(_on_cpu(counters.pop("moments")), folder / "optimizer.safetensors")
+    moments = {name: tensor.detach().cpu().contiguous() for name, tensor in counters.pop("moments").items()}
+    save_file(moments, folder / "optimizer.safetensors")
     _write_json(folder / "learner.json", counters)
     _write_json(folder / "random.json", _random_states())
     _write_json(folder / "state.json", state)
-
-
-def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies that share no memory: tied weights stand twice."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
 
 def _random_states() -> dict[str, Any]:

@@ -19,6 +19,8 @@ MIB = 2**20
 GATHERED_LAYERS = 2
 MERGED_SHARE = 0.25
 """Part of the free memory that the local engine's merged copies of layers with adapters take at most."""
+SHARD_BYTES = 2 * 2**30
+"""Of a merged model on disk (`peft_folders.MAX_SHARD_BYTES`)."""
 ENOUGH_SEQUENCES = 16
 """An engine that holds fewer at once, while more are there, reads its weights for next to nothing."""
 
@@ -242,6 +244,24 @@ class Memory:
             "engine's KV cache": self.kv_cache,
             "weight-sync buckets": self.bucket,
         }
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    @property
+    def saving(self) -> int:
+        """Main memory that a checkpoint or the exported model takes at its worst moment, in the process that writes it.
+
+        Weights, the critic's weights and the optimizer's states are written one after the other. With LoRA a checkpoint holds
+        the adapters; the merged model is written in shards, each layer computed in float32.
+        """
+        settings, shape = self.settings, self.shape
+        critic = self.width * shape.trunk_parameters if settings.critic == "separate" else 0
+        optimizer = settings.num_shards * (self.held.masters + self.held.moments)
+        if not settings.lora_rank:
+            return max(self.width * shape.parameters, critic, optimizer)
+        layer = shape.layer_parameters * (self.width + 2 * FLOAT)
+        export = min(SHARD_BYTES, self.width * shape.parameters) + layer
+        return max(FLOAT * shape.adapter_parameters(settings.lora_rank), critic, optimizer, export)
 
     # -- together ------------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ def to_lines(memory: Memory) -> Iterator[str]:
         yield _row("together", memory.totals[phase] / size_of_unit)
     steps, better = advise(memory)
     yield f"\n{_verdict(memory)}"
+    yield f"Saving takes {memory.saving / size_of_unit:.1f} {unit} of main memory, and none of a GPU."
     if not memory.fits:
         yield from _advice(steps)
     title = "seconds of an iteration" + (", with these changes" if steps else "")
@@ -45,6 +46,7 @@ def to_dict(memory: Memory) -> dict[str, Any]:
         "memory_bytes": memory.phases,
         "total_bytes": memory.totals,
         "limit_bytes": memory.limit,
+        "saving_bytes": memory.saving,
         "worst_moment": memory.worst_moment,
         "sequences_per_engine": memory.num_sequences,
         "fits": memory.fits,

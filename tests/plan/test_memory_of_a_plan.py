@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from midthought.errors import SettingsError
+from midthought.peft_folders import MAX_SHARD_BYTES
 from midthought.plan.advice import advise
 from midthought.plan.gpus import GIB
-from midthought.plan.memory import Memory
+from midthought.plan.memory import SHARD_BYTES, Memory
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 
@@ -57,6 +58,13 @@ def test_the_local_engines_merged_copies_count_if_they_fit():
     assert plan(lora_rank=32, engine="local", gpu="h200", merge_adapters=False).merged_adapters == 0
     assert plan(lora_rank=32, engine="vllm", gpu="h200").merged_adapters == 0, "it loads adapters by themselves"
     assert plan(engine="local", gpu="h200").merged_adapters == 0
+
+
+def test_saving_takes_the_optimizers_states_or_with_adapters_one_shard_and_one_layer():
+    assert plan().saving == plan(gpus=8).saving == pytest.approx(12 * QWEN, rel=1e-9)  # masters and two moments
+    memory = plan(lora_rank=8)
+    assert memory.saving == 2 * GIB + 10 * memory.shape.layer_parameters
+    assert SHARD_BYTES == MAX_SHARD_BYTES
 
 
 def test_gradient_checkpointing_leaves_the_layers_inputs_and_one_layer():
