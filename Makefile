@@ -11,10 +11,12 @@ DATA   ?=
 RECIPE ?=
 BENCH  ?=
 JOBS   ?= 2
+PYTHON_VERSION ?= 3.12
+WHEELS ?= runs/gpu-wheels
 # Tests in JOBS processes, one thread each: with more threads than cores all of them are slower.
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
-.PHONY: demo test test-all lint measure bench clean
+.PHONY: demo test test-all lint measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
@@ -41,6 +43,15 @@ measure: $(VENV)/.ready
 # MIDTHOUGHT_VLLM_PYTHON=INTERPRETER of an environment that has vLLM adds the comparison with it.
 bench: $(VENV)/.ready-oracles
 	PYTHONPATH=$(VENV)/oracles $(BIN)/python -m benchmarks $(BENCH)
+
+# make gpu-wheels PYTHON_VERSION=3.12: what `python -m benchmarks gpu` needs beside torch and transformers, in runs/gpu-wheels,
+# for a machine without a network (Linux, x86-64). Some wheels are compiled: name that machine's Python. See docs/gpu.md.
+gpu-wheels: $(VENV)/.python
+	rm -rf $(WHEELS)
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version $(PYTHON_VERSION) \
+	  $(foreach tag,manylinux_2_28 manylinux_2_27 manylinux_2_24 manylinux_2_17 manylinux2014 manylinux2010 manylinux_2_12 manylinux1 manylinux_2_5,--platform $(tag)_x86_64) \
+	  --constraint constraints.txt --dest $(WHEELS) --requirement benchmarks/gpu/wheels.txt
+	ls -1sh $(WHEELS)
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,74 +1,20 @@
-"""`python -m benchmarks [rollout …] [--quick]`: runs the parts, prints the table, writes it as Markdown and JSON."""
+"""`python -m benchmarks [part …]` and `python -m benchmarks gpu`. The latter needs fewer packages: it loads no part."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-
-from benchmarks import (
-    crew,
-    learner,
-    lora,
-    memory,
-    memory_scale,
-    parse,
-    plan,
-    retrieval,
-    rollout,
-    scaling,
-    service,
-    tools,
-    trl,
-    vllm,
-)
-from benchmarks.options import Options, add_options, read_options
-from benchmarks.reciter import SIZES
-from benchmarks.table import Row, describe_machine, to_markdown, write_json
-
-PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
-    module.PART: module.measure
-    for module in (
-        rollout,
-        tools,
-        parse,
-        scaling,
-        memory,
-        memory_scale,
-        trl,
-        vllm,
-        learner,
-        lora,
-        crew,
-        plan,
-        retrieval,
-        service,
-    )
-}
+import sys
+from collections.abc import Sequence
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"any of {', '.join(PARTS)}; all by default")
-    add_options(parser)
-    arguments = parser.parse_args(words)
-    if unknown := sorted(set(arguments.parts) - PARTS.keys()):
-        parser.error(f"unknown part {unknown[0]!r}; there is: {', '.join(PARTS)}")
-    options = read_options(arguments)
-    machine = describe_machine(options.device) | {"dtype": arguments.dtype, "rounds": options.num_rounds}
-    machine |= {"date": datetime.now(UTC).date().isoformat(), "quick": options.quick}
-    machine |= {"models": {size: SIZES[size].describe() for size in options.sizes}}
-    name = "-".join(arguments.parts) or "bench"
-    rows: list[Row] = []
-    for part in arguments.parts or PARTS:
-        for row in PARTS[part](options):
-            print(row.to_markdown(), flush=True)
-            rows.append(row)
-            write_json(arguments.out / f"{name}.json", rows, machine)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    table = "\n".join([*(f"- {name}: {value}" for name, value in machine.items()), "", to_markdown(rows), ""])
-    (arguments.out / f"{name}.md").write_text(table, "utf-8")
-    print(f"\n{table}")
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["gpu"]:
+        from benchmarks.gpu.command import main as check_gpu
+
+        sys.exit(check_gpu(words[1:]))
+    from benchmarks.parts import main as measure_parts
+
+    measure_parts(words)
 
 
 if __name__ == "__main__":

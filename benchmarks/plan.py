@@ -111,7 +111,7 @@ def take(values: dict[str, Any]) -> Taken:
     return Taken(allocated=_peak(profiler), resident=resident)
 
 
-def iterate(settings: PlanSettings, shape: Shape | None = None) -> None:
+def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | torch.device = "cpu") -> None:
     from midthought.learning.adapters import add_adapters
     from midthought.learning.batch import PPOBatch
     from midthought.learning.learner import Learner
@@ -119,7 +119,8 @@ def iterate(settings: PlanSettings, shape: Shape | None = None) -> None:
     from midthought.learning.settings import LearnerSettings
 
     shape = shape or find_shape(settings)
-    policy = make_policy(shape, getattr(torch, settings.dtype))
+    with torch.device(device):
+        policy = make_policy(shape, getattr(torch, settings.dtype))
     critic = {"none": None, "separate": Critic.separate, "shared": Critic.shared}[settings.critic]
     made = critic(policy) if critic else None
     reference = frozen_copy(policy) if settings.reference and not settings.lora_rank else None

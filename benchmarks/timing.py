@@ -8,9 +8,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from benchmarks.work import Work
+if TYPE_CHECKING:
+    from benchmarks.work import Work
 
 
 class System(Protocol):

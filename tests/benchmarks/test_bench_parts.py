@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import trl_loop
-from benchmarks.__main__ import PARTS, main
+from benchmarks.parts import PARTS, main
 from benchmarks.reciter import Reciter
 from benchmarks.systems import Ours, OurSampling, RePrefill, make_engine
 from benchmarks.vllm import PYTHON

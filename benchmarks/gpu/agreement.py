@@ -1,0 +1,116 @@
+"""Check 7: the log-probabilities that the engine sampled are those that the learner recomputes, before and after 3 updates.
+
+All weights or LoRA, in bfloat16 and float32. The updates must change the policy visibly, or the check shows nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.findings import Report
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.models import (
+    SHAPES,
+    complete,
+    make_engine,
+    make_episodes,
+    make_model,
+    own_error,
+    random_prompts,
+    short,
+)
+from midthought.inference.local import LocalEngine
+from midthought.inference.trial import ROUNDING
+from midthought.learning.adapters import add_adapters
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.settings import LearnerSettings
+from midthought.plan.shape import Shape
+
+NUM_UPDATES = 3
+NUM_COMPARED = 3
+LORA_RANK = 16
+LEARNING_RATES = {"full": 1e-4, "LoRA": 3e-3}
+LARGEST_FLOAT32 = ROUNDING
+MEAN_BFLOAT16 = 0.02
+"""Limits of |sampled − recomputed| in nats; in bfloat16 at least twice the mean error of the model's own forward pass."""
+MIN_MOVED = 0.05
+"""Mean |Δ log-probability| of the first tokens by the updates, in nats."""
+
+
+def run(machine: Machine, report: Report) -> None:
+    name = machine.model_names[0]
+    for dtype in (torch.bfloat16, torch.float32):
+        for way in ("full", "LoRA"):
+            setting = f"{name} {short(dtype)}, {way}"
+            if machine.seconds_left < machine.pick(10.0, 1.0):
+                report.left_out(setting, "no time is left")
+                continue
+            model = make_model(machine, name, dtype)
+            try:
+                policy = add_adapters(model, LORA_RANK, 2 * LORA_RANK) if way == "LoRA" else model
+            except ImportError as error:
+                report.left_out(setting, str(error))
+                continue
+            _compare(machine, report, setting, SHAPES[name], policy, dtype, LEARNING_RATES[way])
+            del model, policy
+            machine.clean()
+
+
+def _compare(
+    machine: Machine, report: Report, setting: str, shape: Shape, policy: Any, dtype: torch.dtype, learning_rate: float
+) -> None:
+    num_rows, num_tokens = machine.pick(32, 8), machine.pick(96, 16)
+    settings = LearnerSettings(
+        adv_estimator="grpo",
+        learning_rate=learning_rate,
+        entropy_coef=0.0,
+        mini_batch_size=num_rows,
+        gradient_checkpointing=True,
+    )
+    learner = Learner(policy, None, None, settings)
+    engine = make_engine(policy, num_rows, 64 + num_tokens)
+    first: PPOBatch | None = None
+    for number in range(NUM_UPDATES + 1):
+        batch = _sample(engine, shape, num_rows, num_tokens, seed=number)
+        scored, health = learner.score(batch)
+        if number in (0, NUM_UPDATES):
+            when = "before training" if number == 0 else f"after {NUM_UPDATES} updates"
+            own = own_error(
+                policy, [batch.token_ids[row, : batch.lengths[row]].tolist() for row in range(NUM_COMPARED)]
+            )
+            _judge(report, setting, when, dtype, health, own.mean)
+        if first is None:
+            first = scored
+        if number < NUM_UPDATES:
+            learner.update(learner.credit(scored)[0])
+            engine.update_weights()
+    assert first is not None and first.old_logprobs is not None
+    again = learner.score(first)[0].old_logprobs
+    assert again is not None
+    moved = (again - first.old_logprobs)[first.loss_mask].abs().mean().item()
+    report.require(
+        setting, "the updates moved log-probabilities by", moved, moved >= MIN_MOVED, f"≥ {MIN_MOVED}", "nats"
+    )
+    engine.shutdown()
+
+
+def _sample(engine: LocalEngine, shape: Shape, num_rows: int, num_tokens: int, *, seed: int) -> PPOBatch:
+    prompts = random_prompts(shape, [8 + row % 9 for row in range(num_rows)], seed=seed)
+    return PPOBatch.from_trajectories(make_episodes(prompts, complete(engine, prompts, num_tokens)))
+
+
+def _judge(
+    report: Report, setting: str, when: str, dtype: torch.dtype, health: dict[str, float], own_mean: float
+) -> None:
+    mean, largest = health["logprob_difference_mean"], health["logprob_difference_max"]
+    words = f"|sampled − recomputed| {when}"
+    if dtype == torch.float32:
+        report.figure(setting, f"mean {words}", mean, "nats")
+        report.at_most(setting, f"largest {words}", largest, LARGEST_FLOAT32, "nats")
+        return
+    report.figure(setting, f"mean error of the model's own forward pass {when}", own_mean, "nats")
+    report.at_most(setting, f"mean {words}", mean, max(MEAN_BFLOAT16, 2 * own_mean), "nats")
+    report.figure(setting, f"largest {words}", largest, "nats")

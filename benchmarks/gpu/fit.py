@@ -1,0 +1,97 @@
+"""Check 8: the largest batch that a learner fits into a part of the memory, and what `midthought plan` says of it.
+
+PyTorch's allocator is limited to 24 GiB, so that the search is short and says the same on every larger GPU. The tokens of
+a pass are doubled until memory runs out. What the plan says fits must fit; the planned bytes must be those taken within 15 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from benchmarks.gpu.findings import Report
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.models import SHAPES
+from benchmarks.plan import TOLERANCE, iterate, planned_bytes, settings_of, take
+from midthought.plan.settings import PlanSettings
+
+LIMIT_GIB, TINY_LIMIT_GIB = 24.0, 0.012
+ROW_TOKENS = 512
+"""128 of the prompt, 384 sampled: the lengths of `benchmarks.plan`."""
+GIB = 2**30
+WAYS = {"": "", ", layers recomputed": "gradient_checkpointing=true"}
+
+
+def run(machine: Machine, report: Report) -> None:
+    name = machine.model_names[0]
+    limit_bytes = int(min(machine.pick(LIMIT_GIB, TINY_LIMIT_GIB) * GIB, 0.9 * machine.free_bytes))
+    with memory_limit(machine, limit_bytes):
+        for suffix, way in WAYS.items():
+            _search(machine, report, name, way, limit_bytes, f"{name} bfloat16{suffix}")
+
+
+def _search(machine: Machine, report: Report, name: str, way: str, limit_bytes: int, setting: str) -> None:
+    report.figure(setting, "memory limit", limit_bytes / GIB, "GiB")
+    planned, largest, num_rows = 0, 0, 1
+    while machine.seconds_left > machine.pick(10.0, 1.0):
+        settings = _settings(name, way, num_rows, limit_bytes)
+        its_bytes, tokens = planned_bytes(settings), settings.micro_batch_tokens
+        if its_bytes <= (1.0 - settings.headroom) * limit_bytes:
+            planned = tokens
+        taken = _taken_bytes(machine, settings, limit_bytes)
+        if taken is None:
+            report.figure(setting, "smallest pass that did not fit", tokens, "tokens")
+            break
+        largest, num_rows = tokens, 2 * num_rows
+        words = (
+            f"pass of {tokens:,} tokens: planned {its_bytes / 2**20:,.0f} MiB, taken {taken / 2**20:,.0f} MiB, error"
+        )
+        report.at_most(setting, words, abs(its_bytes / taken - 1.0), TOLERANCE)
+    else:
+        report.left_out(setting, "no time was left to find the largest pass")
+    report.figure(setting, "largest pass that fitted, doubling", largest, "tokens")
+    words = "largest of these passes that the plan allows"
+    report.require(setting, words, planned, planned <= largest, "≤ what fitted", "tokens")
+
+
+def _settings(name: str, way: str, num_rows: int, limit_bytes: int) -> PlanSettings:
+    """Two optimizer steps of two passes each, `num_rows` rows a pass."""
+    shape = SHAPES[name]
+    size = (
+        f"hidden_size={shape.hidden_size} num_layers={shape.num_layers} num_heads={shape.num_heads} "
+        f"num_kv_heads={shape.num_kv_heads} head_dim={shape.head_dim} intermediate_size={shape.intermediate_size} "
+        f"vocab_size={shape.vocab_size} tie_embeddings={str(shape.is_tied).lower()}"
+    )
+    work = f"batch_size={4 * num_rows} mini_batch_size={2 * num_rows} micro_batch_tokens={num_rows * ROW_TOKENS}"
+    return settings_of(size, f"dtype=bfloat16 gpu_memory_gib={limit_bytes / GIB}", work, way)
+
+
+def _taken_bytes(machine: Machine, settings: PlanSettings, limit_bytes: int) -> int | None:
+    """Most bytes allocated at once; None if they are more than the limit."""
+    if not machine.is_cuda:
+        taken = take(settings.model_dump()).allocated
+        return taken if taken <= limit_bytes else None
+    machine.clean()
+    before = torch.cuda.memory_allocated(machine.device)
+    machine.start_peak()
+    try:
+        iterate(settings, device=machine.device)
+    except torch.OutOfMemoryError:
+        return None
+    return (machine.peak_bytes or 0) - before
+
+
+@contextmanager
+def memory_limit(machine: Machine, limit_bytes: int) -> Iterator[None]:
+    """Lets PyTorch's allocator take no more on a GPU; a CPU has no such limit."""
+    if not machine.is_cuda:
+        yield
+        return
+    total = torch.cuda.get_device_properties(machine.device).total_memory
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / total, machine.device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, machine.device)

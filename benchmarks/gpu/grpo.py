@@ -1,0 +1,122 @@
+"""Check 10: ten GRPO iterations of `RayPPOTrainer` from end to end, and where the time goes.
+
+The policy writes random words. An episode's reward is the share of its words with a low number, so rewards differ within
+groups and the policy can learn.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.gpu.findings import Report
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.models import SHAPES, make_model
+from midthought import RayPPOTrainer, create_default_config
+from midthought.types import Trajectory
+
+NUM_ITERS = 10
+SPECIALS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "[unk]", "user", "assistant")
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|> {{ m['role'] }} {{ m['content'] }} <|im_end|> {% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|> assistant {% endif %}"
+)
+MEAN_DIFFERENCE = 0.05
+"""Largest mean |sampled − recomputed| of an iteration, in nats: the default of `training.logprob_difference_warn`."""
+
+
+def run(machine: Machine, report: Report) -> None:
+    name = machine.model_names[0]
+    setting = f"{name} bfloat16"
+    tokenizer = word_tokenizer(SHAPES[name].vocab_size)
+    half = SHAPES[name].vocab_size // 2
+
+    def share_of_low_words(trajectory: Trajectory) -> float:
+        sampled = [token_id for run in trajectory.sampled_runs() for token_id in run]
+        return sum(token_id < half for token_id in sampled) / max(1, len(sampled))
+
+    config = create_default_config().merged(
+        {
+            "training": {
+                "adv_estimator": "grpo",
+                "batch_size": machine.pick(64, 8),
+                "mini_batch_size": machine.pick(64, 8),
+                "group_size": machine.pick(8, 4),
+                "micro_batch_tokens": machine.pick(8192, 256),
+                "num_train_iters": NUM_ITERS,
+                "learning_rate": 1e-5,
+                "kl_coef": 0.0,
+                "gradient_checkpointing": True,
+                "validate_every": 0,
+            },
+            "inference": {"max_tokens": machine.pick(256, 12), "max_segment_length": machine.pick(256, 12)},
+        }
+    )
+    questions = [{"question": f"w{number} w{number + 1}", "answer": "w1"} for number in range(10, 90)]
+    model = make_model(machine, name, torch.bfloat16)
+    seconds: dict[str, float] = defaultdict(float)
+    began = time.perf_counter()
+    with RayPPOTrainer(config, None, share_of_low_words, questions, model=model, tokenizer=tokenizer) as trainer:
+        for stage in ("score", "credit", "update"):
+            setattr(trainer.learner, stage, timed(machine, seconds, stage, getattr(trainer.learner, stage)))
+        trainer.source.update_weights = timed(machine, seconds, "new weights", trainer.source.update_weights)
+        history = trainer.fit()
+    whole = time.perf_counter() - began
+    _tell(report, setting, history, seconds, whole)
+
+
+def _tell(
+    report: Report, setting: str, history: list[dict[str, float]], seconds: dict[str, float], whole: float
+) -> None:
+    report.require(setting, "iterations", len(history), len(history) == NUM_ITERS, str(NUM_ITERS))
+    seconds = {"rollout": sum(each["time/rollout_seconds"] for each in history), **seconds}
+    seconds["everything else"] = whole - sum(seconds.values())
+    for stage, its_seconds in seconds.items():
+        report.figure(setting, f"{stage}, {NUM_ITERS} iterations", its_seconds, "s")
+    report.figure(setting, "all of it", whole, "s")
+    report.figure(setting, "last iteration", history[-1]["time/tokens_per_second"], "tokens/s")
+    rewards = [each["reward/mean"] for each in history]
+    report.figure(setting, "mean reward, first and last iteration", f"{rewards[0]:.3f}, {rewards[-1]:.3f}")
+    are_finite = all(
+        math.isfinite(each.get(key, math.nan))
+        for each in history
+        for key in ("reward/mean", "policy_loss", "grad_norm")
+    )
+    report.require(
+        setting, "reward, loss and gradient norm", "finite" if are_finite else "not finite", are_finite, "finite"
+    )
+    num_skipped = int(sum(each["num_skipped_steps"] for each in history))
+    report.require(setting, "skipped optimizer steps", num_skipped, num_skipped == 0, "0")
+    largest = max(each["logprob_difference_mean"] for each in history)
+    report.at_most(setting, "largest mean |sampled − recomputed| of an iteration", largest, MEAN_DIFFERENCE, "nats")
+
+
+def timed(machine: Machine, seconds: dict[str, float], stage: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call, whose seconds are added up."""
+
+    def timed_call(*arguments: Any, **named: Any) -> Any:
+        its_seconds, result = machine.wall_seconds(lambda: call(*arguments, **named))
+        seconds[stage] += its_seconds
+        return result
+
+    return timed_call
+
+
+def word_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    """Every id is a word: `w17` is token 17, but for the special ones."""
+    vocabulary = {f"w{number}": number for number in range(len(SPECIALS), vocab_size)}
+    words = Tokenizer(
+        models.WordLevel({**{word: number for number, word in enumerate(SPECIALS)}, **vocabulary}, unk_token="[unk]")
+    )
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.add_special_tokens(list(SPECIALS[:3]))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="<|im_end|>", pad_token="<|pad|>", unk_token="[unk]", chat_template=TEMPLATE
+    )

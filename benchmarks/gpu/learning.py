@@ -1,0 +1,125 @@
+"""Check 6: the learner's tokens per second, MFU and peak memory, rows packed and padded; both must compute the same.
+
+MFU = 6 · parameters · tokens / (seconds · measured matmul rate), of one update (forward, backward and optimizer step). The
+parameters are those of the layers and the output layer. LoRA and gradient checkpointing do not change this formula.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu.findings import Report
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.models import (
+    SHAPES,
+    has_room,
+    made_up_completions,
+    make_episodes,
+    make_model,
+    random_prompts,
+)
+from midthought.learning.adapters import add_adapters
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.settings import LearnerSettings
+
+LORA_RANK = 16
+TOLERANCE_MEAN, TOLERANCE_NORM = 0.02, 0.05
+"""Between packed and padded in bfloat16: mean |Δ log-probability| in nats, and the gradient norm's relative difference."""
+GIB = 2**30
+
+
+class Work(NamedTuple):
+    """A model, how it learns, and how much it is given."""
+
+    name: str
+    lora_rank: int
+    num_episodes: int
+    bytes_per_parameter: float
+    """Weights, float32 copies, gradients and moments: 2 + 4 + 4 + 8; with LoRA the weights, and room for activations."""
+
+
+WORKS = (Work("0.6B", 0, 64, 22), Work("1.7B", 0, 32, 20), Work("8B", LORA_RANK, 16, 3))
+TINY_WORKS = (Work("tiny", 0, 8, 20), Work("tiny", LORA_RANK, 8, 3))
+
+
+def run(machine: Machine, report: Report) -> None:
+    for work in machine.pick(WORKS, TINY_WORKS):
+        if work.name not in machine.model_names:
+            continue
+        setting = f"{work.name} bfloat16, {f'LoRA {work.lora_rank}' if work.lora_rank else 'full'}"
+        if not has_room(machine, work.name, work.bytes_per_parameter):
+            report.left_out(setting, "the learner does not fit into the free memory")
+        elif machine.seconds_left < machine.pick(20.0, 1.0):
+            report.left_out(setting, "no time is left")
+        else:
+            try:
+                _measure(machine, report, setting, work)
+            except ImportError as error:
+                report.left_out(setting, str(error))
+        machine.clean()
+
+
+def make_batch(machine: Machine, name: str, num_episodes: int) -> PPOBatch:
+    """Prompts of 128 tokens, completions whose lengths have a long tail: half are below 400 tokens, all below 2,048."""
+    shape, draw = SHAPES[name], random.Random(0)
+    num_prompt, longest, median = machine.pick((128, 1920, 6.0), (8, 48, 2.5))
+    lengths = [min(longest, max(4, round(draw.lognormvariate(median, 0.8)))) for _ in range(num_episodes)]
+    prompts = random_prompts(shape, [num_prompt] * num_episodes)
+    return PPOBatch.from_trajectories(make_episodes(prompts, made_up_completions(shape, lengths)))
+
+
+def _measure(machine: Machine, report: Report, setting: str, work: Work) -> None:
+    model = make_model(machine, work.name, torch.bfloat16)
+    policy = add_adapters(model, work.lora_rank, 2 * work.lora_rank) if work.lora_rank else model
+    batch = make_batch(machine, work.name, work.num_episodes)
+    report.figure(
+        setting, f"{len(batch)} episodes of up to {batch.token_ids.shape[1]} tokens", batch.num_tokens, "tokens"
+    )
+    logprobs: dict[str, torch.Tensor] = {}
+    norms: dict[str, float] = {}
+    for way, is_packed in (("packed", True), ("padded", False)):
+        machine.clean()
+        logprobs[way], norms[way] = _update(machine, report, f"{setting}, {way}", work, policy, batch, is_packed)
+    difference = (logprobs["packed"] - logprobs["padded"])[batch.loss_mask].abs().mean().item()
+    report.at_most(
+        setting, "packed against padded, mean difference of log-probabilities", difference, TOLERANCE_MEAN, "nats"
+    )
+    relative = abs(norms["packed"] / norms["padded"] - 1.0)
+    report.at_most(setting, "packed against padded, gradient norm, relative difference", relative, TOLERANCE_NORM)
+
+
+def _update(
+    machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: PPOBatch, is_packed: bool
+) -> tuple[torch.Tensor, float]:
+    """Log-probabilities `[B, T]` and the gradient norm. The learning rate is 0, so both ways learn from the same weights."""
+    settings = LearnerSettings(
+        adv_estimator="grpo",
+        learning_rate=0.0,
+        entropy_coef=0.0,
+        mini_batch_size=work.num_episodes,
+        micro_batch_tokens=machine.pick(8192, 64),
+        gradient_checkpointing=True,
+        packing=is_packed,
+    )
+    learner = Learner(policy, None, None, settings)
+    if is_packed:
+        report.require(where, "rows are packed", str(learner.is_packed), learner.is_packed, "True")
+    score_seconds, (scored, _) = machine.wall_seconds(lambda: learner.score(batch))
+    credited, _ = learner.credit(scored)
+    learner.update(credited)  # makes the optimizer's state
+    machine.start_peak()
+    seconds, metrics = machine.wall_seconds(lambda: learner.update(credited))
+    rate = batch.num_tokens / seconds
+    report.figure(where, "scoring, first pass", batch.num_tokens / score_seconds, "tokens/s")
+    report.figure(where, "update", rate, "tokens/s")
+    mfu = 6.0 * SHAPES[work.name].computing_parameters * rate / machine.matmul_rate
+    report.figure(where, "MFU of the update", 100 * mfu, "%")
+    if (peak := machine.peak_bytes) is not None:
+        report.figure(where, "peak memory of the update", peak / GIB, "GiB")
+    report.require(where, "skipped steps", metrics["num_skipped_steps"], metrics["num_skipped_steps"] == 0, "0")
+    assert scored.old_logprobs is not None
+    return scored.old_logprobs, metrics["grad_norm"]

@@ -1,0 +1,83 @@
+"""Check 9: a process group of one rank (NCCL on a GPU, gloo on a CPU, models sharded by FSDP2) learns as no group does."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.gpu.findings import Report
+from benchmarks.gpu.learning import make_batch
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.models import make_model
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.rank import LearnerRank, Models
+from midthought.learning.settings import LearnerSettings
+
+NUM_EPISODES = 8
+LARGEST = 1e-4
+"""Of |Δ log-probability| in float32, in nats; before and after an update."""
+RELATIVE = 1e-4
+"""Of the gradient norm."""
+TIMEOUT_SECONDS = 60.0
+
+
+def run(machine: Machine, report: Report) -> None:
+    name = machine.model_names[0]
+    setting = f"{name} float32"
+    settings = LearnerSettings(
+        adv_estimator="grpo",
+        learning_rate=1e-5,
+        entropy_coef=0.0,
+        mini_batch_size=NUM_EPISODES,
+        micro_batch_tokens=machine.pick(4096, 64),
+        gradient_checkpointing=True,
+    )
+    batch = make_batch(machine, name, NUM_EPISODES)
+    alone_seconds, alone = machine.wall_seconds(lambda: _learn_alone(machine, name, settings, batch))
+    machine.clean()
+    rank_seconds, ranked = machine.wall_seconds(lambda: _learn_as_rank(machine, name, settings, batch))
+    report.figure(setting, "backend", "NCCL" if machine.is_cuda else "gloo")
+    report.figure(setting, "without a group, with the model's creation", alone_seconds, "s")
+    report.figure(setting, "as one rank, with the model's creation", rank_seconds, "s")
+    for when, one, other in zip(("before", "after"), alone[:2], ranked[:2], strict=True):
+        difference = (one - other)[batch.loss_mask].abs().max().item()
+        report.at_most(
+            setting, f"largest difference of log-probabilities {when} an update", difference, LARGEST, "nats"
+        )
+    moved = (alone[1] - alone[0])[batch.loss_mask].abs().max().item()
+    report.require(
+        setting, "the update moved log-probabilities by up to", moved, moved > LARGEST, f"> {LARGEST}", "nats"
+    )
+    report.at_most(setting, "gradient norm, relative difference", abs(alone[2] / ranked[2] - 1.0), RELATIVE)
+
+
+def _learn_alone(
+    machine: Machine, name: str, settings: LearnerSettings, batch: PPOBatch
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    return _learn(Learner(make_model(machine, name, torch.float32), None, None, settings), batch)
+
+
+def _learn_as_rank(
+    machine: Machine, name: str, settings: LearnerSettings, batch: PPOBatch
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        os.environ.setdefault(variable, "lo")  # one rank speaks to nobody, and there may be no network
+    rank = LearnerRank(Models(make_model(machine, name, torch.float32), None, None), settings, str(machine.device))
+    try:
+        rank.join(dist.HashStore(), 0, 1, TIMEOUT_SECONDS)
+        rank.begin()
+        return _learn(rank.learner, batch)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _learn(learner: Any, batch: PPOBatch) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Log-probabilities before and after an update, and its gradient norm."""
+    scored, _ = learner.score(batch)
+    metrics = learner.update(learner.credit(scored)[0])
+    return scored.old_logprobs, learner.score(batch)[0].old_logprobs, metrics["grad_norm"]

@@ -1,0 +1,11 @@
+"""For the tests of the GPU command: a check that does not end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+def run(machine: Any, report: Any) -> None:
+    report.figure("", "before the hang", 1)
+    time.sleep(600)

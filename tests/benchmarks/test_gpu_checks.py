@@ -1,0 +1,174 @@
+"""The checks of `python -m benchmarks gpu` run on a CPU with tiny shapes, and fail if what they check is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.__main__ import main
+from benchmarks.gpu import agreement, command, fit, graphs, one_rank, runners
+from benchmarks.gpu.command import TINY_MODELS, Worker
+from benchmarks.gpu.findings import CHECKS, Check, Finding, Outcome, Report, Status, to_markdown
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.worker import run_check
+from midthought.inference import trial
+from midthought.inference.local import LocalEngine
+from midthought.learning.learner import Learner
+from midthought.types import Completion, Finish
+
+QUICK = Check(1, "benchmarks.gpu.hardware", "versions", 1.0)
+
+
+def tiny_machine() -> Machine:
+    return Machine("cpu", is_tiny=True, model_names=TINY_MODELS)
+
+
+def run(module: str) -> Outcome:
+    """One check in this process."""
+    outcome = Outcome(check=Check(1, module, "", 1.0))
+    status, reason = run_check(outcome.check, tiny_machine(), Report(outcome.findings.append))
+    outcome.end(status, reason, 0.0)
+    return outcome
+
+
+def failures(outcome: Outcome) -> list[str]:
+    return [finding.name for finding in outcome.findings if finding.is_met is False]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.module.rpartition(".")[2])
+def test_every_check_reports_figures_or_a_reason(check: Check) -> None:
+    outcome = run(check.module)
+    assert failures(outcome) == []
+    assert outcome.status is Status.OK or (outcome.status is Status.NOT_RUN and outcome.reason)
+    assert any(not finding.is_left_out for finding in outcome.findings)
+    if check.number not in (1, 4):  # figures alone
+        assert any(finding.is_met for finding in outcome.findings)
+
+
+def test_a_slower_runner_fails_the_check_and_its_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial.Decoder, "of", lambda policy, **_: None)
+    monkeypatch.setattr(trial._Trial, "why_not", lambda self, cached: "a reason")
+    outcome = run(runners.__name__)
+    assert outcome.status is Status.FAILED
+    assert "runner" in failures(outcome)
+    assert any("a reason" in str(finding.value) for finding in outcome.findings)
+
+
+def test_an_engine_that_keeps_old_weights_fails_the_check_of_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Learner, "update", lambda learner, batch: double_norm(learner) or {})
+    monkeypatch.setattr(LocalEngine, "update_weights", lambda engine: None)
+    outcome = run(agreement.__name__)
+    assert outcome.status is Status.FAILED
+    assert any("|sampled − recomputed| after" in name for name in failures(outcome))
+
+
+def double_norm(learner: Learner) -> None:
+    """Other weights in other tensors, of which the engine hears nothing."""
+    norm = learner.policy.get_submodule(
+        "base_model.model.model.norm" if hasattr(learner.policy, "peft_config") else "model.norm"
+    )
+    norm.weight = torch.nn.Parameter(2 * norm.weight.detach())
+
+
+def test_a_rank_that_learns_something_else_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        one_rank, "_learn_as_rank", lambda machine, name, settings, batch: other(machine, name, settings, batch)
+    )
+
+    def other(*arguments):
+        before, after, norm = one_rank._learn_alone(*arguments)
+        return before, after + 0.01, norm
+
+    outcome = run(one_rank.__name__)
+    assert failures(outcome) == ["largest difference of log-probabilities after an update"]
+
+
+def test_a_plan_that_is_off_by_half_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned_bytes = fit.planned_bytes
+    monkeypatch.setattr(fit, "planned_bytes", lambda settings: planned_bytes(settings) // 2)
+    monkeypatch.setattr(fit, "WAYS", {"": ""})
+    outcome = run(fit.__name__)
+    assert outcome.status is Status.FAILED
+    assert "largest of these passes that the plan allows" in failures(outcome)
+
+
+def completion(token_ids: list[int], logprobs: list[float]) -> Completion:
+    return Completion(token_ids=tuple(token_ids), sampled_logprobs=tuple(logprobs), finish=Finish.LENGTH)
+
+
+def test_rows_are_compared_up_to_their_first_difference() -> None:
+    """The second row differs at its second token, by 0.5 nats; what follows is not compared."""
+    ones = [completion([1, 2, 3], [-1.0, -1.0, -1.0]), completion([1, 2, 3], [-1.0, -1.0, -9.0])]
+    others = [completion([1, 2, 3], [-1.0, -1.25, -1.0]), completion([1, 4, 3], [-1.0, -1.5, -1.0])]
+    compared = graphs.Comparison(ones, others)
+    assert (compared.num_same_rows, compared.num_same_tokens, compared.num_tokens) == (1, 4, 6)
+    assert compared.largest_difference == 0.25
+    assert compared.largest_gap == 0.5
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs_a_package(machine: Machine, report: Report) -> None:
+        import a_package_that_nobody_has  # noqa: F401
+
+    module = types.ModuleType("check_of_a_test")
+    module.run = needs_a_package  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    outcome = run(module.__name__)
+    assert (outcome.status, outcome.reason) == (Status.NOT_RUN, "a_package_that_nobody_has is not installed")
+
+
+def test_a_requirement_that_is_not_met_is_reported_though_the_check_broke_later() -> None:
+    outcome = Outcome(check=QUICK)
+    report = Report(outcome.findings.append)
+    report.at_most("tiny", "error", float("nan"), 0.1, "nats")
+    outcome.end(Status.ERROR, "ValueError: 3", 1.0)
+    assert outcome.status is Status.FAILED
+    assert "| **FAILED**: ValueError: 3 |" in to_markdown([outcome])
+    assert outcome.to_json()["findings"][0]["value"] == "nan"
+
+
+@pytest.mark.slow
+def test_a_check_that_hangs_or_dies_does_not_hide_the_next_one(capfd: pytest.CaptureFixture[str]) -> None:
+    dying, hanging, sound = (
+        Outcome(check=check)
+        for check in (Check(1, "gpu_check_that_dies", "", 1), Check(2, "gpu_check_that_hangs", "", 1), QUICK)
+    )
+    with Worker("cpu", True, TINY_MODELS) as worker:
+        for outcome, seconds in ((dying, 60.0), (hanging, 12.0), (sound, 60.0)):
+            worker.run(outcome, seconds, on_finding=lambda: None)
+    assert (dying.status, dying.reason) == (Status.ERROR, "its process ended with exit code 7")
+    assert (hanging.status, hanging.reason) == (Status.ERROR, command.TIMED_OUT)
+    assert [finding.name for finding in dying.findings] == ["before the end"]
+    assert [finding.name for finding in hanging.findings] == ["before the hang"]
+    assert "gpu_check_that_hangs.py" in capfd.readouterr().err  # its stack
+    assert sound.status is Status.OK
+    assert isinstance(sound.findings[0], Finding)
+
+
+def test_without_time_a_check_is_not_run() -> None:
+    outcome = Outcome(check=QUICK)
+    Worker("cpu", True, TINY_MODELS).run(outcome, 0.5, on_finding=lambda: None)
+    assert (outcome.status, outcome.reason) == (Status.NOT_RUN, "no time is left")
+
+
+def test_the_command_writes_its_table_after_every_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["gpu", "--device", "cpu", "--tiny", "--checks", "2", "--out", str(tmp_path)])
+    assert ended.value.code == 0
+    found = json.loads((tmp_path / "gpu.json").read_text("utf-8"))
+    assert [(check["number"], check["status"]) for check in found["checks"]] == [(2, "ok")]
+    assert found["machine"]["device"] == "cpu"
+    assert "| 2 | tiny float32 | runner |" in (tmp_path / "gpu.md").read_text("utf-8")
+    assert "1 ok, 0 FAILED, 0 error, 0 not run" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_command_says_how_to_try_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["gpu"])
+    assert "--device cpu --tiny" in capsys.readouterr().err
