@@ -18,7 +18,7 @@ from precision import logit_tolerance
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from midthought.errors import EngineError
+from midthought.errors import EngineError, OutputPathError
 from midthought.inference.engine import Sampling
 from midthought.inference.servers.connection import Patience
 from midthought.inference.servers.engine import ServerEngine
@@ -154,6 +154,14 @@ def test_a_folder_that_could_not_be_written_whole_leaves_the_old_one(policy: Any
     with pytest.raises(OSError, match="no space"):
         write_model(policy, tmp_path / "model", tokenizer=FullDisk())
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_a_folder_of_the_user_is_not_replaced(policy: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("years")
+    with pytest.raises(OutputPathError, match="mine is not empty"):
+        write_model(policy, tmp_path / "mine")
+    assert (tmp_path / "mine/thesis.tex").read_text() == "years"
 
 
 @pytest.mark.parametrize("tied", [False, True])
