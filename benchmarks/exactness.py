@@ -163,8 +163,9 @@ def make_model(case: Case, tokenizer: Any) -> Any:
         return model
     import peft
 
-    config = peft.LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear", **options)
-    return peft.get_peft_model(model, config)
+    excluded = ["out_proj"] if "mamba" in model.config.model_type else None
+    lora: dict[str, Any] = {"r": 8, "lora_alpha": 16, "target_modules": "all-linear", "exclude_modules": excluded}
+    return peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora, **options))
 
 
 def reward(trajectory: Trajectory) -> float:

@@ -73,25 +73,13 @@ def _over_the_same_memory(model: PreTrainedModel) -> Any:
 
 @contextmanager
 def _each_layer_in_float32(twin: nn.Module) -> Iterator[None]:
-    def widen(module: nn.Module, inputs: Any, *, its: list[nn.Parameter], kept: list[list[Tensor]]) -> None:
-        kept.append([parameter.data for parameter in its])
-        for parameter in its:
-            parameter.data = parameter.data.float()
-
-    def restore(
-        module: nn.Module, inputs: Any, outputs: Any, *, its: list[nn.Parameter], kept: list[list[Tensor]]
-    ) -> None:
-        for parameter, data in zip(its, kept.pop(), strict=True):
-            parameter.data = data
-
     handles = []
     for module, parameters in _units(twin):
-        its = [parameter for parameter in parameters if _is_half(parameter)]
-        if its:
-            kept: list[list[Tensor]] = []
+        if halves := [parameter for parameter in parameters if _is_half(parameter)]:
+            wide = _Widened(halves)
             handles += [
-                module.register_forward_pre_hook(_bound(widen, its, kept)),
-                module.register_forward_hook(_bound(restore, its, kept), always_call=True),
+                module.register_forward_pre_hook(wide.begin, with_kwargs=True),
+                module.register_forward_hook(wide.end, always_call=True),
             ]
     try:
         yield
@@ -100,8 +88,27 @@ def _each_layer_in_float32(twin: nn.Module) -> Iterator[None]:
             handle.remove()
 
 
-def _bound(hook: Any, its: list[nn.Parameter], kept: list[list[Tensor]]) -> Any:
-    return lambda *arguments: hook(*arguments, its=its, kept=kept)
+class _Widened:
+    """Hooks that give a module float32 parameters and inputs for one call. Calls may be nested."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._kept: list[list[Tensor]] = []
+
+    def begin(self, module: nn.Module, inputs: Any, options: Any) -> tuple[Any, Any]:
+        """Models that cast to the type of a weight before they call its module cast to half precision."""
+        self._kept.append([parameter.data for parameter in self._parameters])
+        for parameter in self._parameters:
+            parameter.data = parameter.data.float()
+        return tuple(_wide(each) for each in inputs), {name: _wide(each) for name, each in options.items()}
+
+    def end(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        for parameter, data in zip(self._parameters, self._kept.pop(), strict=True):
+            parameter.data = data
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and _is_half(value) else value
 
 
 def _units(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:

@@ -11,6 +11,7 @@ from midthought.errors import MissingExtraError
 
 def add_adapters(policy: Any, rank: int, alpha: int) -> Any:
     """The policy with adapters on all its linear layers but the output layer; they alone learn, and change nothing yet.
+    Of Mamba models `out_proj` is left out, too: its fused kernels read the weight without calling the layer.
 
     `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] = 0 at first. Source: Hu et al. 2021 (arXiv
     2106.09685), section 4.1. The layers of `policy` itself are replaced: it computes with the adapters, too.
@@ -20,7 +21,14 @@ def add_adapters(policy: Any, rank: int, alpha: int) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise MissingExtraError("peft", "lora") from None
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", lora_dropout=0.0, task_type="CAUSAL_LM")
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        target_modules="all-linear",
+        exclude_modules=["out_proj"] if "mamba" in policy.config.model_type else None,
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+    )
     return get_peft_model(policy, config)
 
 

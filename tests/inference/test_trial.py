@@ -16,6 +16,7 @@ from transformers import (
     GPT2Config,
     GptOssConfig,
     LlamaConfig,
+    Mamba2Config,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -38,6 +39,9 @@ CONFIGS: dict[str, Any] = {
     "Qwen3-MoE": Qwen3MoeConfig(**WIDER, head_dim=32, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
     "Gemma 2": Gemma2Config(**WIDER, head_dim=32),
     "GPT-2": GPT2Config(vocab_size=997, n_embd=64, n_layer=4, n_head=2, initializer_range=0.2, bos_token_id=None),
+    "Mamba 2": Mamba2Config(
+        **{**SIZES, "vocab_size": 997}, num_heads=8, head_dim=8, state_size=8, n_groups=1, chunk_size=8
+    ),
     "gpt-oss": GptOssConfig(**WIDER, head_dim=32, num_local_experts=2, num_experts_per_tok=1),
 }
 HALF = [torch.bfloat16, torch.float16]
@@ -94,8 +98,8 @@ def test_a_decoder_with_a_fault_is_rejected_with_the_figures(
 ) -> None:
     model = make(CONFIGS["Llama"], dtype)
 
-    def faulty(policy: Any) -> Decoder | None:
-        decoder = Decoder(policy)
+    def faulty(policy: Any, **options: Any) -> Decoder | None:
+        decoder = Decoder(policy, **options)
         fault(decoder)
         return decoder
 
@@ -116,24 +120,27 @@ def test_the_reference_is_the_forward_pass_of_a_float32_copy(name: str, dtype: t
     for ids, logprobs in zip(sequences, found, strict=True):
         with torch.no_grad():
             expected = whole(torch.tensor([ids])).logits[0].log_softmax(-1)
-        assert Deviation.of([*logprobs], [*expected]).largest < 1e-5
+        # Mamba 2 casts to the type of its output layer's weight before it calls that layer: one rounding is left.
+        rounding = torch.finfo(dtype).eps if name == "Mamba 2" else 1e-5
+        assert Deviation.of([*logprobs], [*expected]).largest < rounding
     assert {key: (tensor.data_ptr(), tensor.dtype) for key, tensor in model.state_dict().items()} == before
 
 
 def test_the_reference_holds_one_layer_in_float32_at_a_time() -> None:
     model = make(CONFIGS["Llama"], torch.bfloat16)
+    trees: list[Any] = []
     seen: list[int] = []
-
-    def count(module: Any, inputs: Any) -> None:
-        """Modules of the reference's own tree: this hook is copied with the tree."""
-        import gc
-
-        layers = [each for each in gc.get_objects() if type(each).__name__ == "LlamaDecoderLayer"]
-        seen.append(sum(each.mlp.up_proj.weight.dtype == torch.float32 for each in layers))
-
+    model.model.register_forward_pre_hook(
+        lambda tree, inputs: trees.append(tree)
+    )  # the reference's tree: hooks are copied
     for layer in model.model.layers:
-        layer.mlp.register_forward_pre_hook(count)
+        layer.mlp.register_forward_pre_hook(
+            lambda module, inputs: seen.append(
+                sum(each.mlp.up_proj.weight.dtype == torch.float32 for each in trees[0].layers)
+            )
+        )
     float32_logprobs(model, [[1, 2, 3]])
+    assert trees[0] is not model.model
     assert seen == [1] * len(model.model.layers)
 
 

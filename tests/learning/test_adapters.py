@@ -142,3 +142,15 @@ def test_adapters_of_a_rank_are_that_small(make_policy):
     adapted = add_adapters(make_policy(), rank=2, alpha=4)
     shapes = {min(tensor.shape) for name, tensor in adapted.named_parameters() if "lora_" in name}
     assert shapes == {2}
+
+
+def test_a_mamba_model_gets_adapters_where_they_take_effect():
+    from transformers import AutoModelForCausalLM, Mamba2Config
+
+    sizes = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "chunk_size": 8}
+    config = Mamba2Config(**sizes, num_heads=8, head_dim=8, n_groups=1, pad_token_id=None, eos_token_id=None)
+    adapted = add_adapters(AutoModelForCausalLM.from_config(config), rank=2, alpha=4)
+    names = {
+        name.rpartition(".lora_A")[0].rpartition(".")[2] for name, _ in adapted.named_parameters() if "lora_A" in name
+    }
+    assert names == {"in_proj"}
