@@ -1,7 +1,7 @@
 """Which of float32 and bfloat16 computes an operation faster on this machine, measured on the operation itself.
 
-Does not depend on what is computed. The processor's flags do not tell: with `avx512_bf16`, bfloat16 can take three times
-as long as float32, because what is not a matrix product is slower in it.
+Does not depend on what is computed. The processor's flags do not tell: on a Xeon with `avx512_bf16`, 30 steps of a warm-up
+took 35 s in bfloat16 and 11 s in float32.
 """
 
 from __future__ import annotations
