@@ -57,14 +57,14 @@ def begin(
     values: dict[str, Any] = {}
     if config is not None:
         values = read_yaml(folder / f"{config}.yaml" if is_shipped else config)
-    is_given = _names_a_model(merge_configs(values, assigned)) or _is_given(from_path)
-    if is_shipped and str(config) == FOR_MADE_MODELS and is_given:
+    has_model = _names_a_model(merge_configs(values, assigned)) or _is_given(from_path)
+    if is_shipped and str(config) == FOR_MADE_MODELS and has_model:
         raise SettingsError(
             f"--config {FOR_MADE_MODELS} is for the small model that a run makes: its learning rates undo what a given model "
             f"knows. Leave --config out or write --config {FOR_GIVEN_MODELS}"
         )
-    if not is_shipped and (is_given or config is None):
-        preset = FOR_GIVEN_MODELS if is_given else FOR_MADE_MODELS
+    if not is_shipped and (has_model or config is None):
+        preset = FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS
         values = merge_configs(read_yaml(folder / f"{preset}.yaml"), values, settings)
     chosen = settings().merged(values).merged(assigned)
     return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
