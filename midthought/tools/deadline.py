@@ -6,13 +6,13 @@ Knows no tool and no call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_CANCEL_SECONDS = 0.05
-"""How long a coroutine may take to end once it is cancelled."""
+_CANCEL_SECONDS = 0.5
+"""How long a coroutine may take to end once it is cancelled; a tool's own has half of it (`loops`)."""
 
 
 class TooLateError(Exception):
@@ -47,7 +47,7 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_deaf: 
     raise _failure(error) from error
 
 
-async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
+async def contained(coroutine: Awaitable[T]) -> T:
     """A task would throw these out of the event loop, past everybody who awaits the task."""
     try:
         return await coroutine

@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 from midthought.tools.breaker import Breaker
 from midthought.tools.deadline import TooLateError, contained, within
 from midthought.tools.definition import Tool, ToolEpisode
+from midthought.tools.loops import settled
 from midthought.tools.threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
@@ -33,9 +32,8 @@ class EpisodeTools:
         self._threads = threads
         self._close_seconds = close_seconds
         self._opening: dict[str, asyncio.Future[Tool]] = {}
-        self._opened: dict[str, Tool] = {}
-        self._shared: set[str] = set()
-        """Tools that gave themselves to the episode: they go on when it ends."""
+        self._opened: dict[str, tuple[Tool, Tool]] = {}
+        """What is registered, and what it gave to the episode."""
         self._turns: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = {}
         self._is_closed = False
 
@@ -55,8 +53,8 @@ class EpisodeTools:
             raise RuntimeError("the episode has ended")
         if name not in self._opened:
             with breaker.call():
-                self._opened[name] = await self._wait(tool, name, ends_at)
-        return self._opened[name]
+                self._opened[name] = tool, await self._wait(tool, name, ends_at)
+        return self._opened[name][1]
 
     async def _wait(self, tool: Tool, name: str, ends_at: float) -> Tool:
         opening = self._opening.get(name)
@@ -73,13 +71,11 @@ class EpisodeTools:
             raise
 
     async def _open(self, tool: Tool) -> Tool:
-        bound = await settled(functools.partial(tool.open, self._episode), self._threads)
+        bound = await settled(functools.partial(tool.open, self._episode), tool, self._threads)
         if not isinstance(bound, Tool):
             raise TypeError(f"open gave a {type(bound).__name__}; return the tool that is bound to the episode")
-        if bound is tool:
-            self._shared.add(tool.definition.name)
-        elif self._is_closed:  # nobody waits for it any more
-            await self._close(tool.definition.name, bound)
+        if bound is not tool and self._is_closed:  # nobody waits for it any more
+            await self._close(tool, bound)
         return bound
 
     async def close(self) -> None:
@@ -90,13 +86,15 @@ class EpisodeTools:
         self._is_closed = True
         opened, self._opened = self._opened, {}
         if opened:
-            closing = [self._close(name, bound) for name, bound in opened.items() if name not in self._shared]
+            closing = [self._close(tool, bound) for tool, bound in opened.values() if bound is not tool]
             await asyncio.shield(asyncio.gather(*closing))
 
-    async def _close(self, name: str, bound: Tool) -> None:
+    async def _close(self, tool: Tool, bound: Tool) -> None:
+        name = tool.definition.name
+
         async def close() -> None:
             async with self._turn(name):
-                await settled(bound.close, self._threads)
+                await settled(bound.close, tool, self._threads)
 
         try:
             await within(self._close_seconds, close(), on_deaf=lambda: None)
@@ -107,9 +105,3 @@ class EpisodeTools:
 
     def _turn(self, name: str) -> asyncio.Lock:
         return self._turns.setdefault((asyncio.get_running_loop(), name), asyncio.Lock())
-
-
-async def settled(function: Callable[[], Any], threads: DaemonThreads) -> Any:
-    """The result of a plain function, run in a thread, or of one that gives an awaitable."""
-    result = function() if inspect.iscoroutinefunction(function) else await threads.run(function)
-    return await result if inspect.isawaitable(result) else result

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
-from midthought.tools.episode_tools import settled
+from midthought.tools.loops import settled
 from midthought.tools.threads import DaemonThreads
 
 ToolT = TypeVar("ToolT", bound=Tool)
@@ -126,7 +126,7 @@ class ToolRegistry:
             return False, _told(error)
 
     async def execute_tool_async(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
-        """The same without blocking the event loop: a plain tool runs in a thread, an `async` one here.
+        """The same without blocking the event loop: a plain tool runs in a thread, an `async` one on its own loop.
 
         Cancelling it cancels an `async` tool; a thread goes on without anybody waiting for it.
         """
@@ -140,20 +140,23 @@ class ToolRegistry:
         try:
             await asyncio.wait({running})
         finally:
-            running.cancel()
+            if running.cancel():
+                await asyncio.wait({running})
         if running.cancelled():
             return False, "Tool execution error: cancelled by the tool"
         raised = running.exception()
         return (True, running.result().text) if raised is None else (False, _told(raised))
 
 
-async def invoke(tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads) -> ToolOutput:
-    """Run a tool with arguments that fit, without blocking the event loop.
+async def invoke(
+    tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads, *, registered: Tool | None = None
+) -> ToolOutput:
+    """Run a tool with arguments that fit, without blocking the event loop; `registered` is the one that has opened it.
 
     What it raises is raised here, as RuntimeError where it is no Exception (SystemExit); cancelling goes through.
     """
     try:
-        return as_output(await settled(functools.partial(tool.execute, **arguments), threads))
+        return as_output(await settled(functools.partial(tool.execute, **arguments), registered or tool, threads))
     except SystemExit as stop:  # a task would let it out of the event loop, past everybody who awaits the task
         raise RuntimeError(f"SystemExit: {stop}") from stop
 

@@ -193,12 +193,17 @@ class Toolbox:
         settling = [self._settle(action, caller, number < num_allowed) for number, action in enumerate(calls)]
         if len(settling) == 1:
             return [await settling[0]]
+        if not settling:
+            return []
         running = [asyncio.ensure_future(one) for one in settling]
         try:
-            return await asyncio.gather(*running)
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+            for one in ended:
+                one.result()
+            return [one.result() for one in running]
         finally:
-            for one in running:  # where one broke in a way that is no event, the others end with it
-                one.cancel()
+            if any([one.cancel() for one in running]):  # they end with this one, or with one that broke
+                await asyncio.wait(running)
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         """Answer one call that has been found sound: the tool is known, the arguments fit, defaults are filled in.
@@ -216,7 +221,7 @@ class Toolbox:
                 bound = tool.for_task(task)
                 if tool.is_stateful and progress.tools is not None:
                     bound = await progress.tools.opened(tool, self._breaker(tool.definition.name), progress.ends_at)
-                return await invoke(bound, copy.deepcopy(action.parameters), self._threads)
+                return await invoke(bound, copy.deepcopy(action.parameters), self._threads, registered=tool)
             except RefusedError:
                 raise
             except Exception:

@@ -27,23 +27,21 @@ _NOT_A_TOOL = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 class MultiTurnManager:
     """Keeps the turns of a conversation and runs the calls in them, whoever samples the text.
 
-        >>> from midthought.tools.builtin.calculate import CalculateTool
-        >>> from midthought.tools.definition import ToolEpisode
-    from midthought.tools.episode_tools import EpisodeTools
-    from midthought.tools.parsers import HermesParser
-        >>> manager = MultiTurnManager(ToolRegistry([CalculateTool()]), HermesParser())
-        >>> asked = '<tool_call>{"name": "calculate", "arguments": {"expression": "6 * 7"}}</tool_call>'
-        >>> manager.step(asked).tool_call.result, manager.step("It is 42.").tool_call.result
-        ('42', None)
+    >>> from midthought.tools.builtin.calculate import CalculateTool
+    >>> from midthought.tools.parsers import HermesParser
+    >>> manager = MultiTurnManager(ToolRegistry([CalculateTool()]), HermesParser())
+    >>> asked = '<tool_call>{"name": "calculate", "arguments": {"expression": "6 * 7"}}</tool_call>'
+    >>> manager.step(asked).tool_call.result, manager.step("It is 42.").tool_call.result
+    ('42', None)
 
-        Args:
-            tool_registry: the tools; a Toolbox where deadlines and limits are to be others than its defaults.
-            action_parser: finds the calls in a text.
-            environment: anything; where it has `is_done()`, the conversation ends when that is true.
-            max_turns: turns after which `should_continue` says no.
+    Args:
+        tool_registry: the tools; a Toolbox where deadlines and limits are to be others than its defaults.
+        action_parser: finds the calls in a text.
+        environment: anything; where it has `is_done()`, the conversation ends when that is true.
+        max_turns: turns after which `should_continue` says no.
 
-        Raises:
-            SettingsError: an argument of another type, or `max_turns` below 1.
+    Raises:
+        SettingsError: an argument of another type, or `max_turns` below 1.
     """
 
     def __init__(

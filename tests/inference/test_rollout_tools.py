@@ -128,10 +128,19 @@ def test_whatever_tools_do_every_episode_goes_on_to_its_answer(renderer: Rendere
 
 def test_a_dead_tool_is_on_the_record_and_among_the_figures(renderer: Renderer) -> None:
     class Gone(Act):
+        timeout_seconds = 10.0
+
+        def __init__(self) -> None:
+            self.all_there = asyncio.Event()
+
         async def execute(self, how: str) -> str:
+            self.num_begun += 1
+            if self.num_begun == 3:
+                self.all_there.set()
+            await self.all_there.wait()
             raise ConnectionRefusedError("gone")
 
-    box = Toolbox(ToolRegistry([Gone()]), max_failures=2)
+    box = Toolbox(ToolRegistry([Gone()]), max_failures=1)
     call = 'Hm. #call act {"how": "fine"}'
     script = [f"<think>{call}{call}So.</think>Ada"] * 3
     done = asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, box, 3))

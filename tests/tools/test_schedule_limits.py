@@ -201,7 +201,7 @@ def test_an_episode_that_is_cancelled_leaves_the_call_to_the_others_and_the_last
 
 def test_a_call_that_was_too_late_is_asked_again() -> None:
     search = Search(30)
-    search.timeout_seconds = 0.02
+    search.timeout_seconds = 0.2
     box = Toolbox(ToolRegistry([search]))
 
     async def rollout() -> list[ToolEvent]:
