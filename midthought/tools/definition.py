@@ -156,8 +156,8 @@ class Tool(ABC):
         """Run with validated arguments, always given by name (`*_` only lets type checkers accept any signature).
 
         A plain function runs in a thread, several at a time, so it must be safe for threads; past its deadline nobody
-        waits for it, but nothing can stop it. An `async def` shares one thread with all episodes and must not block it;
-        past its deadline it is cancelled. Raise to fail: the model reads the exception's first words. ConnectionError or
-        TimeoutError says that whatever the tool asks is gone: after several in a row the toolbox leaves the tool alone
-        for a while.
+        waits for it, but nothing can stop it. An `async def` runs on an event loop of the tool's own and must not block it,
+        or the tool's other calls wait; past its deadline it is cancelled. Raise to fail: the model reads the exception's
+        first words. ConnectionError or TimeoutError says that whatever the tool asks is gone: after several in a row the
+        toolbox leaves the tool alone for a while.
         """

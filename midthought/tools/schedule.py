@@ -202,8 +202,9 @@ class Toolbox:
                 one.result()
             return [one.result() for one in running]
         finally:
-            if any([one.cancel() for one in running]):  # they end with this one, or with one that broke
-                await asyncio.wait(running)
+            cancelled = [one for one in running if one.cancel()]  # they end with this one, or with one that broke
+            if cancelled:
+                await asyncio.wait(cancelled)
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         """Answer one call that has been found sound: the tool is known, the arguments fit, defaults are filled in.

@@ -296,7 +296,7 @@ def test_an_interrupt_ends_the_conversation_and_goes_through():
     assert talk.trajectory.stop_reason is StopReason.CANCELLED
 
 
-def test_a_plain_tool_may_use_the_same_engine_and_an_async_one_is_told_to_be_plain():
+def test_a_tool_may_use_the_same_engine():
     class Ask(Tool):
         definition = ToolDefinition("ask", "Asks the model itself.")
 
@@ -308,11 +308,11 @@ def test_a_plain_tool_may_use_the_same_engine_and_an_async_one_is_told_to_be_pla
             return super().execute()
 
     ask = HermesParser().render_call("ask", {})
-    for tool, said in ((Ask(), "I think so."), (AskAsync(), "a coroutine cannot wait for the event loop")):
+    for tool in (Ask(), AskAsync()):
         engine = engine_of([ask, "Done."], ["I think so."])
         talk = with_tools(engine, None, tool)
         talk.start_conversation("Hi")
-        assert said in talk.step()["tool_result"]
+        assert "I think so." in talk.step()["tool_result"]
         assert talk.step()["response"] == "Done."
 
 

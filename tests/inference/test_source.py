@@ -110,9 +110,9 @@ def test_an_evaluation_may_use_another_toolbox_and_leaves_the_sources_own(make_s
     asked = []
 
     class Watching(Toolbox):
-        async def run(self, calls, task, *, calls_left=None):
+        async def run(self, calls, task, **options):
             asked.append(task.task_id)
-            return await super().run(calls, task, calls_left=calls_left)
+            return await super().run(calls, task, **options)
 
     call = iter(renderer.control("<think>#call look {}"))
 
