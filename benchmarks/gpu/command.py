@@ -46,6 +46,7 @@ def main(words: Sequence[str] | None = None) -> int:
             outcomes.append(Outcome(check=check))
             left, weights = ends - time.monotonic(), [each.weight for each in checks[place:]]
             worker.run(outcomes[-1], left * weights[0] / sum(weights), on_finding=write)
+            machine["device"] = worker.device_name or machine["device"]
             write()
             print(to_text(outcomes[-1]), flush=True)
     table = "\n".join([*(f"- {name}: {value}" for name, value in machine.items()), "", to_markdown(outcomes), ""])
@@ -62,6 +63,8 @@ class Worker:
         self._arguments = device, is_tiny, model_names
         self._process: SpawnProcess | None = None
         self._pipe: Connection
+        self.device_name = ""
+        """As its process says."""
 
     def run(self, outcome: Outcome, seconds: float, *, on_finding: Any) -> None:
         """Fill in the outcome of its check, which may take so many seconds, the start of a process included."""
@@ -80,10 +83,13 @@ class Worker:
             self._pipe.send((outcome.check, 0.9 * (ends - time.monotonic())))
             while self._pipe.poll(max(0.0, ends - time.monotonic())):
                 message = self._pipe.recv()
-                if not isinstance(message, Finding):
+                if isinstance(message, str):
+                    self.device_name = message
+                elif isinstance(message, Finding):
+                    outcome.findings.append(message)
+                    on_finding()
+                else:
                     return message
-                outcome.findings.append(message)
-                on_finding()
         except (EOFError, OSError):
             assert self._process is not None
             self._process.join(10.0)
@@ -136,6 +142,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _describe(arguments: argparse.Namespace) -> dict[str, Any]:
-    machine = describe_machine(arguments.device)
+    machine = describe_machine("cpu")  # this process leaves the GPU to the checks
+    machine["device"] = arguments.device
     machine |= {"date": datetime.now(UTC).date().isoformat(), "models": ", ".join(arguments.models)}
     return machine | {"tiny": arguments.tiny, "seconds": arguments.seconds}

@@ -34,13 +34,15 @@ def run(machine: Machine, report: Report) -> None:
 
 def _search(machine: Machine, report: Report, name: str, way: str, limit_bytes: int, setting: str) -> None:
     report.figure(setting, "memory limit", limit_bytes / GIB, "GiB")
-    planned, largest, num_rows = 0, 0, 1
-    while machine.seconds_left > machine.pick(10.0, 1.0):
+    planned, largest, num_rows, last_seconds = 0, 0, machine.pick(8, 1), 1.0
+    while machine.seconds_left > 4 * last_seconds:  # twice the tokens take twice as long, or a little more
         settings = _settings(name, way, num_rows, limit_bytes)
         its_bytes, tokens = planned_bytes(settings), settings.micro_batch_tokens
         if its_bytes <= (1.0 - settings.headroom) * limit_bytes:
             planned = tokens
-        taken = _taken_bytes(machine, settings, limit_bytes)
+        last_seconds, taken = machine.wall_seconds(
+            lambda settings=settings: _taken_bytes(machine, settings, limit_bytes)
+        )
         if taken is None:
             report.figure(setting, "smallest pass that did not fit", tokens, "tokens")
             break

@@ -33,7 +33,12 @@ class Machine:
         self.deadline = float("inf")
         """Of the check that runs, on the clock `time.monotonic`."""
         if self.is_cuda:
+            self.device = torch.device("cuda", self.device.index or 0)  # most of torch.cuda asks for a number
             torch.cuda.set_device(self.device)
+
+    @property
+    def device_name(self) -> str:
+        return torch.cuda.get_device_name(self.device) if self.is_cuda else "cpu"
 
     @property
     def is_cuda(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import Any
 
 import torch
@@ -67,13 +68,14 @@ def _learn_as_rank(
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         os.environ.setdefault(variable, "lo")  # one rank speaks to nobody, and there may be no network
     rank = LearnerRank(Models(make_model(machine, name, torch.float32), None, None), settings, str(machine.device))
-    try:
-        rank.join(dist.HashStore(), 0, 1, TIMEOUT_SECONDS)
-        rank.begin()
-        return _learn(rank.learner, batch)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+        try:
+            rank.join(dist.FileStore(f"{folder}/store", 1), 0, 1, TIMEOUT_SECONDS)
+            rank.begin()
+            return _learn(rank.learner, batch)
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
 def _learn(learner: Any, batch: PPOBatch) -> tuple[torch.Tensor, torch.Tensor, float]:

@@ -13,7 +13,7 @@ from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import WIDTHS, has_room, make_model, short
 from midthought.inference.runner import CachedRunner, RecomputingRunner, share_tensors
-from midthought.inference.trial import _Trial, make_runner
+from midthought.inference.trial import Trial, make_runner
 
 
 def run(machine: Machine, report: Report) -> None:
@@ -45,8 +45,8 @@ def _select(machine: Machine, report: Report, setting: str, name: str, dtype: to
     report.require(setting, "runner", kind, not reasons, "fused decoder with a cache")
     for reason in reasons:
         report.figure(setting, "reason", reason)
-    trial = _Trial(RecomputingRunner(share_tensors(model)))
-    found = trial._deviation(runner)
+    trial = Trial(RecomputingRunner(share_tensors(model)))
+    found = trial.deviation(runner)
     report.figure(setting, "mean error of the model's own forward pass", trial.own.mean, "nats")
     report.figure(setting, "largest error of the model's own forward pass", trial.own.largest, "nats")
     report.at_most(setting, "mean error of the runner", found.mean, trial.bound.mean, "nats")

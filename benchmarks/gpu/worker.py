@@ -13,11 +13,12 @@ from benchmarks.gpu.machine import Machine
 
 
 def serve(pipe: Connection, device: str, is_tiny: bool, model_names: tuple[str, ...]) -> None:
-    """Answers `(check, seconds)` with its findings, then `(status, reason)`; after an error this process ends, for the
-    device may be in a state in which no later check runs."""
+    """Sends the device's name, then answers `(check, seconds)` with its findings and `(status, reason)`. After an error this
+    process ends, for the device may be in a state in which no later check runs."""
     faulthandler.enable()  # the parent sends SIGABRT to a check that hangs: its stack is printed
     try:
         machine = Machine(device, is_tiny=is_tiny, model_names=model_names)
+        pipe.send(machine.device_name)
         status = Status.OK
         while status is not Status.ERROR:
             check, seconds = pipe.recv()

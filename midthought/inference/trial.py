@@ -35,7 +35,7 @@ def make_runner(model: PreTrainedModel, *, record: Record | None = None, merge_a
     except ValueError as error:
         raise EngineError(str(error)) from error
     plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
-    trial = _Trial(plain)
+    trial = Trial(plain)
     decoder = Decoder.of(twin, merge_adapters=merge_adapters)
     cached = CachedRunner(twin, decoder=decoder)
     reason = trial.why_not(cached)
@@ -61,7 +61,7 @@ def _warn(model: PreTrainedModel, message: str) -> None:
     warnings.warn(f"{type(model).__name__} in {str(model.dtype).removeprefix('torch.')}: {message}", stacklevel=3)
 
 
-class _Trial:
+class Trial:
     """Three sequences: prefilled in part, continued by one token several times, then by several at once."""
 
     def __init__(self, plain: RecomputingRunner) -> None:
@@ -81,12 +81,12 @@ class _Trial:
             before = cuts
         logprobs = dict(zip((1, 0, 3), float32_logprobs(plain.model, sequences), strict=True))
         self._reference = [logprobs[row.slot][len(row.token_ids) - 1] for row in itertools.chain(*self._rounds)]
-        self.own = self._deviation(plain)
+        self.own = self.deviation(plain)
         """Of the model's own forward pass."""
         self.bound = Deviation(2 * self.own.mean + ROUNDING, 3 * self.own.largest + ROUNDING)
         """Largest deviation of a runner that is accepted."""
 
-    def _deviation(self, runner: Runner) -> Deviation:
+    def deviation(self, runner: Runner) -> Deviation:
         found: list[Tensor] = [logits for rows in self._rounds for logits in runner.forward(rows)]
         return Deviation.of(found, self._reference)
 
@@ -96,7 +96,7 @@ class _Trial:
         if layer_types and (other := set(layer_types) - {"full_attention", "sliding_attention"}):
             return f"it has layers of type {', '.join(sorted(other))}"
         try:
-            found = self._deviation(cached)
+            found = self.deviation(cached)
         except Exception as error:
             logger.debug("the cached forward failed", exc_info=True)
             return f"its attention does not take a cache of slots: {type(error).__name__}: {error}".splitlines()[0]

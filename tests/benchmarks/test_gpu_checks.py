@@ -13,7 +13,7 @@ import torch
 from benchmarks.__main__ import main
 from benchmarks.gpu import agreement, command, fit, graphs, one_rank, runners
 from benchmarks.gpu.command import TINY_MODELS, Worker
-from benchmarks.gpu.findings import CHECKS, Check, Finding, Outcome, Report, Status, to_markdown
+from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.worker import run_check
 from midthought.inference import trial
@@ -52,7 +52,7 @@ def test_every_check_reports_figures_or_a_reason(check: Check) -> None:
 
 def test_a_slower_runner_fails_the_check_and_its_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial.Decoder, "of", lambda policy, **_: None)
-    monkeypatch.setattr(trial._Trial, "why_not", lambda self, cached: "a reason")
+    monkeypatch.setattr(trial.Trial, "why_not", lambda self, cached: "a reason")
     outcome = run(runners.__name__)
     assert outcome.status is Status.FAILED
     assert "runner" in failures(outcome)
@@ -132,22 +132,30 @@ def test_a_requirement_that_is_not_met_is_reported_though_the_check_broke_later(
     assert outcome.to_json()["findings"][0]["value"] == "nan"
 
 
+def test_a_gpu_without_a_number_is_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most functions of torch.cuda refuse a device without a number."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    assert Machine("cuda", is_tiny=True, model_names=TINY_MODELS).device == torch.device("cuda:0")
+    assert Machine("cuda:1", is_tiny=True, model_names=TINY_MODELS).device == torch.device("cuda:1")
+    assert [device.index for device in chosen] == [0, 1]
+
+
 @pytest.mark.slow
 def test_a_check_that_hangs_or_dies_does_not_hide_the_next_one(capfd: pytest.CaptureFixture[str]) -> None:
-    dying, hanging, sound = (
-        Outcome(check=check)
-        for check in (Check(1, "gpu_check_that_dies", "", 1), Check(2, "gpu_check_that_hangs", "", 1), QUICK)
-    )
+    hangs, dies = Check(2, "gpu_check_that_hangs", "", 1), Check(3, "gpu_check_that_dies", "", 1)
+    first, hanging, dying, last = outcomes = [Outcome(check=check) for check in (QUICK, hangs, dies, QUICK)]
     with Worker("cpu", True, TINY_MODELS) as worker:
-        for outcome, seconds in ((dying, 60.0), (hanging, 12.0), (sound, 60.0)):
+        for outcome, seconds in zip(outcomes, (100.0, 8.0, 100.0, 100.0), strict=True):
             worker.run(outcome, seconds, on_finding=lambda: None)
     assert (dying.status, dying.reason) == (Status.ERROR, "its process ended with exit code 7")
     assert (hanging.status, hanging.reason) == (Status.ERROR, command.TIMED_OUT)
     assert [finding.name for finding in dying.findings] == ["before the end"]
     assert [finding.name for finding in hanging.findings] == ["before the hang"]
     assert "gpu_check_that_hangs.py" in capfd.readouterr().err  # its stack
-    assert sound.status is Status.OK
-    assert isinstance(sound.findings[0], Finding)
+    assert [first.status, last.status] == [Status.OK, Status.OK]
+    assert last.findings
+    assert worker.device_name == "cpu"
 
 
 def test_without_time_a_check_is_not_run() -> None:
