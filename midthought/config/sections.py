@@ -114,7 +114,8 @@ class InferenceConfig(Section):
     tool_timeout_seconds: float = Field(10.0, gt=0)
     """Deadline of one tool call."""
     temperature: float = Field(1.0, ge=0)
-    """Temperature of training rollouts."""
+    """Temperature of training rollouts. It is recorded with every sampled token, and the learner computes log-probabilities,
+    entropy and KL under it."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Must stay 1.0 in training: see `TrainingConfig`."""
     max_num_seqs: Harmless[Annotated[int, Field(ge=1)] | Auto] = 128
@@ -241,7 +242,7 @@ class TrainingConfig(Section):
     min_learning_rate_ratio: float = Field(0.0, ge=0, le=1)
     """Where a linear or cosine schedule ends, as a share of the learning rate."""
     critic_warmup_iters: int = Field(0, ge=0)
-    """First iterations in which only the critic learns."""
+    """First iterations in which only the critic learns. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
     """`ppo` (ratio per token, clipped), `gspo` (ratio per sequence, clipped), `cispo` (clipped weight on the
     log-probability), or a name of your own (`@policy_loss`)."""
