@@ -3,12 +3,19 @@
 Where tests run in several processes (pytest-xdist), those of a file stay together, for they share what is slow to make, and
 all of Ray's do: no two clusters start at once. Whole jobs are begun first, that no process is left with one at the end.
 (`--dist loadgroup` does nothing here: xdist 3.8 writes its groups where pytest 9.2 no longer reads them.)
+
+`ATEN_CPU_CAPABILITY=default` or `avx2` shows what a processor without AVX-512 computes. torch 2.13 then still asks oneDNN, which
+finds the AMX unit that is there, and attention in bfloat16 fails; so oneDNN is limited, too, also in processes that tests start.
 """
 
+import os
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 settings.register_profile("house", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
