@@ -120,6 +120,10 @@ def own_error(policy: Any, sequences: Sequence[Sequence[int]]) -> Deviation:
     return Deviation.of(found, [each for logprobs in float32_logprobs(model, sequences) for each in logprobs])
 
 
+def own_error_of_random_prompts(model: Any, shape: Shape) -> Deviation:
+    return own_error(model, random_prompts(shape, (16, 16, 16), seed=3))
+
+
 def make_episodes(prompts: Sequence[Sequence[int]], completions: Sequence[Completion]) -> list[Trajectory]:
     """Groups of `GROUP_SIZE`, whose rewards differ."""
     episodes = []
