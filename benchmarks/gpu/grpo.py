@@ -52,7 +52,7 @@ def run(machine: Machine, report: Report) -> None:
                 "group_size": machine.pick(8, 4),
                 "micro_batch_tokens": machine.pick(8192, 256),
                 "num_train_iters": NUM_ITERS,
-                "learning_rate": 1e-5,
+                "learning_rate": machine.pick(1e-7, 1e-5),
                 "kl_coef": 0.0,
                 "gradient_checkpointing": True,
                 "validate_every": 0,

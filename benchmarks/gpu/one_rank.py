@@ -32,7 +32,7 @@ def run(machine: Machine, report: Report) -> None:
     setting = f"{name} float32"
     settings = LearnerSettings(
         adv_estimator="grpo",
-        learning_rate=1e-5,
+        learning_rate=machine.pick(1e-7, 1e-5),
         entropy_coef=0.0,
         mini_batch_size=NUM_EPISODES,
         micro_batch_tokens=machine.pick(4096, 64),
