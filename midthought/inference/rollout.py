@@ -161,7 +161,8 @@ async def run_episodes(
             return await asyncio.gather(*running)
     finally:
         for episode in running:
-            episode.cancel()
+            if not episode.cancelling():  # a second request would interrupt what closes its tools
+                episode.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for number in numbers:
             parts.engine.close(number)

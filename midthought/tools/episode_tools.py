@@ -53,7 +53,7 @@ class EpisodeTools:
             raise RuntimeError("the episode has ended")
         if name not in self._opened:
             with breaker.call():
-                self._opened[name] = tool, await self._wait(tool, name, ends_at)
+                return await self._wait(tool, name, ends_at)
         return self._opened[name][1]
 
     async def _wait(self, tool: Tool, name: str, ends_at: float) -> Tool:
@@ -74,7 +74,9 @@ class EpisodeTools:
         bound = await settled(functools.partial(tool.open, self._episode), tool, self._threads)
         if not isinstance(bound, Tool):
             raise TypeError(f"open gave a {type(bound).__name__}; return the tool that is bound to the episode")
-        if bound is not tool and self._is_closed:  # nobody waits for it any more
+        if not self._is_closed:
+            self._opened[tool.definition.name] = tool, bound
+        elif bound is not tool:  # nobody waits for it any more
             await self._close(tool, bound)
         return bound
 
@@ -84,10 +86,17 @@ class EpisodeTools:
         Never raises: what `close` raises is logged. Cancelling it does not interrupt it.
         """
         self._is_closed = True
+        if self._opening:
+            await asyncio.shield(self._close_all())
+
+    async def _close_all(self) -> None:
+        """An `open` under way is waited for, up to the deadline: it closes what it opened when it is done."""
+        loop = asyncio.get_running_loop()
+        under_way = [each for each in self._opening.values() if not each.done() and each.get_loop() is loop]
         opened, self._opened = self._opened, {}
-        if opened:
-            closing = [self._close(tool, bound) for tool, bound in opened.values() if bound is not tool]
-            await asyncio.shield(asyncio.gather(*closing))
+        await asyncio.gather(*(self._close(tool, bound) for tool, bound in opened.values() if bound is not tool))
+        if under_way:
+            await asyncio.wait(under_way, timeout=self._close_seconds)
 
     async def _close(self, tool: Tool, bound: Tool) -> None:
         name = tool.definition.name

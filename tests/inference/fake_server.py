@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -48,6 +49,18 @@ class Fault:
 def hashed(context: Sequence[int], num_tokens: int) -> int:
     """A policy without any state: the next token follows from all ids so far."""
     return int.from_bytes(hashlib.blake2b(repr(list(context)).encode(), digest_size=8).digest()) % num_tokens
+
+
+def _bound(make: Callable[[], ThreadingHTTPServer], seconds: float = 60.0) -> ThreadingHTTPServer:
+    """A connection of another test may have been given the port meanwhile: it is waited for."""
+    ends_at = time.monotonic() + seconds
+    while True:
+        try:
+            return make()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() > ends_at:
+                raise
+            time.sleep(0.05)
 
 
 class FakeServer:
@@ -135,7 +148,7 @@ class FakeServer:
             daemon_threads = True
             allow_reuse_address = True
 
-        self._http = Server(("127.0.0.1", self._port), Handler)
+        self._http = _bound(lambda: Server(("127.0.0.1", self._port), Handler))
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 

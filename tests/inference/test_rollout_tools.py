@@ -169,6 +169,9 @@ def test_a_rollout_that_ends_early_ends_the_calls_that_are_under_way(renderer: R
             await asyncio.sleep(0.01)
         running.cancel()
         await asyncio.wait({running})
+        async with asyncio.timeout(60):  # the calls run on the tool's own event loop
+            while act.num_cancelled < act.num_begun:
+                await asyncio.sleep(0.01)
         assert act.num_cancelled == act.num_begun == num_before + 3
 
     asyncio.run(rollout())

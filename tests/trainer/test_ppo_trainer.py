@@ -300,7 +300,8 @@ def test_an_episode_whose_reward_is_not_a_number_is_a_failed_one(ground, talker)
 )
 def test_a_run_stops_at_its_first_iteration_if_all_episodes_fail_and_no_step_is_taken(world, reason, talker, caplog):
     config = settings()
-    config.environment.step_timeout_seconds = 0.05
+    if world is Hanging:
+        config.environment.step_timeout_seconds = 0.05
     with RayPPOTrainer(config, world, **talker) as trainer:
         before = weights(trainer)
         with pytest.raises(TrainingStoppedError, match=reason):
