@@ -1,4 +1,4 @@
-"""The process that runs the checks, one after the other, as it is told; what they find goes back at once."""
+"""Process that runs the requested checks one after another and sends every figure back at once."""
 
 from __future__ import annotations
 

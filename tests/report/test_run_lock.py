@@ -65,7 +65,9 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(tmp_path: Path, is_r
         holder.wait()
     else:
         time.sleep(0.2)
-    RunLock.acquire(tmp_path).release()
+    lock = RunLock.acquire(tmp_path)
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+    lock.release()
     holder.wait()
 
 
@@ -79,7 +81,9 @@ def test_another_process_with_the_same_number_is_not_the_holder(tmp_path: Path) 
     record = json.loads((tmp_path / ".lock").read_text())
     lock.release()
     (tmp_path / ".lock").write_text(json.dumps({**record, "process_started": "another boot 17"}))
-    RunLock.acquire(tmp_path).release()
+    lock = RunLock.acquire(tmp_path)
+    assert json.loads((tmp_path / ".lock").read_text())["process_started"] == record["process_started"]
+    lock.release()
 
 
 def test_the_lock_of_another_host_is_named_with_the_remedy_until_it_is_silent_for_long(tmp_path: Path) -> None:
