@@ -22,8 +22,8 @@ def peak_bytes(num_tokens: int, logits_mib: float | None) -> int:
 def _peak_here(num_tokens: int, logits_mib: float | None) -> int:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from midthought.learning.layout import Layout
-    from midthought.learning.passes import policy_pass
+    from midthought.learning.forward import policy_forward
+    from midthought.learning.packing import ModelInputs
 
     config = Qwen3Config(
         vocab_size=VOCABULARY,
@@ -37,14 +37,14 @@ def _peak_here(num_tokens: int, logits_mib: float | None) -> int:
     )
     model = Qwen3ForCausalLM(config).eval()
     token_ids = torch.randint(VOCABULARY, (1, num_tokens + 1))
-    layout = Layout(
+    layout = ModelInputs(
         arguments={"input_ids": token_ids[:, :-1], "use_cache": False},
         is_wanted=torch.ones(1, num_tokens, dtype=torch.bool),
         targets=token_ids[0, 1:],
     )
     CLEAR.write_text("5")
     before = _resident("VmRSS")
-    figures, _ = policy_pass(model, layout, entropy=True, entropy_gradient=False, logits_mib=logits_mib)
+    figures, _ = policy_forward(model, layout, entropy=True, entropy_gradient=False, logits_mib=logits_mib)
     figures.logprobs.exp().sum().backward()
     return _resident("VmHWM") - before
 

@@ -14,8 +14,9 @@ from benchmarks.gpu.learning import make_batch
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import make_model
 from midthought.learning.batch import PPOBatch
+from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.learner import Learner
-from midthought.learning.rank import LearnerRank, Models
+from midthought.learning.model import Models
 from midthought.learning.settings import LearnerSettings
 
 NUM_EPISODES = 8
@@ -69,12 +70,12 @@ def _learn_as_rank(
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         os.environ.setdefault(variable, "lo")  # one rank speaks to nobody, and there may be no network
-    rank = LearnerRank(Models(make_model(machine, name, torch.float32), None, None), settings, str(machine.device))
+    worker = LearnerWorker(Models(make_model(machine, name, torch.float32), None, None), settings, str(machine.device))
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         try:
-            rank.join(dist.FileStore(f"{folder}/store", 1), 0, 1, TIMEOUT_SECONDS)
-            rank.begin()
-            return _learn(rank.learner, batch)
+            worker.join(dist.FileStore(f"{folder}/store", 1), 0, 1, TIMEOUT_SECONDS)
+            worker.build_learner()
+            return _learn(worker.learner, batch)
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()

@@ -1,6 +1,6 @@
 """Episodes that may outlive an iteration: groups are begun, handed over as they finish, and carried over where they do not.
 
-Knows no estimator and no learner: how many are begun and when an iteration has enough is the harvest's business.
+Knows no estimator and no learner: how many are begun and when an iteration has enough is decided in `learning`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from midthought.errors import RecordError, TrainingStoppedError
-from midthought.learning.cutting import fill, fill_padded, share_rows, share_tokens
+from midthought.learning.micro_batching import group_by_length, pack_first_fit, split_by_rows, split_by_tokens
 from midthought.types import Segment, Trajectory
 
 
@@ -213,7 +213,7 @@ class PPOBatch:
         """
         if max_tokens <= 0:
             raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
-        return (fill if packed else fill_padded)(self.lengths, max_tokens)
+        return (pack_first_fit if packed else group_by_length)(self.lengths, max_tokens)
 
     def micro_batches(
         self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False
@@ -227,7 +227,7 @@ class PPOBatch:
             return (self.select(rows) for rows in self.micro_batch_rows(max_tokens, packed=packed))
         if num_parts <= 0:
             raise ValueError(f"num_parts must be above 0, got {num_parts}")
-        return (self.select(rows) for rows in (share_tokens if packed else share_rows)(self.lengths, num_parts))
+        return (self.select(rows) for rows in (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts))
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[PPOBatch]:
         """Batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: as they stand).

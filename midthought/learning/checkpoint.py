@@ -24,8 +24,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from midthought.errors import CheckpointError, ModelPathError, OutputPathError
+from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import has_adapters
-from midthought.learning.apart import AnyLearner
 from midthought.learning.run_checks import require_finite
 from midthought.output_folder import MARK, recover, replaced
 from midthought.peft_folders import ADAPTER_FILE, load_adapters, save_adapters, set_adapter_tensors

@@ -9,31 +9,31 @@ import torch
 from torch import Tensor
 
 from midthought.learning.batch import PPOBatch
+from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.learner import Learner, fill
 from midthought.learning.model import Critic
-from midthought.learning.ranks import Ranks
 from midthought.learning.settings import LearnerSettings
 
 
 class CriticLearner(Learner):
     """A critic with a trunk of its own. `score` fills in `values`; `update` reports `value_loss` and what belongs to it."""
 
-    def __init__(self, critic: Critic, settings: LearnerSettings, ranks: Ranks | None = None) -> None:
+    def __init__(self, critic: Critic, settings: LearnerSettings, process_group: ProcessGroup | None = None) -> None:
         """Raises ValueError for a critic on the policy's trunk, which learns with its policy."""
         if critic.is_shared:
             raise ValueError("a shared critic has no trunk of its own: it learns with its policy")
-        super().__init__(None, critic, None, settings, ranks)
+        super().__init__(None, critic, None, settings, process_group)
         self._values = critic.token_values
 
     @torch.no_grad()
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         """Fill in `values`; there are no figures."""
         values = torch.zeros(batch.token_ids.shape)
-        with self._passes():
-            for rows, is_own in self.ranks.rows(batch, self.settings.micro_batch_tokens, packed=self.is_packed):
+        with self._forward_context():
+            for rows, is_own in self.process_group.rows(batch, self.settings.micro_batch_tokens, packed=self.is_packed):
                 micro = batch.select(rows).to(self.device)
                 fill(values, rows, self._values(micro, packed=self.is_packed), micro, is_own)
-        self.ranks.sum({"values": values})
+        self.process_group.sum({"values": values})
         return batch.with_fields(values=values), {}
 
     def _ppo_losses(self, micro: PPOBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:

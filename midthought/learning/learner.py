@@ -21,13 +21,13 @@ from midthought.algo.kl import KLController
 from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import correct_batch, credit_batch
+from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
+from midthought.learning.forward import TokenOutputs, hidden_states, spread
 from midthought.learning.layers import RecomputedLayers, compile_layers
-from midthought.learning.layout import Layout
-from midthought.learning.model import Critic, token_figures
-from midthought.learning.objective import ppo_losses, value_losses
+from midthought.learning.loss import ppo_losses, value_losses
+from midthought.learning.model import Critic, token_outputs
 from midthought.learning.optimizer import Optimizer
-from midthought.learning.passes import TokenFigures, hidden_states, spread
-from midthought.learning.ranks import Alone, Ranks
+from midthought.learning.packing import ModelInputs
 from midthought.learning.settings import LearnerSettings
 
 Losses = Callable[[PPOBatch, int], dict[str, Tensor]]
@@ -43,9 +43,9 @@ class Learner:
     policy is compared with itself without adapters. Raises ValueError where nothing of the policy learns, or where it is
     its own reference and has no adapters.
 
-    Without a policy a critic learns alone (`CriticLearner`). With `ranks` it is one of several that learn together, each
-    with its part of the models (`sharding`): all of them are told to do the same with the same batch, and all give the
-    same figures.
+    Without a policy a critic learns alone (`CriticLearner`). With a `process_group` it is one of several processes that
+    learn together, each with its shard of the models: all of them get the same calls with the same batch, and all
+    return the same metrics.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Learner:
         critic: Critic | None,
         reference: Any | None,
         settings: LearnerSettings,
-        ranks: Ranks | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:
         if reference is policy is not None and not hasattr(policy, "disable_adapter"):
             raise ValueError("the reference is the policy itself, which learns; give `frozen_copy(policy)`")
@@ -63,7 +63,7 @@ class Learner:
         self.policy: Any = policy.eval() if policy is not None else None
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
-        self.ranks: Ranks = ranks or Alone()
+        self.process_group: ProcessGroup = process_group or SingleProcess()
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
@@ -78,7 +78,9 @@ class Learner:
         for model in self._models if settings.compile else ():
             compile_layers(model)
         is_own = reference is None or reference is policy
-        self._offloaded = reference if settings.offload_reference and not is_own and self.ranks.is_alone else None
+        self._offloaded = (
+            reference if settings.offload_reference and not is_own and self.process_group.is_alone else None
+        )
         if self._offloaded is not None:
             self._offloaded.to("cpu")
 
@@ -108,7 +110,7 @@ class Learner:
     # -- passes ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _passes(self) -> Iterator[None]:
+    def _forward_context(self) -> Iterator[None]:
         """Forward and backward passes stand in it: a layer that is computed again must find the same attention."""
         with ExitStack() as stack:
             if self.is_packed:
@@ -119,10 +121,10 @@ class Learner:
 
     def _figures(
         self, model: Any, micro: PPOBatch, *, values: bool = False, entropy: bool = False, learns_entropy: bool = False
-    ) -> TokenFigures:
+    ) -> TokenOutputs:
         """One pass of a policy over a micro-batch; `values`: with the critic's, be it a trunk of its own."""
         critic = self.critic if values else None
-        figures = token_figures(
+        figures = token_outputs(
             model,
             micro,
             critic,
@@ -146,8 +148,8 @@ class Learner:
         those of `rollout_weights` where there is a correction.
         """
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
-        parts = self.ranks.rows(batch, self.settings.micro_batch_tokens, packed=self.is_packed)
-        with self._passes():
+        parts = self.process_group.rows(batch, self.settings.micro_batch_tokens, packed=self.is_packed)
+        with self._forward_context():
             for rows, is_own in parts:
                 micro = batch.select(rows).to(self.device)
                 figures = self._figures(self.policy, micro, values=True)
@@ -159,7 +161,7 @@ class Learner:
                     micro = batch.select(rows).to(self.device)
                     logprobs = self._figures(reference, micro).logprobs
                     fill(filled["reference_logprobs"], rows, logprobs, micro, is_own)
-        self.ranks.sum(filled)
+        self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
         difference = (filled["old_logprobs"] - batch.sampled_logprobs)[fresh].abs()
@@ -250,11 +252,11 @@ class Learner:
     def sft_loss(self, batch: PPOBatch) -> float:
         """The cross-entropy that `sft_step` would report, without learning from it."""
         total = torch.zeros((), dtype=torch.float64)
-        with torch.no_grad(), self._passes():
+        with torch.no_grad(), self._forward_context():
             for micro, is_own in self._micro_batches(batch):
                 loss = float(self._sft_losses(micro.to(self.device), batch.num_policy_tokens)["loss"])
                 total += loss if is_own else 0.0
-        self.ranks.sum({"loss": total})
+        self.process_group.sum({"loss": total})
         return float(total)
 
     def _step(
@@ -277,7 +279,7 @@ class Learner:
         """Leaves the gradients of all micro-batches in the parameters; the sums of their losses."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
-        with self._passes():
+        with self._forward_context():
             for micro, is_own in self._micro_batches(batch, num_parts):
                 figures = losses(micro.to(self.device), batch.num_policy_tokens)
                 if not is_own:
@@ -286,12 +288,14 @@ class Learner:
                 self.optimizer.gather()
                 for name, value in figures.items():
                     sums[name] = sums.get(name, 0.0) + value.detach()
-        self.ranks.sum(sums)
+        self.process_group.sum(sums)
         return sums
 
     def _micro_batches(self, batch: PPOBatch, num_parts: int | None = None) -> Iterator[tuple[PPOBatch, bool]]:
         """This rank's; False: one that counts nothing, for the others compute meanwhile and wait for its part."""
-        return self.ranks.micro_batches(batch, self.settings.micro_batch_tokens, num_parts, packed=self.is_packed)
+        return self.process_group.micro_batches(
+            batch, self.settings.micro_batch_tokens, num_parts, packed=self.is_packed
+        )
 
     def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
         return {"loss": -self._figures(self.policy, micro).logprobs.sum() / num_tokens}
@@ -305,7 +309,7 @@ class Learner:
         """The critic's loss alone. Of a shared trunk, which belongs to the policy, only the head gets a gradient."""
         assert self.critic is not None
         if self.critic.is_shared:
-            layout = Layout.of(micro, packed=self.is_packed)
+            layout = ModelInputs.of(micro, packed=self.is_packed)
             with torch.no_grad():
                 states = hidden_states(self.policy, layout)
             values = self.critic.head(states)

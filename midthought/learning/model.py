@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from midthought.learning.adapters import has_adapters
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import PPOBatch
-from midthought.learning.layout import Layout
-from midthought.learning.passes import TokenFigures, policy_pass, spread, wide
+from midthought.learning.forward import TokenOutputs, policy_forward, spread, wide
+from midthought.learning.packing import ModelInputs
 from midthought.peft_weights import base_of
 
 
@@ -72,11 +72,30 @@ class Critic(nn.Module):
     def token_values(self, batch: PPOBatch, *, packed: bool = False) -> Tensor:
         """Values at the policy tokens of the batch, [N] in row order, for a critic with a trunk of its own."""
         if self.trunk is None:
-            raise ValueError("a shared critic has no trunk: take the values of `token_figures(policy, batch, critic)`")
-        layout = Layout.of(batch, packed=packed)
+            raise ValueError("a shared critic has no trunk: take the values of `token_outputs(policy, batch, critic)`")
+        layout = ModelInputs.of(batch, packed=packed)
         with attending_by_rows(self.trunk) if packed else nullcontext():
             hidden = self.trunk(**layout.arguments).last_hidden_state
         return self.head(hidden[layout.is_wanted])
+
+
+class Models(NamedTuple):
+    """What a learner learns and compares with; `reference` may be the policy itself (LoRA). Without a policy: a critic alone."""
+
+    policy: Any
+    critic: Critic | None
+    reference: Any | None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers as `policy.NAME`, `critic.NAME`, `reference.NAME`; what is shared stands once."""
+        found: dict[str, Tensor] = {}
+        reference = None if self.reference is self.policy else self.reference
+        modules: dict[str, nn.Module | None] = {"policy": self.policy, "critic": self.critic, "reference": reference}
+        for prefix, module in modules.items():
+            if module is not None:
+                named = [*module.named_parameters(), *module.named_buffers()]
+                found |= {f"{prefix}.{name}": tensor for name, tensor in named}
+        return found
 
 
 class PolicyValueModel(nn.Module):
@@ -97,15 +116,15 @@ class PolicyValueModel(nn.Module):
         """The critic's."""
         return self.critic.head
 
-    def forward(self, batch: PPOBatch, *, entropy: bool = False) -> TokenFigures:
+    def forward(self, batch: PPOBatch, *, entropy: bool = False) -> TokenOutputs:
         """Log-probabilities, values and (where asked) entropy at the policy tokens."""
-        figures = token_figures(self.policy, batch, self.critic, entropy=entropy)
+        figures = token_outputs(self.policy, batch, self.critic, entropy=entropy)
         if figures.values is None:
             figures.values = self.critic.token_values(batch)
         return figures
 
 
-def token_figures(
+def token_outputs(
     policy: Any,
     batch: PPOBatch,
     critic: Critic | None = None,
@@ -114,16 +133,16 @@ def token_figures(
     entropy_gradient: bool = True,
     packed: bool = False,
     logits_mib: float | None = None,
-) -> TokenFigures:
+) -> TokenOutputs:
     """One forward pass: log-probabilities of the policy tokens under the distribution that each was sampled from
     (`PPOBatch.temperatures`); entropy and shared values if requested.
 
     `values` is filled where `critic` shares the policy's trunk. `packed`: the rows one after the other without padding,
-    for a model that `can_pack`. `entropy_gradient`, `logits_mib`: of `policy_pass`.
+    for a model that `can_pack`. `entropy_gradient`, `logits_mib`: of `policy_forward`.
     """
-    layout = Layout.of(batch, packed=packed)
+    layout = ModelInputs.of(batch, packed=packed)
     with attending_by_rows(policy) if packed else nullcontext():
-        figures, hidden = policy_pass(
+        figures, hidden = policy_forward(
             policy, layout, entropy=entropy, entropy_gradient=entropy_gradient, logits_mib=logits_mib
         )
     if critic is not None and critic.is_shared:
@@ -133,7 +152,7 @@ def token_figures(
 
 def token_logprobs(policy: Any, batch: PPOBatch) -> Tensor:
     """log π(token t | tokens before t) at policy tokens, at the temperature of each, 0 elsewhere: [B, T] float32."""
-    return spread(token_figures(policy, batch).logprobs, batch.loss_mask)
+    return spread(token_outputs(policy, batch).logprobs, batch.loss_mask)
 
 
 def frozen_copy(policy: Any) -> Any:

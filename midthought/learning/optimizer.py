@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from midthought.errors import CheckpointError
-from midthought.learning.parts import part_like, whole
-from midthought.learning.schedule import learning_rate_factor
+from midthought.learning.distributed.dtensor import part_like, whole
+from midthought.learning.lr_schedule import learning_rate_factor
 from midthought.learning.settings import LearnerSettings
 
 HALF = (torch.bfloat16, torch.float16)

@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from midthought.learning.apart import AnyLearner
+from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import PPOBatch
-from midthought.learning.harvest import Harvest, PPOPlan, RolloutSource, TaskStream
+from midthought.learning.partial_rollouts import collect
+from midthought.learning.rollout_batch import PPOPlan, RolloutBatch, RolloutSource, TaskStream
 from midthought.learning.rollout_metrics import rollout_metrics
-from midthought.learning.streaming import next_harvest
 from midthought.types import RolloutData, Trajectory
 
 OnIteration = Callable[[int, Mapping[str, float], RolloutData], None]
@@ -36,19 +36,19 @@ def run_ppo(
     """
     for iteration in range(start, num_iters):
         began = time.perf_counter()
-        harvest = next_harvest(source, tasks, plan, iteration)
-        metrics = learn(source, learner, plan, harvest, iteration, before_update)
+        rollouts = collect(source, tasks, plan, iteration)
+        metrics = learn(source, learner, plan, rollouts, iteration, before_update)
         seconds = time.perf_counter() - began
         metrics["time/seconds"] = seconds
-        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in harvest.data.trajectories) / seconds
-        on_iteration(iteration + 1, metrics, harvest.data)
+        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in rollouts.data.trajectories) / seconds
+        on_iteration(iteration + 1, metrics, rollouts.data)
 
 
 def learn(
     source: RolloutSource,
     learner: AnyLearner,
     plan: PPOPlan,
-    harvest: Harvest,
+    rollouts: RolloutBatch,
     iteration: int,
     before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
@@ -57,18 +57,18 @@ def learn(
     An iteration that gave nothing to learn from changes no weights; `batch/num_episodes` is then 0, and the other
     metrics say why.
     """
-    metrics = {**rollout_metrics(harvest.data.trajectories), **harvest.metrics}
-    metrics["time/rollout_seconds"] = harvest.data.seconds
-    metrics["batch/num_episodes"] = len(harvest.usable)
-    if harvest.usable:
+    metrics = {**rollout_metrics(rollouts.data.trajectories), **rollouts.metrics}
+    metrics["time/rollout_seconds"] = rollouts.data.seconds
+    metrics["batch/num_episodes"] = len(rollouts.usable)
+    if rollouts.usable:
         batch = PPOBatch.from_trajectories(
-            harvest.usable,
+            rollouts.usable,
             pad_token_id=plan.pad_token_id,
-            baselines=harvest.baselines,
-            policy_version=None if plan.over_sampling is None else harvest.data.policy_version,
+            baselines=rollouts.baselines,
+            policy_version=None if plan.over_sampling is None else rollouts.data.policy_version,
         )
         critic_only = iteration < plan.critic_warmup_iters
-        metrics |= improve(learner, batch, harvest.usable, critic_only=critic_only, before_update=before_update)
+        metrics |= improve(learner, batch, rollouts.usable, critic_only=critic_only, before_update=before_update)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         source.update_weights()
     return metrics

@@ -8,10 +8,9 @@ from midthought.algo.kl import KLKind
 from midthought.config import InferenceConfig, RecipeConfig, TrainingConfig, settled
 from midthought.errors import SettingsError
 from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
-from midthought.learning.harvest import PPOPlan
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic, frozen_copy
-from midthought.learning.rank import Models
+from midthought.learning.model import Critic, Models, frozen_copy
+from midthought.learning.rollout_batch import PPOPlan
 from midthought.learning.settings import LearnerSettings
 
 

@@ -18,11 +18,11 @@ import torch
 from midthought.config import RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
-from midthought.learning.apart import AnyLearner
+from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import latest, step_of
-from midthought.learning.harvest import ShuffledTasks
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
+from midthought.learning.rollout_batch import ShuffledTasks
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.translate import ppo_plan
 from midthought.plan.choices import choose_and_plan

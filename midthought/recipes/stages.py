@@ -12,8 +12,8 @@ from typing import Any
 
 from midthought.config import CheckpointConfig, ModelConfig, TrainingConfig
 from midthought.errors import ModelPathError
+from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import add_adapters, has_adapters
-from midthought.learning.apart import AnyLearner
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
 from midthought.learning.run_checks import require_finite

@@ -10,8 +10,8 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
-from midthought.learning.harvest import Harvest, PPOPlan, TaskStream, has_no_spread
-from midthought.learning.streaming import task_of_group
+from midthought.learning.partial_rollouts import task_of_group
+from midthought.learning.rollout_batch import PPOPlan, RolloutBatch, TaskStream, has_zero_variance
 from midthought.types import RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def as_rollout(data: RolloutData | Iterable[Trajectory]) -> RolloutData:
     return RolloutData(trajectories=trajectories)
 
 
-def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: Harvest | None) -> Harvest:
+def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: RolloutBatch | None) -> RolloutBatch:
     """Sort out what can be learned from, as the rewards stand now: of the last rollout as it was, changed, or others.
 
     Episodes without a reward are left out, then flat groups where the plan says so, then the surplus of dynamic sampling.
@@ -41,12 +41,12 @@ def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: Harvest | None) 
         raise SettingsError("there is nothing to learn from: the data holds no episode")
     own = {id(trajectory) for trajectory in rolled_out.data} if rolled_out is not None else set()
     is_own = all(id(trajectory) in own for trajectory in data)
-    harvest = Harvest(data=data, metrics=dict(rolled_out.metrics) if rolled_out is not None and is_own else {})
+    batch = RolloutBatch(data=data, metrics=dict(rolled_out.metrics) if rolled_out is not None and is_own else {})
     kept = _judged_groups(data)
     if plan.drop_flat_groups:
         num_judged = len(kept)
-        kept = [group for group in kept if not has_no_spread(group, by_turn=plan.flat_by_turn)]
-        harvest.metrics["batch/num_flat_groups"] = num_judged - len(kept)
+        kept = [group for group in kept if not has_zero_variance(group, by_turn=plan.flat_by_turn)]
+        batch.metrics["batch/num_flat_groups"] = num_judged - len(kept)
     if is_own:
         kept = kept[: plan.batch_size // plan.group_size]
     if plan.greedy_baseline:
@@ -57,12 +57,12 @@ def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: Harvest | None) 
             )
         known = {t.group: found for t, found in zip(rolled_out.usable, rolled_out.baselines or [], strict=True)}
         kept = [group for group in kept if group[0].group in known]
-        harvest.baselines = [known[group[0].group] for group in kept for _ in group]
-    harvest.usable = [trajectory for group in kept for trajectory in group]
-    return harvest
+        batch.baselines = [known[group[0].group] for group in kept for _ in group]
+    batch.usable = [trajectory for group in kept for trajectory in group]
+    return batch
 
 
-def stream_state(source: Source, rolled_out: Harvest | None = None) -> dict[str, Any]:
+def stream_state(source: Source, rolled_out: RolloutBatch | None = None) -> dict[str, Any]:
     """What a checkpoint holds of episodes on their way: those of the source's stream, and those of a rollout that nothing was
     learned from yet. Empty where there is no stream."""
     if source.stream is None:

@@ -19,7 +19,7 @@ from midthought.env.stream import EnvironmentStream
 from midthought.env.weighting import AsyncReward, WeightedReward
 from midthought.errors import SettingsError
 from midthought.inference.rollout import EpisodeEnvironment
-from midthought.learning.harvest import ShuffledTasks, TaskStream
+from midthought.learning.rollout_batch import ShuffledTasks, TaskStream
 from midthought.text import Renderer
 from midthought.types import Task, Trajectory
 

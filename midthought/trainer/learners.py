@@ -7,10 +7,10 @@ from typing import Any
 from midthought.cluster.ray.session import Role
 from midthought.config import RayConfig, RecipeConfig
 from midthought.errors import SettingsError
-from midthought.learning.apart import AnyLearner, LearnersApart
+from midthought.learning.actor_critic import ActorCriticLearner, AnyLearner
+from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.rank import Models
-from midthought.learning.ranked import RankedLearner
+from midthought.learning.model import Models
 from midthought.learning.translate import learner_models, make_learner, ppo_settings
 
 
@@ -27,7 +27,7 @@ def choose_learner(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters:
     return _ranked(learner_models(policy, config), config, ray, num_iters)
 
 
-def _apart(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> LearnersApart:
+def _apart(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> ActorCriticLearner:
     """The critic on ranks of its own."""
     models = learner_models(policy, config)
     if models.critic is None or models.critic.is_shared:
@@ -43,22 +43,24 @@ def _apart(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) ->
     of_policy = Models(models.policy, None, models.reference)
     if ray.num_learners == 1:
         settings = ppo_settings(config.training, config.inference, num_iters)
-        learner: Learner | RankedLearner = Learner(*of_policy, settings)
+        learner: Learner | RemoteLearner = Learner(*of_policy, settings)
     else:
         learner = _ranked(of_policy, config, ray, num_iters)
-    return LearnersApart(learner, _ranked(Models(None, models.critic, None), config, ray, num_iters, role="critic"))
+    return ActorCriticLearner(
+        learner, _ranked(Models(None, models.critic, None), config, ray, num_iters, role="critic")
+    )
 
 
 def _ranked(
     models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int, *, role: Role = "learner"
-) -> RankedLearner:
+) -> RemoteLearner:
     for name in ("compile", "offload_reference") if role == "learner" else ("compile",):
         if getattr(config.training, name):
             raise SettingsError(
                 f"ray.num_{role}s={getattr(ray, f'num_{role}s')} with training.{name}: ranks do not do that (each holds "
                 f"only a part of the models); set training.{name} to false, or leave ray.num_{role}s as it was"
             )
-    from midthought.cluster.ray.learners import RayTeam
+    from midthought.cluster.ray.learners import RayWorkerGroup
 
-    team = RayTeam(ray, role=role, is_deterministic=config.inference.deterministic)
-    return RankedLearner(models, ppo_settings(config.training, config.inference, num_iters), team)
+    team = RayWorkerGroup(ray, role=role, is_deterministic=config.inference.deterministic)
+    return RemoteLearner(models, ppo_settings(config.training, config.inference, num_iters), team)

@@ -18,12 +18,12 @@ from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.inference.policy_engine import policy_engine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
-from midthought.learning.harvest import Harvest
+from midthought.learning.partial_rollouts import collect
 from midthought.learning.ppo import learn
+from midthought.learning.rollout_batch import RolloutBatch
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.stopping import StopRequest
-from midthought.learning.streaming import next_harvest
 from midthought.learning.translate import ppo_plan, ppo_settings
 from midthought.plan.choices import as_recorded
 from midthought.pretrained import save_model
@@ -170,7 +170,7 @@ class RayPPOTrainer:
         self._held_out = make_source(*shared, self._ground.held_out_episode, inference, **where)
         pad_token_id = int(self.tokenizer.pad_token_id or 0)
         self._plan = ppo_plan(self.config.training, self.config.inference, pad_token_id)
-        self._harvest: Harvest | None = None
+        self._rollouts: RolloutBatch | None = None
         self._checks = RunChecks(self.config.training)
         self._best = (-math.inf, 0)
         """Reward of the best validation, and its iteration."""
@@ -220,11 +220,11 @@ class RayPPOTrainer:
     def rollout(self) -> RolloutData:
         """The episodes of the next iteration, with their rewards. Asking again gives the same ones from the same weights."""
         self._require_open()
-        if self._harvest is not None and self.source.stream is not None:  # they were taken from it, and it has gone on
-            return self._harvest.data
-        self._harvest = next_harvest(self.source, self._ground.stream, self._plan, self.iteration)
-        tell_failures(f"iteration {self.iteration + 1}", self._harvest.data)
-        return self._harvest.data
+        if self._rollouts is not None and self.source.stream is not None:  # they were taken from it, and it has gone on
+            return self._rollouts.data
+        self._rollouts = collect(self.source, self._ground.stream, self._plan, self.iteration)
+        tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
+        return self._rollouts.data
 
     def train_step(self, data: RolloutData | Iterable[Trajectory] | None = None) -> dict[str, float]:
         """Learn from episodes: those of the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
@@ -235,24 +235,24 @@ class RayPPOTrainer:
         """
         self._require_open()
         if data is None:
-            if self._harvest is None:
+            if self._rollouts is None:
                 raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
-            data = self._harvest.data
+            data = self._rollouts.data
         began = time.perf_counter()
-        harvest = sort_episodes(as_rollout(data), self._plan, self._harvest)
-        is_own = self._harvest is not None and data is self._harvest.data
+        rollouts = sort_episodes(as_rollout(data), self._plan, self._rollouts)
+        is_own = self._rollouts is not None and data is self._rollouts.data
         before_update = self._checks.before_update if is_own else None
-        metrics = learn(self.source, self.learner, self._plan, harvest, self.iteration, before_update)
-        metrics |= self._ground.statistics(harvest.data.trajectories)
-        seconds = harvest.data.seconds + time.perf_counter() - began
+        metrics = learn(self.source, self.learner, self._plan, rollouts, self.iteration, before_update)
+        metrics |= self._ground.statistics(rollouts.data.trajectories)
+        seconds = rollouts.data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
-        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in harvest.data) / seconds
+        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in rollouts.data) / seconds
         self.iteration += 1
-        self._harvest = None
+        self._rollouts = None
         self.metrics_history.append({"iteration": self.iteration, **metrics})
         if self._keeping is not None:
             self._keeping.log("ppo", self.iteration, metrics)
-            self._keeping.show(harvest.data.trajectories, self.renderer, arm="train", iteration=self.iteration)
+            self._keeping.show(rollouts.data.trajectories, self.renderer, arm="train", iteration=self.iteration)
         for callback in self.callbacks:
             callback.on_step(self, metrics)
         return metrics
@@ -313,7 +313,7 @@ class RayPPOTrainer:
             "policy_version": self._engine.policy_version,
             "vocabulary": vocabulary_digest(self.tokenizer),
             **(self._keeping.counts() if self._keeping is not None else {}),
-            **stream_state(self.source, self._harvest),
+            **stream_state(self.source, self._rollouts),
         }
         save_checkpoint(target, self.learner, tokenizer=self.tokenizer, state=json_value(state))
         if path is None and self._keeping is not None:
@@ -347,7 +347,7 @@ class RayPPOTrainer:
         ]
         reward, iteration = state["best"]
         self._best = (-math.inf if reward is None else reward, iteration)
-        self._harvest = None
+        self._rollouts = None
         self.source.update_weights()
         self._engine.policy_version = int(state["policy_version"])
         restore_stream(self.source, self._ground.stream, state)
@@ -378,7 +378,7 @@ class RayPPOTrainer:
             self.source.close()
         if self.learner is not None:
             self.learner.close()
-        self.learner = self.source = self._held_out = self.model = self._engine = self._harvest = None  # type: ignore
+        self.learner = self.source = self._held_out = self.model = self._engine = self._rollouts = None  # type: ignore
         self._is_closed = True
 
     def __enter__(self) -> Self:

@@ -132,7 +132,7 @@ class Bench:
         self.loop.close()
 
     def iterate(self, num_iters, tasks, *, num_open=6, num_taken=4, group_size=2):
-        """Iterations as the harvest makes them; the groups of each."""
+        """Iterations as the training loop makes them; the groups of each."""
         stream, done = self.stream, []
         for _ in range(num_iters):
             while stream.num_open < num_open:

@@ -8,8 +8,8 @@ from precision import logit_tolerance
 
 from midthought.learning.attention import attending_by_rows, can_pack, row_arguments
 from midthought.learning.batch import PPOBatch
-from midthought.learning.layout import Layout
-from midthought.learning.model import Critic, spread, token_figures, token_logprobs
+from midthought.learning.model import Critic, spread, token_logprobs, token_outputs
+from midthought.learning.packing import ModelInputs
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 PACKED = {
@@ -42,8 +42,8 @@ def batch(make_trajectory) -> PPOBatch:
 def test_packed_figures_are_those_of_padded_rows(name, make_policy, batch):
     policy = make_policy(name.split()[0], **PACKED[name])
     assert can_pack(policy)
-    packed = token_figures(policy, batch, entropy=True, packed=True)
-    padded = token_figures(policy, batch, entropy=True)
+    packed = token_outputs(policy, batch, entropy=True, packed=True)
+    padded = token_outputs(policy, batch, entropy=True)
     torch.testing.assert_close(packed.logprobs, padded.logprobs, atol=logit_tolerance(policy), rtol=0)
     torch.testing.assert_close(packed.entropy, padded.entropy, atol=logit_tolerance(policy), rtol=0)
 
@@ -64,9 +64,9 @@ def test_a_model_that_mixes_tokens_by_other_means_is_not_packed_and_the_log_says
 def test_no_row_sees_another(make_policy, batch):
     policy = make_policy()
     with torch.no_grad():
-        before = spread(token_figures(policy, batch, packed=True).logprobs, batch.loss_mask)
+        before = spread(token_outputs(policy, batch, packed=True).logprobs, batch.loss_mask)
         batch.token_ids[1] = (batch.token_ids[1] + 7) % 40 + 3
-        after = spread(token_figures(policy, batch, packed=True).logprobs, batch.loss_mask)
+        after = spread(token_outputs(policy, batch, packed=True).logprobs, batch.loss_mask)
     others = [0, 2, 3, 4]
     assert torch.equal(after[others], before[others])
     assert not torch.allclose(after[1], before[1])
@@ -77,7 +77,7 @@ def test_nothing_behind_the_last_policy_token_is_computed(make_trajectory):
     events = [ToolEvent(call=ToolCall(tool_name="look", success=True, result="so"), outcome=ToolOutcome.OK)]
     trajectories[1].add_results(events, [5] * 9)
     batch = PPOBatch.from_trajectories(trajectories)
-    layout = Layout.of(batch, packed=True)
+    layout = ModelInputs.of(batch, packed=True)
     lengths = layout.arguments["rows"].lengths
     assert list(lengths) == [int(mask.nonzero()[-1]) for mask in batch.loss_mask]
     assert layout.arguments["input_ids"].shape == (1, sum(lengths))
@@ -91,7 +91,7 @@ def test_a_row_without_policy_tokens_gives_none_and_changes_no_other(make_policy
     mask[2] = False
     masked = batch.with_fields(loss_mask=mask)
     with torch.no_grad():
-        found = spread(token_figures(policy, masked, packed=True).logprobs, mask)
+        found = spread(token_outputs(policy, masked, packed=True).logprobs, mask)
         torch.testing.assert_close(found, token_logprobs(policy, batch) * mask, atol=logit_tolerance(policy), rtol=0)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from midthought.learning.layers import RecomputedLayers, decoder_layers
-from midthought.learning.model import token_figures
+from midthought.learning.model import token_outputs
 
 
 def saved_bytes(policy, batch) -> int:
@@ -18,7 +18,7 @@ def saved_bytes(policy, batch) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        token_figures(policy, batch).logprobs.sum()
+        token_outputs(policy, batch).logprobs.sum()
     return sum(kept.values())
 
 
@@ -42,10 +42,10 @@ def test_each_layer_runs_twice_with_a_gradient_and_once_without(make_policy, bat
     for layer in decoder_layers(policy):
         layer.self_attn.register_forward_hook(lambda *_: runs.append(1))
     with RecomputedLayers(policy).active():
-        token_figures(policy, batch).logprobs.sum().backward()
+        token_outputs(policy, batch).logprobs.sum().backward()
         assert len(runs) == 4
         with torch.no_grad():
-            token_figures(policy, batch)
+            token_outputs(policy, batch)
     assert len(runs) == 6
 
 
@@ -59,7 +59,7 @@ def test_afterwards_the_model_is_as_it_was_and_can_be_copied(make_policy, batch)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.zero_()
-        assert token_figures(copied, batch).logprobs.std() > 0
+        assert token_outputs(copied, batch).logprobs.std() > 0
 
 
 def test_a_model_without_such_layers_is_refused():

@@ -15,8 +15,8 @@ from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import learning_rate_factor
 from midthought.learning.model import Critic, frozen_copy, token_logprobs
-from midthought.learning.schedule import learning_rate_factor
 from midthought.learning.settings import LearnerSettings
 from midthought.types import Completion, Finish, Reward, Task, Trajectory, Turn
 

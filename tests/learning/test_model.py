@@ -12,8 +12,8 @@ from midthought.learning.model import (
     ValueHead,
     frozen_copy,
     spread,
-    token_figures,
     token_logprobs,
+    token_outputs,
 )
 
 ARCHITECTURES = {
@@ -81,9 +81,9 @@ def test_a_model_whose_output_layer_is_not_a_module_of_its_own_still_gives_the_s
     expected = token_logprobs(policy, batch)
     critic = Critic.shared(policy)
     critic.head.linear.weight.normal_()
-    values = token_figures(policy, batch, critic).values
+    values = token_outputs(policy, batch, critic).values
     policy.get_output_embeddings = lambda: None
-    figures = token_figures(policy, batch, critic)
+    figures = token_outputs(policy, batch, critic)
     torch.testing.assert_close(spread(figures.logprobs, batch.loss_mask), expected)
     torch.testing.assert_close(figures.values, values)
 
@@ -93,9 +93,9 @@ def test_where_the_architecture_does_something_unknown_to_its_logits_all_are_kep
     make_policy, make_trajectory, monkeypatch, caplog
 ):
     policy, batch = make_policy("Gemma2", **ARCHITECTURES["Gemma2"]), batch_of(make_trajectory)
-    expected = token_figures(policy, batch, entropy=True)
+    expected = token_outputs(policy, batch, entropy=True)
     monkeypatch.setattr(LogitShape, "of", lambda config: LogitShape())
-    found = token_figures(policy, batch, entropy=True, logits_mib=48 * 4 / 2**20)
+    found = token_outputs(policy, batch, entropy=True, logits_mib=48 * 4 / 2**20)
     assert "what Gemma2ForCausalLM does to its logits is not known" in caplog.text
     assert torch.equal(found.logprobs, expected.logprobs) and torch.equal(found.entropy, expected.entropy)
 
@@ -114,7 +114,7 @@ def test_changing_tokens_to_the_right_changes_no_figure_on_the_left(make_policy,
 @torch.no_grad()
 def test_entropy_is_that_of_the_whole_distribution(make_policy, make_trajectory):
     policy, batch = make_policy(), batch_of(make_trajectory)
-    entropy = token_figures(policy, batch, entropy=True).entropy
+    entropy = token_outputs(policy, batch, entropy=True).entropy
     distribution = torch.distributions.Categorical(logits=policy(input_ids=batch.token_ids).logits[:, :-1])
     torch.testing.assert_close(
         entropy, distribution.entropy()[batch.loss_mask[:, 1:]], atol=logit_tolerance(policy), rtol=0
@@ -151,7 +151,7 @@ def test_a_separate_critic_shares_no_memory_with_the_policy(make_policy):
 
 
 def test_a_shared_critic_alone_says_where_its_values_come_from(make_policy, make_trajectory):
-    with pytest.raises(ValueError, match="token_figures"):
+    with pytest.raises(ValueError, match="token_outputs"):
         Critic.shared(make_policy()).token_values(batch_of(make_trajectory))
 
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.learning.harvest import PPOPlan, ShuffledTasks
 from midthought.learning.ppo import run_ppo
+from midthought.learning.rollout_batch import PPOPlan, ShuffledTasks
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.types import (
     Completion,

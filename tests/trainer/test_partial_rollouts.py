@@ -18,7 +18,7 @@ from small_worlds import QUESTIONS, Colours
 
 from midthought import RayPPOTrainer, RolloutData, SettingsError, TrainerCallback, create_default_config, tool
 from midthought.learning.batch import PPOBatch
-from midthought.learning.model import token_figures
+from midthought.learning.model import token_outputs
 from midthought.learning.small_model import make_policy
 from midthought.types import SpanKind, StopReason
 
@@ -164,7 +164,7 @@ def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own
 def logprobs(model, state, batch: PPOBatch):
     model.load_state_dict(state)
     found = torch.zeros(batch.token_ids.shape)
-    found[batch.loss_mask] = token_figures(model.eval(), batch).logprobs
+    found[batch.loss_mask] = token_outputs(model.eval(), batch).logprobs
     return found
 
 

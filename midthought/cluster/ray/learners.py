@@ -1,4 +1,4 @@
-"""Learner ranks as Ray actors: a team for `RankedLearner`. Knows actors and the room for them, no loss and no loop."""
+"""Learner ranks as Ray actors: a worker group for `RemoteLearner`. Knows actors and the room for them, no loss and no loop."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from midthought.cluster.ray.weights import frame_name, framed
 from midthought.cluster.ray.worker import Numerics
 from midthought.config import RayConfig
 from midthought.errors import EngineError
-from midthought.learning.rank import LearnerRank, Models
+from midthought.learning.distributed.worker import LearnerWorker
+from midthought.learning.model import Models
 from midthought.learning.settings import LearnerSettings
 
 _log = logging.getLogger(__name__)
 
 
-class RayTeam:
+class RayWorkerGroup:
     """Ranks of a learner on a Ray cluster, `settings.num_learners` of them (or `num_critics`).
 
     Where one is lost all of them end, for each holds a part of what is learned: the run goes on from a checkpoint.
@@ -53,7 +54,7 @@ class RayTeam:
         search_path = [os.path.abspath(folder) for folder in sys.path]
         numerics = Numerics.of_this_process(self._num_threads)
         number_of = range(number_of_role(self._settings, self._role))
-        actor = ray.remote(RankActor)
+        actor = ray.remote(LearnerActor)
         self._actors = [
             actor.options(**self._session.options(self._settings, number), max_restarts=0).remote(
                 f"{self._role}-{number}", numerics, search_path
@@ -66,13 +67,13 @@ class RayTeam:
         joining = [(address, number, len(self._actors), self._settings.silence_timeout_seconds) for number in number_of]
         self._all("join", joining, seconds, "start")
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Call the method of every rank; the answer of the first. Raises what a rank raises, EngineError where one dies;
         either way all of them are gone then."""
         if not self._actors:
             raise EngineError(f"the learner's ranks have ended; {_REMEDY}")
         reference = ray.put(arguments)
-        return self._all("ask", [(method, reference)] * len(self._actors), None, f"{method!r}")[0]
+        return self._all("call", [(method, reference)] * len(self._actors), None, f"{method!r}")[0]
 
     def close(self) -> None:
         """End the ranks and leave the cluster. Doing so twice is fine."""
@@ -136,7 +137,7 @@ _GRACE_SECONDS = 5.0
 _REMEDY = "go on from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"
 
 
-class RankActor:
+class LearnerActor:
     """One rank's process. Its name stands before every line that it logs."""
 
     def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str]) -> None:
@@ -155,7 +156,7 @@ class RankActor:
         POLICY_LOSSES.add(name, loss)
         for tensor in (tensor for key, tensor in models.tensors().items() if key in learning):
             tensor.requires_grad_(True)
-        self._rank = LearnerRank(models, settings, "cuda" if ray.get_gpu_ids() else "cpu")
+        self._rank = LearnerWorker(models, settings, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def open_store(self) -> tuple[str, int]:
         """Where the ranks meet: on the address by which the cluster knows this node, and no other."""
@@ -175,7 +176,7 @@ class RankActor:
         self._rank.join(store, number, num_ranks, timeout_seconds)
         self._is_first = number == 0
 
-    def ask(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
         """What the rank answers; nothing from any but the first."""
         self._numerics.apply()
         answer = getattr(self._rank, method)(*arguments)

@@ -71,7 +71,7 @@ class PPOPlan:
 
 
 @dataclass
-class Harvest:
+class RolloutBatch:
     """What the rollouts of one iteration gave."""
 
     data: RolloutData = field(default_factory=RolloutData)
@@ -83,7 +83,7 @@ class Harvest:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def gather_episodes(source: RolloutSource, tasks: TaskStream, plan: PPOPlan, iteration: int) -> Harvest:
+def collect_batches(source: RolloutSource, tasks: TaskStream, plan: PPOPlan, iteration: int) -> RolloutBatch:
     """Roll out the tasks of an iteration and sort out what can be learned from.
 
     Episodes without a reward (they broke) are left out, then flat groups where the plan says so; with dynamic sampling
@@ -91,7 +91,7 @@ def gather_episodes(source: RolloutSource, tasks: TaskStream, plan: PPOPlan, ite
     are left out. Metrics, where the plan asks for it: `batch/num_flat_groups`, `batch/num_rollouts`,
     `batch/num_surplus_groups`, `batch/num_groups_without_baseline`, `reward/greedy`.
     """
-    harvest = Harvest()
+    batch = RolloutBatch()
     num_groups = plan.batch_size // plan.group_size
     kept: list[list[Trajectory]] = []
     num_flat = num_rollouts = 0
@@ -101,27 +101,27 @@ def gather_episodes(source: RolloutSource, tasks: TaskStream, plan: PPOPlan, ite
         data = source.rollout(drawn, iteration=iteration, group_size=plan.group_size, **again)
         shape_rewards(data.trajectories, plan)
         groups = _judged_groups(data.trajectories, plan.group_size, first=num_rollouts * num_groups)
-        flat = [plan.drop_flat_groups and has_no_spread(group, by_turn=plan.flat_by_turn) for group in groups]
+        flat = [plan.drop_flat_groups and has_zero_variance(group, by_turn=plan.flat_by_turn) for group in groups]
         kept += [group for group, is_flat in zip(groups, flat, strict=True) if not is_flat]
         num_flat += sum(flat)
         num_rollouts += 1
-        harvest.data.trajectories += data.trajectories
-        harvest.data.seconds += data.seconds
-        harvest.data.policy_version = data.policy_version
+        batch.data.trajectories += data.trajectories
+        batch.data.seconds += data.seconds
+        batch.data.policy_version = data.policy_version
     if plan.drop_flat_groups:
-        harvest.metrics["batch/num_flat_groups"] = num_flat
+        batch.metrics["batch/num_flat_groups"] = num_flat
     if plan.max_batches > 1:
-        harvest.metrics["batch/num_rollouts"] = num_rollouts
-        harvest.metrics["batch/num_surplus_groups"] = max(len(kept) - num_groups, 0)
+        batch.metrics["batch/num_rollouts"] = num_rollouts
+        batch.metrics["batch/num_surplus_groups"] = max(len(kept) - num_groups, 0)
     kept = kept[:num_groups]
     if plan.greedy_baseline and kept:
-        kept = _with_baselines(source, kept, plan, iteration, harvest)
-    harvest.usable = [trajectory for group in kept for trajectory in group]
-    return harvest
+        kept = _with_baselines(source, kept, plan, iteration, batch)
+    batch.usable = [trajectory for group in kept for trajectory in group]
+    return batch
 
 
 def _with_baselines(
-    source: RolloutSource, groups: list[list[Trajectory]], plan: PPOPlan, iteration: int, harvest: Harvest
+    source: RolloutSource, groups: list[list[Trajectory]], plan: PPOPlan, iteration: int, batch: RolloutBatch
 ) -> list[list[Trajectory]]:
     """Roll out the greedy episode of every group; groups whose own broke are left out and counted."""
     tasks = [group[0].task for group in groups]
@@ -130,14 +130,14 @@ def _with_baselines(
     rewards = [trajectory.reward for trajectory in data.trajectories]
     found = [(group, reward.total) for group, reward in zip(groups, rewards, strict=True) if reward is not None]
     totals = [total for _, total in found]
-    harvest.baselines = [total for group, total in found for _ in group]
-    harvest.data.seconds += data.seconds
-    harvest.metrics["batch/num_groups_without_baseline"] = len(groups) - len(found)
-    harvest.metrics["reward/greedy"] = sum(totals) / len(totals) if totals else math.nan
+    batch.baselines = [total for group, total in found for _ in group]
+    batch.data.seconds += data.seconds
+    batch.metrics["batch/num_groups_without_baseline"] = len(groups) - len(found)
+    batch.metrics["reward/greedy"] = sum(totals) / len(totals) if totals else math.nan
     return [group for group, _ in found]
 
 
-def has_no_spread(group: Sequence[Trajectory], *, by_turn: bool = False) -> bool:
+def has_zero_variance(group: Sequence[Trajectory], *, by_turn: bool = False) -> bool:
     """Whether all rewards of these scored episodes are equal; a group of one is."""
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]
     return len({(reward.total, reward.turns if by_turn else ()) for reward in rewards}) <= 1

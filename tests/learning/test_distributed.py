@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 import torch
 from precision import tolerance
-from process_team import ProcessTeam
+from process_workers import ProcessWorkers
 
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import PPOBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.distributed.process_group import DistributedGroup, _rows_of_all
+from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic, frozen_copy
-from midthought.learning.rank import Models
-from midthought.learning.ranked import RankedLearner
-from midthought.learning.ranks import RankGroup, _rows_of_all
+from midthought.learning.model import Critic, Models, frozen_copy
 from midthought.learning.settings import LearnerSettings
 
 SETTINGS = LearnerSettings(
@@ -83,10 +82,10 @@ def settings_of(way: dict[str, Any]) -> LearnerSettings:
 
 
 @contextmanager
-def both(make_policy, way: dict[str, Any], **options: Any) -> Iterator[tuple[Learner, RankedLearner]]:
+def both(make_policy, way: dict[str, Any], **options: Any) -> Iterator[tuple[Learner, RemoteLearner]]:
     """The same learner in this process, and on two ranks."""
     made, settings = models(make_policy, way, **options), settings_of(way)
-    with closing(RankedLearner(copy.deepcopy(made), settings, ProcessTeam())) as ranked:
+    with closing(RemoteLearner(copy.deepcopy(made), settings, ProcessWorkers())) as ranked:
         yield Learner(*made, settings), ranked
 
 
@@ -98,7 +97,7 @@ def batch(make_trajectory) -> PPOBatch:
     )
 
 
-def iterate(learner: Learner | RankedLearner, batch: PPOBatch, **options: Any) -> tuple[dict[str, float], PPOBatch]:
+def iterate(learner: Learner | RemoteLearner, batch: PPOBatch, **options: Any) -> tuple[dict[str, float], PPOBatch]:
     scored, health = learner.score(batch)
     credited, credit = learner.credit(scored)
     return {**health, **credit, **learner.update(credited, **options)}, scored
@@ -109,7 +108,7 @@ def without_ties(figures: dict[str, float]) -> dict[str, float]:
     return {name: figure for name, figure in figures.items() if name != "value_clip_fraction"}
 
 
-def weights(learner: Learner | RankedLearner) -> dict[str, torch.Tensor]:
+def weights(learner: Learner | RemoteLearner) -> dict[str, torch.Tensor]:
     return {n: tensor.detach().clone() for n, tensor in Models(learner.policy, learner.critic, None).tensors().items()}
 
 
@@ -144,7 +143,7 @@ def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(make
     """Read from Adam's first moment after one step: (1 - β₁) times the gradient; nothing is clipped."""
     made, settings = models(make_policy, {}, torch.float32), replace(SETTINGS, max_grad_norm=1e9, mini_batch_size=10)
     found = []
-    with closing(RankedLearner(copy.deepcopy(made), settings, ProcessTeam())) as ranked:
+    with closing(RemoteLearner(copy.deepcopy(made), settings, ProcessWorkers())) as ranked:
         for learner in (Learner(*made, settings), ranked):
             iterate(learner, batch)
             moments = learner.state_dict()["moments"]
@@ -222,7 +221,7 @@ def test_every_rank_has_as_many_passes_and_every_row_counts_once(num_ranks, pack
     shares = []
     for number in range(num_ranks):
         monkeypatch.setattr("torch.distributed.get_rank", lambda number=number: number)
-        shares.append(RankGroup("cpu").rows(batch, 60, packed=packed))
+        shares.append(DistributedGroup("cpu").rows(batch, 60, packed=packed))
     assert len({len(share) for share in shares}) == 1
     counted = sorted(row for share in shares for rows, is_own in share if is_own for row in rows.tolist())
     assert counted == list(range(len(batch)))

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from midthought.learning.batch import PPOBatch
-from midthought.learning.cutting import share_rows, share_tokens
+from midthought.learning.micro_batching import split_by_rows, split_by_tokens
 
 
-class Ranks(Protocol):
+class ProcessGroup(Protocol):
     """What a learner asks of those that it learns with."""
 
     is_alone: bool
@@ -37,7 +37,7 @@ class Ranks(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """One process learns: every micro-batch is its own."""
 
     is_alone = True
@@ -54,7 +54,7 @@ class Alone:
         """Nothing: they are whole."""
 
 
-class RankGroup:
+class DistributedGroup:
     """A rank of the process group that `torch.distributed` was told of; `device`: where it sums."""
 
     is_alone = False
@@ -74,7 +74,7 @@ class RankGroup:
         if num_parts is None:
             cut = _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed)
         else:
-            cut = (share_tokens if packed else share_rows)(batch.lengths, num_parts * self._num_ranks)
+            cut = (split_by_tokens if packed else split_by_rows)(batch.lengths, num_parts * self._num_ranks)
         return ((batch.select(rows), is_own) for rows, is_own in self._own(batch, cut))
 
     def sum(self, figures: Mapping[str, Tensor]) -> None:
@@ -99,7 +99,7 @@ class RankGroup:
 def _rows_of_all(batch: PPOBatch, max_tokens: int, num_ranks: int, *, packed: bool) -> list[Tensor]:
     """Micro-batches within `max_tokens` for all ranks: as many for each, of about as many tokens, where that can be."""
     cut = batch.micro_batch_rows(max_tokens, packed=packed)
-    evened = (share_tokens if packed else share_rows)(batch.lengths, -(-len(cut) // num_ranks) * num_ranks)
+    evened = (split_by_tokens if packed else split_by_rows)(batch.lengths, -(-len(cut) // num_ranks) * num_ranks)
     largest = max(_num_tokens(batch, rows, packed=packed) for rows in cut)
     fits = all(_num_tokens(batch, rows, packed=packed) <= max(max_tokens, largest) for rows in evened)
     return evened if fits else cut

@@ -15,18 +15,18 @@ from midthought.algo.kl import KLController
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import credit_batch
 from midthought.learning.critic_learner import CriticLearner
+from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic
-from midthought.learning.ranked import RankedLearner
 from midthought.learning.settings import LearnerSettings
 
 SKIPPED = "num_skipped_steps"
 
 
-class LearnersApart:
+class ActorCriticLearner:
     """A policy's learner and a critic's, which score and update at the same time; one learner for everything else."""
 
-    def __init__(self, policy: Learner | RankedLearner, critic: CriticLearner | RankedLearner) -> None:
+    def __init__(self, policy: Learner | RemoteLearner, critic: CriticLearner | RemoteLearner) -> None:
         self._of_policy, self._of_critic = policy, critic
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="midthought-learner")
 
@@ -114,5 +114,5 @@ class LearnersApart:
         return of_policy, of_critic
 
 
-AnyLearner = Learner | RankedLearner | LearnersApart
+AnyLearner = Learner | RemoteLearner | ActorCriticLearner
 """What the loop trains with: it need not know which."""

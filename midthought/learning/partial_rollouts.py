@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from midthought.learning.harvest import (
-    Harvest,
+from midthought.learning.rollout_batch import (
     PPOPlan,
+    RolloutBatch,
     RolloutSource,
     TaskStream,
-    gather_episodes,
-    has_no_spread,
+    collect_batches,
+    has_zero_variance,
     shape_rewards,
 )
 from midthought.types import Task, Trajectory
@@ -75,21 +75,21 @@ class StreamingSource(RolloutSource, Protocol):
         ...
 
 
-def next_harvest(source: RolloutSource, tasks: TaskStream, plan: PPOPlan, iteration: int) -> Harvest:
+def collect(source: RolloutSource, tasks: TaskStream, plan: PPOPlan, iteration: int) -> RolloutBatch:
     """An iteration's episodes: from the source's stream where the plan has `over_sampling`, else batch by batch."""
     if plan.over_sampling is None:
-        return gather_episodes(source, tasks, plan, iteration)
+        return collect_batches(source, tasks, plan, iteration)
     stream = cast(StreamingSource, source).stream
     assert stream is not None
-    return gather_from_stream(stream, tasks, plan, iteration)
+    return collect_from_stream(stream, tasks, plan, iteration)
 
 
-def gather_from_stream(stream: EpisodeStream, tasks: TaskStream, plan: PPOPlan, iteration: int) -> Harvest:
+def collect_from_stream(stream: EpisodeStream, tasks: TaskStream, plan: PPOPlan, iteration: int) -> RolloutBatch:
     """Take finished groups until there are enough, and interrupt the others.
 
     Enough are `batch_size` episodes in groups that can be learned from, or `plan.max_batches` times as many in all. Every
     group is handed over whole and once; groups that are due have their places kept free and are waited for. Where dynamic
-    sampling drops a flat group, another is begun in its place at once. Metrics, besides those of `gather_episodes`:
+    sampling drops a flat group, another is begun in its place at once. Metrics, besides those of `collect_batches`:
     `partial/num_resumed` (episodes that an earlier iteration began and this one went on with), `partial/num_carried` (left
     for the next one, finished ones as well), `partial/num_unfinished` (those of them that were interrupted), and those of
     `staleness`.
@@ -97,10 +97,10 @@ def gather_from_stream(stream: EpisodeStream, tasks: TaskStream, plan: PPOPlan, 
     num_groups = plan.batch_size // plan.group_size
     max_taken = num_groups * plan.max_batches
     stream.next_position = max(stream.next_position, iteration * num_groups)
-    harvest = Harvest()
+    batch = RolloutBatch()
     kept: list[list[Trajectory]] = []
     num_taken = num_flat = 0
-    harvest.metrics["partial/num_resumed"] = stream.num_unfinished
+    batch.metrics["partial/num_resumed"] = stream.num_unfinished
     began = time.perf_counter()
     try:
         _fill(stream, tasks, plan, math.ceil(num_groups * (plan.over_sampling or 1.0)))
@@ -111,25 +111,25 @@ def gather_from_stream(stream: EpisodeStream, tasks: TaskStream, plan: PPOPlan, 
                 break
             group = stream.take(due_only=is_full)
             num_taken += 1
-            harvest.data.trajectories += group
+            batch.data.trajectories += group
             shape_rewards(group, plan)
             judged = [trajectory for trajectory in group if trajectory.reward is not None]
-            is_flat = bool(judged) and plan.drop_flat_groups and has_no_spread(judged, by_turn=plan.flat_by_turn)
+            is_flat = bool(judged) and plan.drop_flat_groups and has_zero_variance(judged, by_turn=plan.flat_by_turn)
             num_flat += is_flat
             if judged and not is_flat:
                 kept.append(judged)
             _fill(stream, tasks, plan, min(num_groups - len(kept), max_taken - num_taken))
     finally:
         stream.pause()
-    harvest.data.seconds = time.perf_counter() - began
-    harvest.data.policy_version = stream.policy_version
-    harvest.usable = [trajectory for group in kept for trajectory in group]
+    batch.data.seconds = time.perf_counter() - began
+    batch.data.policy_version = stream.policy_version
+    batch.usable = [trajectory for group in kept for trajectory in group]
     if plan.drop_flat_groups:
-        harvest.metrics["batch/num_flat_groups"] = num_flat
-    harvest.metrics["partial/num_carried"] = stream.num_episodes
-    harvest.metrics["partial/num_unfinished"] = stream.num_unfinished
-    harvest.metrics |= staleness(harvest.usable, stream.policy_version)
-    return harvest
+        batch.metrics["batch/num_flat_groups"] = num_flat
+    batch.metrics["partial/num_carried"] = stream.num_episodes
+    batch.metrics["partial/num_unfinished"] = stream.num_unfinished
+    batch.metrics |= staleness(batch.usable, stream.policy_version)
+    return batch
 
 
 def staleness(trajectories: Sequence[Trajectory], policy_version: int) -> dict[str, float]:

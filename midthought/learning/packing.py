@@ -16,7 +16,7 @@ from midthought.learning.batch import PPOBatch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ModelInputs:
     """The tokens of one pass, [B, T] (padded) or [1, N] (packed), and where its answers are."""
 
     arguments: dict[str, Any]
@@ -29,7 +29,7 @@ class Layout:
     """Temperature that each of them was sampled at; None: 1."""
 
     @classmethod
-    def of(cls, batch: PPOBatch, *, packed: bool = False) -> Layout:
+    def of(cls, batch: PPOBatch, *, packed: bool = False) -> ModelInputs:
         """`packed`: for models that attend by rows (`attention.attending_by_rows`)."""
         is_wanted, followers = batch.loss_mask[:, 1:], batch.token_ids[:, 1:]
         targets = followers[is_wanted]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def fill(lengths: Tensor, max_tokens: int) -> list[Tensor]:
+def pack_first_fit(lengths: Tensor, max_tokens: int) -> list[Tensor]:
     """At most `max_tokens` tokens each; a longer row stands alone. Each row goes to the first part that has room for it.
 
     First fit decreasing: at most 11/9 of the fewest parts, and two thirds of a part (Dósa 2007, doi
@@ -27,7 +27,7 @@ def fill(lengths: Tensor, max_tokens: int) -> list[Tensor]:
     return [torch.tensor(rows) for rows in cut]
 
 
-def fill_padded(lengths: Tensor, max_tokens: int) -> list[Tensor]:
+def group_by_length(lengths: Tensor, max_tokens: int) -> list[Tensor]:
     """The same where every row of a part takes as much as its longest: rows of like length stand together."""
     order = _longest_first(lengths)
     cut: list[Tensor] = []
@@ -39,7 +39,7 @@ def fill_padded(lengths: Tensor, max_tokens: int) -> list[Tensor]:
     return cut
 
 
-def share_tokens(lengths: Tensor, num_parts: int) -> list[Tensor]:
+def split_by_tokens(lengths: Tensor, num_parts: int) -> list[Tensor]:
     """So many parts, or one for each row, of about as many tokens: each row goes to the part that has the fewest."""
     cut: list[list[int]] = [[] for _ in range(min(num_parts, len(lengths)))]
     taken = [(0, number) for number in range(len(cut))]
@@ -50,7 +50,7 @@ def share_tokens(lengths: Tensor, num_parts: int) -> list[Tensor]:
     return [torch.tensor(rows) for rows in cut]
 
 
-def share_rows(lengths: Tensor, num_parts: int) -> list[Tensor]:
+def split_by_rows(lengths: Tensor, num_parts: int) -> list[Tensor]:
     """So many parts, or one for each row, of as many rows: rows of like length stand together."""
     return list(_longest_first(lengths).tensor_split(min(num_parts, len(lengths))))
 

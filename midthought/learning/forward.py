@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from midthought.algo.losses import entropy_from_logprobs
-from midthought.learning.layout import Layout
+from midthought.learning.distributed.dtensor import is_sharded
 from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
-from midthought.learning.parts import is_sharded
+from midthought.learning.packing import ModelInputs
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
-class TokenFigures:
+class TokenOutputs:
     """What a forward pass says of a batch's N policy tokens, in the order of `tensor[batch.loss_mask]`; float32."""
 
     logprobs: Tensor  # [N]
@@ -34,14 +34,14 @@ class TokenFigures:
     values: Tensor | None = None  # [N]
 
 
-def policy_pass(
+def policy_forward(
     policy: Any,
-    layout: Layout,
+    layout: ModelInputs,
     *,
     entropy: bool = False,
     entropy_gradient: bool = True,
     logits_mib: float | None = None,
-) -> tuple[TokenFigures, Tensor]:
+) -> tuple[TokenOutputs, Tensor]:
     """The figures at the places that are wanted, and the last hidden states there [N, H].
 
     Log-probabilities and entropies are those of `softmax(logits / T)`, T the temperature of each token in the layout.
@@ -75,14 +75,14 @@ def policy_pass(
     sample, logprobs, entropies = found[0]
     if not are_alike(sample, logits[0]):
         _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
-        return policy_pass(policy, layout, entropy=entropy, entropy_gradient=entropy_gradient)
+        return policy_forward(policy, layout, entropy=entropy, entropy_gradient=entropy_gradient)
     if is_sharded(policy):
         logprobs = _Linked.apply(logprobs, logits)
     judged = entropies if entropy_gradient else entropies.detach()
-    return TokenFigures(logprobs, judged if entropy else None), states[0]
+    return TokenOutputs(logprobs, judged if entropy else None), states[0]
 
 
-def hidden_states(policy: Any, layout: Layout) -> Tensor:
+def hidden_states(policy: Any, layout: ModelInputs) -> Tensor:
     """The last hidden states at the wanted places [N, H], computed with as few logits as the model allows."""
     states: list[Tensor] = []
 
@@ -100,12 +100,12 @@ def hidden_states(policy: Any, layout: Layout) -> Tensor:
 
 def _plain_figures(
     logits: Tensor, targets: Tensor, temperatures: Tensor | None, entropy: bool, entropy_gradient: bool
-) -> TokenFigures:
+) -> TokenOutputs:
     """Of all logits [N, V] at once."""
     scaled = wide(logits) if temperatures is None else wide(logits) / temperatures[:, None]
     distribution = torch.log_softmax(scaled, dim=-1)
     judged = distribution if entropy_gradient else distribution.detach()
-    return TokenFigures(
+    return TokenOutputs(
         logprobs=distribution.gather(-1, targets[:, None]).squeeze(-1),
         entropy=entropy_from_logprobs(judged) if entropy else None,
     )

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from midthought.config import create_default_config
 from midthought.errors import SettingsError
 from midthought.learning.batch import PPOBatch
-from midthought.learning.harvest import PPOPlan, ShuffledTasks
 from midthought.learning.learner import Learner
+from midthought.learning.partial_rollouts import collect, collect_from_stream, staleness
 from midthought.learning.ppo import run_ppo
+from midthought.learning.rollout_batch import PPOPlan, ShuffledTasks
 from midthought.learning.settings import LearnerSettings
-from midthought.learning.streaming import gather_from_stream, next_harvest, staleness
 from midthought.learning.translate import ppo_plan, ppo_settings
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
@@ -235,7 +235,7 @@ def test_what_breaks_in_the_middle_leaves_the_stream_paused():
             return super().draw(iteration, num_groups, attempt)
 
     with pytest.raises(RuntimeError, match="no tasks"):
-        gather_from_stream(stream, Broken(TASKS, 0), plan(), 0)
+        collect_from_stream(stream, Broken(TASKS, 0), plan(), 0)
     assert stream.log[-1] == ("pause",)
 
 
@@ -247,7 +247,7 @@ def test_without_the_switch_the_stream_is_not_asked():
             raise RuntimeError("batch by batch")
 
     with pytest.raises(RuntimeError, match="batch by batch"):
-        next_harvest(Whole(), ShuffledTasks(TASKS, 0), plan(over_sampling=None), 0)
+        collect(Whole(), ShuffledTasks(TASKS, 0), plan(over_sampling=None), 0)
 
 
 # -- what is stale -------------------------------------------------------------------------------------------------

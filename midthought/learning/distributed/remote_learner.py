@@ -1,7 +1,7 @@
 """A learner whose models are learned by a team of ranks elsewhere: for the loop and for checkpoints like `Learner`.
 
 Here stand the whole policy, which engines sample from and which is renewed after every update, and the whole critic, which
-is fetched when it is asked for. Knows no process and no cluster: a `Team` carries what is asked.
+is fetched when it is asked for. Knows no process and no cluster: a `WorkerGroup` carries what is asked.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from torch import Tensor
 from midthought.algo.kl import KLController
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import credit_batch
-from midthought.learning.model import Critic
-from midthought.learning.rank import Models
-from midthought.learning.schedule import learning_rate_factor
+from midthought.learning.lr_schedule import learning_rate_factor
+from midthought.learning.model import Critic, Models
 from midthought.learning.settings import LearnerSettings
 
 BUCKET_BYTES = 128 * 2**20
 """Tensors go to and from the ranks in messages of about this size; a larger one goes alone."""
 
 
-class Team(Protocol):
-    """Ranks that learn together, each a `LearnerRank`."""
+class WorkerGroup(Protocol):
+    """Workers that learn together, each a `LearnerWorker`."""
 
     def open(self, models: Models, settings: LearnerSettings) -> None:
         """Start them, and have them join; they hold the models' shapes, not their weights."""
         ...
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Call the method of every rank; the answer of the first. Raises what a rank raises, EngineError where one is
         lost; either way all of them are gone then."""
         ...
@@ -41,13 +40,13 @@ class Team(Protocol):
         ...
 
 
-class RankedLearner:
+class RemoteLearner:
     """Asks a team to score and update, as `Learner` does itself; the figures differ from one process's by rounding alone.
 
     The team is started by the first call, with the weights that the models have then. The reference stays with the ranks.
     """
 
-    def __init__(self, models: Models, settings: LearnerSettings, team: Team) -> None:
+    def __init__(self, models: Models, settings: LearnerSettings, workers: WorkerGroup) -> None:
         self.policy = models.policy
         self.settings = settings
         self.num_steps = 0
@@ -58,7 +57,7 @@ class RankedLearner:
         self._critic = models.critic
         self._is_critic_old = False
         self._models: Models | None = models
-        self._team = team
+        self._workers = workers
 
     @property
     def critic(self) -> Critic | None:
@@ -83,7 +82,7 @@ class RankedLearner:
 
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         """As `Learner.score`."""
-        scored: tuple[PPOBatch, dict[str, float]] = self._ask("score", self.settings, batch)
+        scored: tuple[PPOBatch, dict[str, float]] = self._call("score", self.settings, batch)
         return scored
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
@@ -94,15 +93,15 @@ class RankedLearner:
         """As `Learner.update`; then the policy here has the new weights."""
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
-        return self._learned(*self._ask("update", self.settings, batch, critic_only))
+        return self._learned(*self._call("update", self.settings, batch, critic_only))
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
         """As `Learner.sft_step`, under this thread's autocast; then the policy here has the new weights."""
-        return self._learned(*self._ask("sft_step", self.settings, batch, self._autocast()))
+        return self._learned(*self._call("sft_step", self.settings, batch, self._autocast()))
 
     def sft_loss(self, batch: PPOBatch) -> float:
         """As `Learner.sft_loss`."""
-        return float(self._ask("sft_loss", batch, self._autocast()))
+        return float(self._call("sft_loss", batch, self._autocast()))
 
     def _learned(self, metrics: dict[str, float], counts: tuple[int, int]) -> dict[str, float]:
         has_policy_learned = counts[1] != self.num_policy_steps
@@ -121,8 +120,8 @@ class RankedLearner:
     def state_dict(self) -> dict[str, Any]:
         """As `Learner.state_dict`."""
         moments: dict[str, Tensor] = {}
-        for names in _buckets(self._ask("moment_sizes").items()):
-            moments |= self._ask("moments", names)
+        for names in _buckets(self._call("moment_sizes").items()):
+            moments |= self._call("moments", names)
         return {
             "num_steps": self.num_steps,
             "num_policy_steps": self.num_policy_steps,
@@ -136,25 +135,25 @@ class RankedLearner:
         self._send()
         moments: Mapping[str, Tensor] = state["moments"]
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in moments.items()):
-            self._ask("load_moments", {name: moments[name] for name in names})
+            self._call("load_moments", {name: moments[name] for name in names})
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
-        self._ask("go_on", self.num_steps, self.num_policy_steps)
+        self._call("restore_steps", self.num_steps, self.num_policy_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
 
     def close(self) -> None:
         """End the ranks. Doing so twice is fine."""
-        self._team.close()
+        self._workers.close()
 
-    # -- the team ----------------------------------------------------------------------------------------------
+    # -- the workers ----------------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: Any) -> Any:
         if self._models is not None:
-            self._team.open(self._models, self.settings)
+            self._workers.open(self._models, self.settings)
             self._send(self._models)
             self._models = None
-            self._team.ask("begin")
-        return self._team.ask(method, *arguments)
+            self._workers.call("build_learner")
+        return self._workers.call(method, *arguments)
 
     def _send(self, models: Models | None = None) -> None:
         """Bring weights to the ranks: those of `models`, or those here."""
@@ -162,7 +161,7 @@ class RankedLearner:
             return  # the first call brings all of them
         tensors = (models or self._here).tensors()
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
-            self._team.ask("load", {name: tensors[name].detach().cpu() for name in names})
+            self._workers.call("load", {name: tensors[name].detach().cpu() for name in names})
 
     @torch.no_grad()
     def _fetch(self, prefix: str) -> None:
@@ -173,7 +172,7 @@ class RankedLearner:
             if name.startswith(prefix) and tensor.requires_grad
         }
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
-            for name, tensor in self._ask("tensors", names).items():
+            for name, tensor in self._call("tensors", names).items():
                 tensors[name].copy_(tensor)
 
     @property

@@ -11,12 +11,12 @@ from torch import Tensor
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
 from midthought.learning.batch import PPOBatch
-from midthought.learning.passes import TokenFigures, spread
+from midthought.learning.forward import TokenOutputs, spread
 from midthought.learning.settings import LearnerSettings
 
 
 def ppo_losses(
-    figures: TokenFigures, micro: PPOBatch, settings: LearnerSettings, *, num_tokens: int, denominator: float
+    figures: TokenOutputs, micro: PPOBatch, settings: LearnerSettings, *, num_tokens: int, denominator: float
 ) -> dict[str, Tensor]:
     """The terms of the loss, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
 
@@ -60,7 +60,7 @@ def value_losses(values: Tensor, micro: PPOBatch, settings: LearnerSettings, *, 
 
 
 def _policy_losses(
-    figures: TokenFigures, micro: PPOBatch, settings: LearnerSettings
+    figures: TokenOutputs, micro: PPOBatch, settings: LearnerSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy loss of every policy token, and figures of it, each [N] in row order."""
     mask = micro.loss_mask

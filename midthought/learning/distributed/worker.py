@@ -7,42 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from midthought.learning.batch import PPOBatch
 from midthought.learning.critic_learner import CriticLearner
+from midthought.learning.distributed.dtensor import part_like, whole
+from midthought.learning.distributed.fsdp import shard_models
+from midthought.learning.distributed.process_group import DistributedGroup
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic
-from midthought.learning.parts import part_like, whole
-from midthought.learning.ranks import RankGroup
+from midthought.learning.model import Models
 from midthought.learning.settings import LearnerSettings
-from midthought.learning.sharding import shard_models
 
 
-class Models(NamedTuple):
-    """What a learner learns and compares with; `reference` may be the policy itself (LoRA). Without a policy: a critic alone."""
-
-    policy: Any
-    critic: Critic | None
-    reference: Any | None
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers as `policy.NAME`, `critic.NAME`, `reference.NAME`; what is shared stands once."""
-        found: dict[str, Tensor] = {}
-        reference = None if self.reference is self.policy else self.reference
-        modules: dict[str, nn.Module | None] = {"policy": self.policy, "critic": self.critic, "reference": reference}
-        for prefix, module in modules.items():
-            if module is not None:
-                named = [*module.named_parameters(), *module.named_buffers()]
-                found |= {f"{prefix}.{name}": tensor for name, tensor in named}
-        return found
-
-
-class LearnerRank:
+class LearnerWorker:
     """A process of the group. `join` it first; all of the group must, for it waits for them.
 
     Args:
@@ -75,14 +55,14 @@ class LearnerRank:
         for name, tensor in tensors.items():
             self._tensors[name].copy_(part_like(tensor, self._tensors[name]))
 
-    def begin(self) -> None:
+    def build_learner(self) -> None:
         """Once every weight is there."""
         policy, critic, reference = self._models
-        ranks = RankGroup(self._device)
+        process_group = DistributedGroup(self._device)
         if policy is None and critic is not None:
-            self.learner: Learner = CriticLearner(critic, self._settings, ranks)
+            self.learner: Learner = CriticLearner(critic, self._settings, process_group)
         else:
-            self.learner = Learner(policy, critic, reference, self._settings, ranks)
+            self.learner = Learner(policy, critic, reference, self._settings, process_group)
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
         """These weights, whole, in main memory; nothing from any rank but the first."""
@@ -128,13 +108,13 @@ class LearnerRank:
         return self._gathered({name: found[name] for name in names})
 
     def load_moments(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep this rank's part of them for `go_on`."""
+        """Keep this rank's part of them for `restore_steps`."""
         for name, tensor in tensors.items():
             like = self._tensors.get(name.rpartition("/")[0])
             fits = like is not None and like.shape == tensor.shape
             self._moments[name] = part_like(tensor, like) if like is not None and fits else tensor
 
-    def go_on(self, num_steps: int, num_policy_steps: int) -> None:
+    def restore_steps(self, num_steps: int, num_policy_steps: int) -> None:
         """From the weights and moments that were loaded. Raises CheckpointError where the moments are of other models."""
         moments, self._moments = self._moments, {}
         self.learner.optimizer.load_state_dict(moments)

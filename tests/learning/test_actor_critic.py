@@ -6,17 +6,16 @@ from contextlib import closing, contextmanager
 
 import pytest
 import torch
-from process_team import ProcessTeam
+from process_workers import ProcessWorkers
 from test_ranks import difference, iterate, models, settings_of, weights, without_ties
 
-from midthought.learning.apart import LearnersApart
+from midthought.learning.actor_critic import ActorCriticLearner
 from midthought.learning.batch import PPOBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.critic_learner import CriticLearner
+from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
-from midthought.learning.model import Critic
-from midthought.learning.rank import Models
-from midthought.learning.ranked import RankedLearner
+from midthought.learning.model import Critic, Models
 
 
 @pytest.fixture
@@ -27,17 +26,17 @@ def batch(make_trajectory) -> PPOBatch:
 
 
 @contextmanager
-def together_and_apart(make_policy, where: str, **way: object) -> Iterator[tuple[Learner, LearnersApart]]:
+def together_and_apart(make_policy, where: str, **way: object) -> Iterator[tuple[Learner, ActorCriticLearner]]:
     """One learner of both models, and two of copies of them, the critic's in this process or on two ranks."""
     made, settings = models(make_policy, way), settings_of(way)
     policy, critic, reference = copy.deepcopy(made)
     of_policy = Learner(policy, None, reference, settings)
     if where == "here":
-        of_critic: CriticLearner | RankedLearner = CriticLearner(critic, settings)
+        of_critic: CriticLearner | RemoteLearner = CriticLearner(critic, settings)
     else:
-        of_critic = RankedLearner(Models(None, critic, None), settings, ProcessTeam())
+        of_critic = RemoteLearner(Models(None, critic, None), settings, ProcessWorkers())
         of_critic.load_state_dict(CriticLearner(copy.deepcopy(critic), settings).state_dict())  # starts its processes
-    with closing(LearnersApart(of_policy, of_critic)) as apart:
+    with closing(ActorCriticLearner(of_policy, of_critic)) as apart:
         yield Learner(*made, settings), apart
 
 

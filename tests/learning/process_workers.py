@@ -10,13 +10,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
-from midthought.learning.rank import LearnerRank, Models
+from midthought.learning.distributed.worker import LearnerWorker
+from midthought.learning.model import Models
 from midthought.learning.settings import LearnerSettings
 
 TIMEOUT_SECONDS = 20.0
 
 
-class ProcessTeam:
+class ProcessWorkers:
     def __init__(self, num_ranks: int = 2) -> None:
         self._num_ranks = num_ranks
         self._pipes: list[Connection] = []
@@ -32,7 +33,7 @@ class ProcessTeam:
             self._processes[-1].start()
             self._pipes.append(ours)
 
-    def ask(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         for pipe in self._pipes:
             pipe.send((method, arguments))
         answers = []
@@ -59,15 +60,15 @@ def _serve(pipe: Connection, models: Models, settings: LearnerSettings, port: in
         for tensor in models.tensors().values():
             tensor.fill_(1)  # what the rank learns from must have been sent
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=TIMEOUT_SECONDS))
-    rank = LearnerRank(models, settings)
-    rank.join(store, number, num_ranks, TIMEOUT_SECONDS)
+    worker = LearnerWorker(models, settings)
+    worker.join(store, number, num_ranks, TIMEOUT_SECONDS)
     while True:
         try:
             method, arguments = pipe.recv()
         except EOFError:
             return
         try:
-            answer = getattr(rank, method)(*arguments)
+            answer = getattr(worker, method)(*arguments)
         except Exception as error:
             answer = error
         pipe.send(answer if number == 0 or isinstance(answer, Exception) else None)
