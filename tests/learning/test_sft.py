@@ -167,7 +167,8 @@ def test_a_warm_up_without_finite_gradients_stops_after_five_steps_in_a_row(make
 
 
 def test_a_warm_up_whose_loss_diverges_stops(make_policy):
+    """Every step has other targets, and its learning rate makes the policy certain of them: the next step is always wrong."""
     learner = learner_of(make_policy(), max_grad_norm=math.inf)
     learner.settings = dataclasses.replace(learner.settings, learning_rate=1.0)
     with pytest.raises(TrainingStoppedError, match=r"diverges: .* nats per token in step \d+, .* in the first one"):
-        train(learner, num_steps=40)
+        train(learner, lambda step: [demonstration([4 + step] * 8)], num_steps=40)
