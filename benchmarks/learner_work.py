@@ -14,7 +14,7 @@ from midthought.learning.batch import PPOBatch
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
 from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.world import prepare_world, read_world_transcripts
+from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
@@ -66,14 +66,14 @@ def recipe_work(num_episodes: int) -> LearnerWork:
     """The podcast recipe's made model, and episodes with the habits that its rollouts begin with; rewards by chance."""
     config = PodcastConfig()
     with tempfile.TemporaryDirectory(prefix="bench-learner-") as folder:
-        world = prepare_world(config, read_world_transcripts(config), Path(folder))
-    policy, tokenizer = make_small_policy(config, world.chunks["train"])
+        data = prepare_data(config, read_recipe_transcripts(config), Path(folder))
+    policy, tokenizer = make_small_policy(config, data.chunks["train"])
     warmup = config.warmup
     demonstrator = Demonstrator(
-        world.chunks["train"],
+        data.chunks["train"],
         Renderer(tokenizer),
         InThoughtNotation(),
-        world.plan,
+        data.plan,
         habits=Habits(warmup.ask_short, warmup.give_up, warmup.misread, warmup.needless_ask),
         made_up_share=warmup.made_up_share,
         random_text_share=warmup.random_text_share,

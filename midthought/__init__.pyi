@@ -90,4 +90,8 @@ from .inference.multi_turn import MultiTurnInferenceEngine as MultiTurnInference
 from .inference.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
 from .learning.batch import PPOBatch as PPOBatch
-from .trainer.ppo_trainer import RayPPOTrainer as RayPPOTrainer, TrainerCallback as TrainerCallback
+from .trainer.trainer import (
+    RayPPOTrainer as RayPPOTrainer,
+    Trainer as Trainer,
+    TrainerCallback as TrainerCallback,
+)

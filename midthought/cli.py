@@ -215,7 +215,7 @@ def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine:
     from importlib import import_module
 
     from midthought.recipes import find_recipe
-    from midthought.recipes.beginnings import begin
+    from midthought.recipes.presets import begin
 
     found: Any = find_recipe(recipe)
     if engine != "midthought":

@@ -28,7 +28,7 @@ FLOORS = [
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "health"),
     ("inference", "feedback"),
-    ("learning", "evaluate"),
+    ("learning", "evaluation"),
     ("cluster",),
     ("trainer", "serve"),
     ("recipes",),
@@ -138,7 +138,7 @@ def test_there_is_no_cycle_between_modules_not_even_inside_a_room():
         ("tools", {"torch", "transformers", "tokenizers"}),
         ("memory", {"midthought.learning", "midthought.algo", "midthought.inference"}),
         ("report", {"torch", "transformers", "midthought.learning", "midthought.inference", "midthought.algo"}),
-        ("evaluate", {"torch", "transformers", "tokenizers", "midthought.memory"}),
+        ("evaluation", {"torch", "transformers", "tokenizers", "midthought.memory"}),
         ("types", {"torch", "numpy", "transformers", "tokenizers"}),
     ],
 )
@@ -185,7 +185,7 @@ def test_importing_the_package_loads_nothing_heavy():
     light = [
         name
         for name in PATHS
-        if room_of(name) in ("", "types", "errors", "config", "cli", "env", "evaluate", "endpoint")
+        if room_of(name) in ("", "types", "errors", "config", "cli", "env", "evaluation", "endpoint")
     ]
     light += ["midthought.recipes", "midthought.recipes.podcast", "midthought.recipes.podcast.settings"]
     loaded = loaded_by("\n".join(f"import {name}" for name in light))

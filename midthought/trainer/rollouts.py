@@ -34,7 +34,7 @@ MAX_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class PromptBuilder:
     """What every conversation begins with: the system prompt, the tools and how they are called, then the task."""
 
     system_prompt: str
@@ -62,16 +62,16 @@ def as_notation(given: str | ActionParser | Notation) -> Notation:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class EpisodeFactory:
     """Makes the other side of every episode whose prompt the model has room for; any other episode fails."""
 
     renderer: Renderer
-    opening: Opening
+    prompts: PromptBuilder
     max_seq_len: int
     episode: Callable[[Task], EpisodeEnvironment]
 
     def __call__(self, task: Task) -> EpisodeEnvironment:
-        num_tokens = len(self.renderer.prompt(self.opening.messages(task)))
+        num_tokens = len(self.renderer.prompt(self.prompts.messages(task)))
         if num_tokens >= self.max_seq_len:
             raise EpisodeError(
                 f"the prompt of task {task.task_id!r} has {num_tokens} tokens, and the model has {self.max_seq_len} "
@@ -83,7 +83,7 @@ class Fitting:
 def make_source(
     engine: TrainedEngine,
     renderer: Renderer,
-    opening: Opening,
+    prompts: PromptBuilder,
     episode: Callable[[Task], EpisodeEnvironment],
     inference: InferenceConfig,
     *,
@@ -95,10 +95,10 @@ def make_source(
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=opening.notation,
-        toolbox=Toolbox(opening.registry, timeout_seconds=inference.tool_timeout_seconds),
-        messages=opening.messages,
-        environment=Fitting(renderer, opening, engine.max_seq_len, episode),
+        notation=prompts.notation,
+        toolbox=Toolbox(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
+        messages=prompts.messages,
+        environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
         settings=RolloutSettings.from_config(inference),
     )
     return choose_source(parts, engine, inference, seed=seed, loop=loop, crew=crew)

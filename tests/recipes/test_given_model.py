@@ -13,7 +13,7 @@ from midthought.errors import SettingsError
 from midthought.learning.adapters import has_adapters
 from midthought.plan.hardware import Hardware
 from midthought.pretrained import save_model
-from midthought.recipes import run
+from midthought.recipes import pipeline
 from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.podcast.settings import sample_transcripts
 
@@ -85,7 +85,9 @@ def on_gpu(monkeypatch):
     """The run believes that its device, this CPU, is a GPU with so many GiB."""
 
     def believe(memory_gib: float) -> None:
-        monkeypatch.setattr("midthought.recipes.run.find_hardware", lambda device: Hardware("gpu", "a GPU", memory_gib))
+        monkeypatch.setattr(
+            "midthought.recipes.pipeline.find_hardware", lambda device: Hardware("gpu", "a GPU", memory_gib)
+        )
 
     return believe
 
@@ -95,8 +97,8 @@ def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(
     recipe, model, short, tmp_path, on_gpu, monkeypatch
 ):
     learners = []
-    made = run.choose_learner
-    monkeypatch.setattr(run, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
+    made = pipeline.choose_learner
+    monkeypatch.setattr(pipeline, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
     on_gpu(24)
     words = ("--run", str(tmp_path / "run"), f"model.local_path={model}")
     result = train(recipe, *words, *short[recipe])

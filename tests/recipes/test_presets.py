@@ -9,7 +9,7 @@ from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.plan.choices import choose
 from midthought.recipes import RECIPES, find_recipe
-from midthought.recipes.beginnings import begin
+from midthought.recipes.presets import begin
 
 RATE = {"podcast": "warmup", "feedback": "sft"}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_worlds import COLOURS, QUESTIONS, make_caller, make_talker, twice
+from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twice
 
 from midthought.learning.small_model import make_tokenizer
 from midthought.text import Renderer

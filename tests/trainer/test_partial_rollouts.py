@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 import torch
 from precision import logit_tolerance
-from small_worlds import QUESTIONS, Colours
+from small_environments import QUESTIONS, Colours
 
 from midthought import RayPPOTrainer, RolloutData, SettingsError, TrainerCallback, create_default_config, tool
 from midthought.learning.batch import PPOBatch

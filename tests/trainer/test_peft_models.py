@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_worlds import Colours, settings
+from small_environments import Colours, settings
 
 from midthought import RayPPOTrainer, SettingsError
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 import torch
-from small_worlds import QUESTIONS, Colours, Hanging, Raising, settings
+from small_environments import QUESTIONS, Colours, Hanging, Raising, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_worlds import Colours, settings
+from small_environments import Colours, settings
 
 from midthought import RayPPOTrainer, SettingsError
 from midthought.learning.adapters import has_adapters

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
-from midthought.recipes.beginnings import begin
+from midthought.recipes.presets import begin
 
 SHIPPED = ("tiny", "own", "seed", "cluster")
 

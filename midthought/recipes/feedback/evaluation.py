@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from midthought.evaluate.metrics import wilson_interval
+from midthought.evaluation.metrics import wilson_interval
 from midthought.recipes.feedback.rounds import Round
 from midthought.types import Trajectory
 

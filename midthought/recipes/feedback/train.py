@@ -11,14 +11,14 @@ from midthought.errors import SettingsError
 from midthought.inference.source import Source
 from midthought.learning.learner import Learner
 from midthought.learning.sft import run_sft
-from midthought.recipes.beginnings import run_of
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.evaluation import feedback_figures, figures_by_label, gains
 from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.feedback.problems import Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.feedback.workshop import Workshop
-from midthought.recipes.run import OnStep, RecipeRun, When, before_and_after
+from midthought.recipes.pipeline import OnStep, RecipeRun, When, before_and_after
+from midthought.recipes.presets import run_of
 from midthought.recipes.stages import supervised_learner
 from midthought.text import Renderer
 from midthought.types import Task

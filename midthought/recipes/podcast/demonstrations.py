@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
-from midthought.recipes.podcast.made_up import MadeUp
+from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
@@ -80,7 +80,7 @@ class Demonstrator:
         self._instruction = instruction
         self._chunks = [chunk for chunk in chunks if len(chunk.transcript.split()) >= plan.min_quote_words]
         self._renderer, self._notation, self._plan, self._habits = renderer, notation, plan, habits
-        self._made_up = MadeUp([chunk.transcript for chunk in chunks], renderer)
+        self._made_up = SyntheticNames([chunk.transcript for chunk in chunks], renderer)
         self._made_up_share, self._random_text_share = made_up_share, random_text_share
         self._num_results, self._error_share = num_results, error_share
 
@@ -182,7 +182,7 @@ class Demonstrator:
 def corpus(chunks: Sequence[Chunk], rng: random.Random) -> list[str]:
     """Texts from which the small model's tokenizer is made: what prompts, calls and results look like."""
     texts = [f" {chunk.speaker} {chunk.episode} {chunk.transcript}" for chunk in chunks]
-    made_up = MadeUp([chunk.transcript for chunk in chunks], None)
+    made_up = SyntheticNames([chunk.transcript for chunk in chunks], None)
     line = format_chunk(Chunk("", "", "", "", "", "00:12:34", 0))
     names = [f" {made_up.name(rng)} {made_up.title(rng)}" for _ in range(1500)]
     call = InThoughtNotation().render_call(TOOL_NAME, {"query": "x"})

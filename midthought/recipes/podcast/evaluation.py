@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from midthought.evaluate.arms import Oracle, Shuffled, ToolOff
-from midthought.evaluate.metrics import (
+from midthought.evaluation.arms import Oracle, Shuffled, ToolOff
+from midthought.evaluation.metrics import (
     IsRight,
     call_rate,
     calls_per_question,
@@ -17,7 +17,7 @@ from midthought.evaluate.metrics import (
 )
 from midthought.inference.source import Source
 from midthought.memory.store import SearchMode
-from midthought.recipes.podcast.world import World
+from midthought.recipes.podcast.tasks import PodcastData
 from midthought.tools.schedule import Toolbox
 from midthought.types import Task, Trajectory
 
@@ -37,31 +37,36 @@ class Arm:
 
 
 def arms(
-    world: World, *, after: bool, sampled: bool, seed: int, on_left_out: Callable[[str], None] = lambda reason: None
+    data: PodcastData,
+    *,
+    after: bool,
+    sampled: bool,
+    seed: int,
+    on_left_out: Callable[[str], None] = lambda reason: None,
 ) -> list[Arm]:
     """The arms before and after training, as far as their questions allow them; `on_left_out` is told why one is missing.
 
     `oracle` and `shuffled` need a proof in the memory for every test question, `shuffled` also another question (of the test,
     else of training or validation) with another answer.
     """
-    tasks = world.tasks["test"]
+    tasks = data.tasks["test"]
     found = [Arm("", tasks)]
     if sampled:
         found.append(Arm("sampled", tasks, temperature=1.0))
-    has_proofs = world.can_prove(tasks)
+    has_proofs = data.can_prove(tasks)
     if has_proofs:
-        found.append(Arm("oracle", tasks, Oracle(world.registry, world.proof)))
+        found.append(Arm("oracle", tasks, Oracle(data.registry, data.proof)))
     else:
         on_left_out("oracle and shuffled: not every test question names a chunk of this memory as its evidence")
     if after:
-        found.append(Arm("tool_off", tasks, ToolOff(world.registry)))
+        found.append(Arm("tool_off", tasks, ToolOff(data.registry)))
     if after and has_proofs:
-        more = [task for part in ("train", "validation") for task in world.tasks[part] if world.can_prove([task])]
+        more = [task for part in ("train", "validation") for task in data.tasks[part] if data.can_prove([task])]
         try:
-            found.append(Arm("shuffled", tasks, Shuffled(world.registry, world.proof, tasks, seed, more=more)))
+            found.append(Arm("shuffled", tasks, Shuffled(data.registry, data.proof, tasks, seed, more=more)))
         except ValueError as error:
             on_left_out(f"shuffled: {error}")
-    found.append(Arm("no_memory", world.tasks["test_no_memory"]))
+    found.append(Arm("no_memory", data.tasks["test_no_memory"]))
     return found
 
 
@@ -100,14 +105,14 @@ def arm_figures(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict
     return figures
 
 
-def world_figures(world: World, modes: Sequence[SearchMode] = SEARCH_MODES) -> dict[str, float]:
+def task_figures(data: PodcastData, modes: Sequence[SearchMode] = SEARCH_MODES) -> dict[str, float]:
     """What the questions are like: the constant guess, and how often a search for the quote itself finds the evidence."""
-    tasks = world.tasks["test"]
+    tasks = data.tasks["test"]
     figures: dict[str, float] = {"num_questions": len(tasks), "after.constant_guess": constant_guess(tasks)}
     quoted = [task for task in tasks if "quote" in task.labels and task.evidence]
     for mode in modes if quoted else ():
         found = [
-            [hit.chunk_id for hit in world.store.search(str(task.labels["quote"]), max(RECALL_DEPTHS), mode)]
+            [hit.chunk_id for hit in data.store.search(str(task.labels["quote"]), max(RECALL_DEPTHS), mode)]
             for task in quoted
         ]
         for depth in RECALL_DEPTHS:

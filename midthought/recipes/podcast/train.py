@@ -9,16 +9,16 @@ from typing import Any
 
 from midthought.config import settled
 from midthought.errors import SettingsError
-from midthought.evaluate.metrics import call_rate
+from midthought.evaluation.metrics import call_rate
 from midthought.inference.source import Source
 from midthought.learning.learner import Learner
+from midthought.recipes.pipeline import OnStep, RecipeRun, When, before_and_after
 from midthought.recipes.podcast.demonstrations import CLEAN, Habits
-from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, world_figures
+from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, task_figures
 from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
 from midthought.recipes.podcast.workshop import Workshop
-from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
-from midthought.recipes.run import OnStep, RecipeRun, When, before_and_after
 from midthought.recipes.stages import load_policy_and_tokenizer, supervised_learner
 from midthought.text import Renderer
 from midthought.types import Task, Trajectory
@@ -40,7 +40,7 @@ class PodcastRun(RecipeRun):
     """One run of the podcast recipe."""
 
     config: PodcastConfig
-    world: World = field(init=False)
+    data: PodcastData = field(init=False)
     workshop: Workshop = field(init=False)
 
     rl_stage = "ppo"
@@ -51,25 +51,25 @@ class PodcastRun(RecipeRun):
     def _prepare(self) -> None:
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
-        self.world = prepare_world(self.config, read_world_transcripts(self.config), self.path)
+        self.data = prepare_data(self.config, read_recipe_transcripts(self.config), self.path)
         if self.stage != "sft":
             self._arms("after", lambda reason: self.console.note(f"  Left out of the evaluation: {reason}"))
 
     def _find_policy(self) -> None:
-        self._build_world()
+        self._build_data()
         super()._find_policy()
 
-    def _build_world(self) -> None:
+    def _build_data(self) -> None:
         with (
             self.stages.progress.timed("memory"),
             self.console.stage("Memory and questions", unit="chunks embedded") as bar,
         ):
-            report = self.world.build(self.path, bar.follow)
+            report = self.data.build(self.path, bar.follow)
         if report.precision:
             self.console.note(f"  Chunks are embedded in {report.precision}")
-        tasks = self.world.tasks
+        tasks = self.data.tasks
         self.console.note(
-            f"  {sum(map(len, self.world.chunks.values())):,} chunks of the episodes "
+            f"  {sum(map(len, self.data.chunks.values())):,} chunks of the episodes "
             f"({report.num_added:,} new); questions: {len(tasks['train']):,} for training, "
             f"{len(tasks['test']):,} that need the memory and {len(tasks['test_no_memory']):,} that do not for the test"
         )
@@ -77,14 +77,14 @@ class PodcastRun(RecipeRun):
     def _begin(self) -> tuple[Any, Any]:
         if self.config.model.local_path:
             return load_policy_and_tokenizer(self.config.model.local_path, self.config.model.weights_dtype)
-        return make_small_policy(self.config, self.world.chunks["train"])
+        return make_small_policy(self.config, self.data.chunks["train"])
 
     def _make_workshop(self, policy: Any, renderer: Renderer) -> Workshop:
-        return Workshop(self.config, self.world, policy, renderer)
+        return Workshop(self.config, self.data, policy, renderer)
 
     @property
     def _train_tasks(self) -> Sequence[Task]:
-        return self.world.tasks["train"]
+        return self.data.tasks["train"]
 
     @property
     def _num_shown(self) -> int:
@@ -125,7 +125,7 @@ class PodcastRun(RecipeRun):
 
     def _arms(self, when: When, on_left_out: Callable[[str], None] = lambda reason: None) -> list[Arm]:
         settings, seed = self.config.evaluation, self.config.training.seed
-        return arms(self.world, after=when == "after", sampled=settings.sampled, seed=seed, on_left_out=on_left_out)
+        return arms(self.data, after=when == "after", sampled=settings.sampled, seed=seed, on_left_out=on_left_out)
 
     def _evaluate(self, when: When) -> dict[str, Any]:
         source = self.workshop.source(self._num_iters if when == "after" else 0)
@@ -140,7 +140,7 @@ class PodcastRun(RecipeRun):
             figures = run_arms(source, todo, self.workshop.is_right, on_arm, lambda _: bar.advance(1))
         found = {f"{when}.{name}": value for name, value in figures.items()}
         is_first = when == "before" or self.stage == "evaluate"
-        return found | (world_figures(self.world) if is_first else {})
+        return found | (task_figures(self.data) if is_first else {})
 
     def _control(self) -> dict[str, Any]:
         """The same model from the same start, taught by clean demonstrations for as long as warm-up and PPO took."""
@@ -158,7 +158,7 @@ class PodcastRun(RecipeRun):
                 self.stages.stop.check()
 
             self._supervise(workshop, learner, CLEAN, 0, num_steps, on_step, deadline=deadline)
-        done = workshop.source().evaluate(self.world.tasks["test"])
+        done = workshop.source().evaluate(self.data.tasks["test"])
         return {
             "control.exact_match": sum(map(self.workshop.is_right, done)) / len(done),
             "control.num_steps": learner.num_steps,
@@ -166,7 +166,7 @@ class PodcastRun(RecipeRun):
 
     def _validate(self, source: Source, iteration: int) -> bool:
         """Log the held-out figures; True where the exact match is the best so far."""
-        done = source.evaluate(self.world.tasks["validation"])
+        done = source.evaluate(self.data.tasks["validation"])
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]
         needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
         metrics = {

@@ -16,7 +16,7 @@ from midthought.memory.opening import open_memory
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.world import prepare_world, read_world_transcripts
+from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
 from midthought.recipes.verl_settings import begin_with_verl
 from midthought.text import Renderer
 from midthought.tools.definition import Tool
@@ -78,16 +78,16 @@ def settings(words: Sequence[str], config: Path | None, from_path: Path | None =
 def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
     """What the bundle in `folder` is written from. Reads transcripts and makes questions; writes nothing yet."""
     memory = config.memory
-    world = prepare_world(config, read_world_transcripts(config), folder)
+    data = prepare_data(config, read_recipe_transcripts(config), folder)
     spoken = instruction(config)
-    tool = world.registry.get("memory_retrieval")
+    tool = data.registry.get("memory_retrieval")
     assert tool is not None
     return VerlJob(
         recipe="podcast",
         config=config,
         data_source="podcast_qa",
         ability="qa",
-        tasks={"train": world.tasks["train"], "validation": world.tasks["validation"]},
+        tasks={"train": data.tasks["train"], "validation": data.tasks["validation"]},
         messages=lambda task: task.messages(spoken),
         tools=[
             ToolPlan(
@@ -106,7 +106,7 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
         supply=f"{__name__}:supply",
         supply_options=config.reward.model_dump(mode="json"),
         extras=["memory"],
-        write_files=world.build,
+        write_files=data.build,
     )
 
 

@@ -1,4 +1,4 @@
-"""One policy at work in one world: its rollouts, its reward, its supervised steps. Knows no stage and no run folder."""
+"""One policy at work on one set of tasks: its rollouts, its reward, its supervised steps. Knows no stage and no run folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from midthought.precision import PrecisionChoice
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.world import World
+from midthought.recipes.podcast.tasks import PodcastData
 from midthought.recipes.sources import recipe_source
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
@@ -28,7 +28,7 @@ class Workshop:
     """What every stage needs around a policy. The policy's weights change in place."""
 
     config: PodcastConfig
-    world: World
+    data: PodcastData
     policy: Any
     renderer: Renderer
     notation: InThoughtNotation = field(default_factory=InThoughtNotation)
@@ -54,10 +54,10 @@ class Workshop:
             self.config.inference,
             self.config.ray,
             notation=self.notation,
-            toolbox=Toolbox(self.world.registry, timeout_seconds=self.config.inference.tool_timeout_seconds),
+            toolbox=Toolbox(self.data.registry, timeout_seconds=self.config.inference.tool_timeout_seconds),
             messages=lambda task: task.messages(spoken),
             environment=QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens)),
-            tasks=(task for tasks in self.world.tasks.values() for task in tasks),
+            tasks=(task for tasks in self.data.tasks.values() for task in tasks),
             model_path=self.config.model.local_path,
             seed=self.config.training.seed,
             policy_version=policy_version,
@@ -79,10 +79,10 @@ class Workshop:
         """`run_sft` on demonstrations with these habits."""
         settings = self.config.warmup
         demonstrator = Demonstrator(
-            self.world.chunks["train"],
+            self.data.chunks["train"],
             self.renderer,
             self.notation,
-            self.world.plan,
+            self.data.plan,
             habits=habits,
             made_up_share=settings.made_up_share,
             random_text_share=settings.random_text_share,

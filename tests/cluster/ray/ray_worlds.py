@@ -23,7 +23,7 @@ from midthought.learning.settings import LearnerSettings
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.text import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
-from midthought.trainer.rollouts import Opening
+from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Reward, Task, Trajectory
 
 WORDS = ["Say a colour.", "Say it again.", "red", "blue", "green", "#call twice", "#twice_result:"]
@@ -158,10 +158,10 @@ def policy(words: Any, *, seed: int = 0) -> Any:
     return made
 
 
-def caller(renderer: Renderer, opening: Opening, question: str, call: str, result: str) -> Any:
+def caller(renderer: Renderer, prompts: PromptBuilder, question: str, call: str, result: str) -> Any:
     """A policy that was taught to make this call, and to answer when it has read the result."""
     task = Task(task_id="t", prompt=question, answer="red")
-    demonstration = Trajectory(task, renderer.prompt(opening.messages(task)))
+    demonstration = Trajectory(task, renderer.prompt(prompts.messages(task)))
     demonstration.add_demonstrated(renderer.control(call))
     demonstration.add_reply(renderer.foreign(result))
     demonstration.add_demonstrated(renderer.control("</think>red<|im_end|>"))

@@ -13,12 +13,12 @@ from ray_worlds import Held, tasks, twice
 
 from midthought.cluster.ray.cargo import pack, unpack
 from midthought.errors import SettingsError
-from midthought.evaluate.arms import Oracle
+from midthought.evaluation.arms import Oracle
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
-from midthought.trainer.ground import EnvironmentGround
+from midthought.trainer.tasks import EnvironmentTasks
 
 
 def test_a_lock_in_an_environment_is_named_with_the_way_to_it():
@@ -43,7 +43,7 @@ def test_an_open_socket_in_a_function_s_closure_is_named():
 def test_a_ground_names_what_its_environment_holds():
     from ray_worlds import settings
 
-    ground = EnvironmentGround(Held, None, settings())
+    ground = EnvironmentTasks(Held, None, settings())
     pack(ground.episode, "the world")  # a factory travels
     ground.stream.draw(0, 1)
     with pytest.raises(SettingsError, match=r"things\['guard'\]"):

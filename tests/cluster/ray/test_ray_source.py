@@ -18,7 +18,7 @@ from ray_worlds import Diarist, Diary, Freezing, Hoarder, Loud, Murderous, Plain
 
 from midthought.config import RayConfig
 from midthought.errors import EngineError, SettingsError
-from midthought.evaluate.arms import ToolOff
+from midthought.evaluation.arms import ToolOff
 from midthought.inference.policy_engine import policy_engine
 from midthought.inference.rollout import RolloutParts, RolloutSettings
 from midthought.inference.source import LocalSource

@@ -17,7 +17,7 @@ from midthought.memory.store import MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.tools.notations.find import find_notation
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.rollouts import Opening
+from midthought.trainer.rollouts import PromptBuilder
 
 QUESTIONS = [{"question": f"Say a colour, {place}.", "answer": "red"} for place in ("first", "second", "third")]
 
@@ -68,10 +68,10 @@ def test_calls_of_the_memory_are_answered_in_the_worker(cluster, tokenizer, rend
     store.build([Chunk("a_0", episode="A", stem="a", speaker="Ann", transcript=words, time="00:00:01", number=0)])
     tool = MemoryRetrievalTool(store, k=1, mode="full_text")
     notation = find_notation("in_thought")
-    opening = Opening("", ToolRegistry([tool]), notation)
+    prompts = PromptBuilder("", ToolRegistry([tool]), notation)
     call = notation.render_call("memory_retrieval", {"query": "tide"})
     result = f"\n#memory_retrieval_result:\n{tool.execute(query='tide').text}\n\n"
-    policy = caller(renderer, opening, QUESTIONS[0]["question"], call, result)
+    policy = caller(renderer, prompts, QUESTIONS[0]["question"], call, result)
     told = []
     for use_ray in (True, False):
         config = settings(inference={"max_tokens": 120}, ray={"use_ray": use_ray})

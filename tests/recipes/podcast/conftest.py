@@ -1,4 +1,4 @@
-"""A small world of the recipe's own: the first turns of the sample episodes, and a tokenizer made from them."""
+"""Small podcast data for tests: the first turns of the sample episodes, and a tokenizer made from them."""
 
 from __future__ import annotations
 

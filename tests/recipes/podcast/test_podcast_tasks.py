@@ -11,7 +11,7 @@ from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 from midthought.recipes.podcast.evaluation import arms
 from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.world import World, prepare_world, read_world_transcripts
+from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
 from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, ToolOutcome
 
@@ -26,10 +26,10 @@ def settings(transcripts_path, **changes) -> PodcastConfig:
     return config.merged(changes)
 
 
-def build_world(config: PodcastConfig, run_path):
-    world: World = prepare_world(config, read_world_transcripts(config), run_path)
+def build_data(config: PodcastConfig, run_path):
+    data: PodcastData = prepare_data(config, read_recipe_transcripts(config), run_path)
     run_path.mkdir(exist_ok=True)
-    return world, world.build(run_path)
+    return data, data.build(run_path)
 
 
 @pytest.fixture(scope="module")
@@ -38,60 +38,60 @@ def run_path(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def world(transcripts_path, run_path):
+def data(transcripts_path, run_path):
     config = settings(transcripts_path)
-    return build_world(config, run_path)[0]
+    return build_data(config, run_path)[0]
 
 
 def episodes(chunks):
     return {chunk.stem for chunk in chunks}
 
 
-def test_the_parts_share_no_episode_and_questions_ask_about_their_own_part_only(world):
-    train, validation, test = (episodes(world.chunks[name]) for name in ("train", "validation", "test"))
+def test_the_parts_share_no_episode_and_questions_ask_about_their_own_part_only(data):
+    train, validation, test = (episodes(data.chunks[name]) for name in ("train", "validation", "test"))
     assert train and validation and test
     assert not train & validation and not train & test and not validation & test
     own = {"train": train, "validation": validation, "test": test, "test_no_memory": test}
-    for name, tasks in world.tasks.items():
+    for name, tasks in data.tasks.items():
         assert tasks and {task.labels["episode"] for task in tasks} <= own[name]
 
 
-def test_as_many_questions_are_made_as_the_settings_say(world):
-    assert {name: len(tasks) for name, tasks in world.tasks.items()} == {
+def test_as_many_questions_are_made_as_the_settings_say(data):
+    assert {name: len(tasks) for name, tasks in data.tasks.items()} == {
         "train": 60, "validation": 10, "test": 20, "test_no_memory": 10
     }  # fmt: skip
-    assert all(task.labels["needs_memory"] for task in world.tasks["test"])
-    assert not any(task.labels["needs_memory"] for task in world.tasks["test_no_memory"])
-    needless = sum(not task.labels["needs_memory"] for task in world.tasks["train"])
+    assert all(task.labels["needs_memory"] for task in data.tasks["test"])
+    assert not any(task.labels["needs_memory"] for task in data.tasks["test_no_memory"])
+    needless = sum(not task.labels["needs_memory"] for task in data.tasks["train"])
     assert needless == round(60 * PodcastConfig().questions.no_memory_share)
 
 
-def test_the_memory_holds_the_episodes_of_every_part(world):
+def test_the_memory_holds_the_episodes_of_every_part(data):
     for name in ("train", "validation", "test"):
-        chunk = next(chunk for chunk in world.chunks[name] if len(chunk.transcript.split()) > 8)
-        assert world.store.search(chunk.transcript, 1, "full_text")[0].chunk_id == chunk.chunk_id
+        chunk = next(chunk for chunk in data.chunks[name] if len(chunk.transcript.split()) > 8)
+        assert data.store.search(chunk.transcript, 1, "full_text")[0].chunk_id == chunk.chunk_id
 
 
-def test_a_call_with_the_quote_finds_the_evidence(world):
-    toolbox = Toolbox(world.registry)
-    for task in world.tasks["test"]:
+def test_a_call_with_the_quote_finds_the_evidence(data):
+    toolbox = Toolbox(data.registry)
+    for task in data.tasks["test"]:
         call = ParsedAction(
             tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
         )
         (event,) = asyncio.run(toolbox.run([call], task))
         assert event.outcome is ToolOutcome.OK and event.metadata["chunk_ids"] == list(task.evidence)
-        assert event.call.result == world.proof(task)
+        assert event.call.result == data.proof(task)
 
 
-def test_a_proof_holds_the_answer(world):
-    assert world.can_prove(world.tasks["test"])
-    for task in world.tasks["test"]:
-        assert task.answer in world.proof(task) and task.labels["quote"] in world.proof(task)
+def test_a_proof_holds_the_answer(data):
+    assert data.can_prove(data.tasks["test"])
+    for task in data.tasks["test"]:
+        assert task.answer in data.proof(task) and task.labels["quote"] in data.proof(task)
 
 
-def test_the_questions_lie_in_the_run_folder(world, run_path):
+def test_the_questions_lie_in_the_run_folder(data, run_path):
     written = read_questions(run_path / "questions.jsonl")
-    assert written == [task for tasks in world.tasks.values() for task in tasks]
+    assert written == [task for tasks in data.tasks.values() for task in tasks]
 
 
 def test_training_in_a_memory_of_other_transcripts_ends_before_anything_is_written(transcripts_path, tmp_path):
@@ -102,20 +102,20 @@ def test_training_in_a_memory_of_other_transcripts_ends_before_anything_is_writt
     build_memory(other, memory)
     config = settings(transcripts_path, memory={"transcripts": str(transcripts_path), "path": memory})
     with pytest.raises(MemoryStoreError, match=r"1 chunks of 1 other transcripts \(mill\).*memory.replace=true"):
-        build_world(config, tmp_path / "run")
+        build_data(config, tmp_path / "run")
     assert not (tmp_path / "run").exists() and len(MemoryStore.open(memory)) == 1
     replacing = config.merged({"memory": {"replace": True}})
-    assert build_world(replacing, tmp_path / "run")[1].num_removed == 1
-    assert build_world(config, tmp_path / "run")[1].changes is False
+    assert build_data(replacing, tmp_path / "run")[1].num_removed == 1
+    assert build_data(config, tmp_path / "run")[1].changes is False
 
 
-def test_the_same_settings_give_the_same_world_and_nothing_is_stored_twice(world, transcripts_path, run_path):
+def test_the_same_settings_give_the_same_data_and_nothing_is_stored_twice(data, transcripts_path, run_path):
     config = settings(transcripts_path)
-    again, report = build_world(config, run_path)
-    assert again.tasks == world.tasks and again.chunks == world.chunks
+    again, report = build_data(config, run_path)
+    assert again.tasks == data.tasks and again.chunks == data.chunks
     assert report.num_added == 0 and not report.changes
     other = settings(transcripts_path, training={"seed": 1})
-    assert build_world(other, run_path)[0].tasks != world.tasks
+    assert build_data(other, run_path)[0].tasks != data.tasks
 
 
 def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transcripts_path, tmp_path):
@@ -126,12 +126,12 @@ def test_a_users_own_questions_take_the_place_of_those_made_and_are_split(transc
     ]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     config = settings(transcripts_path, questions={"path": str(path)})
-    world, _ = build_world(config, tmp_path / "run")
-    parts = {name: world.tasks[name] for name in ("train", "validation", "test")}
+    data, _ = build_data(config, tmp_path / "run")
+    parts = {name: data.tasks[name] for name in ("train", "validation", "test")}
     assert {name: len(tasks) for name, tasks in parts.items()} == {"train": 28, "validation": 4, "test": 8}
     asked = {name: {task.labels["episode"] for task in tasks} for name, tasks in parts.items()}
     assert not asked["train"] & asked["test"] and not asked["train"] & asked["validation"]
-    assert not world.can_prove(world.tasks["test"])
+    assert not data.can_prove(data.tasks["test"])
 
 
 def test_too_few_questions_of_ones_own_are_told(transcripts_path, tmp_path):
@@ -139,7 +139,7 @@ def test_too_few_questions_of_ones_own_are_told(transcripts_path, tmp_path):
     path.write_text('{"question": "Who?", "answer": "Ada"}\n')
     config = settings(transcripts_path, questions={"path": str(path)})
     with pytest.raises(SettingsError, match="at least 3 are needed"):
-        build_world(config, tmp_path / "run")
+        build_data(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -155,13 +155,13 @@ def test_what_gives_no_questions_is_told_before_anything_is_written(
 ):
     config = settings(transcripts_path, **{section: changes})
     with pytest.raises(SettingsError, match=message):
-        build_world(config, tmp_path / "run")
+        build_data(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_transcripts_that_are_not_there_are_told(tmp_path):
     with pytest.raises(TranscriptError, match="no transcript in this folder"):
-        read_world_transcripts(settings(tmp_path))
+        read_recipe_transcripts(settings(tmp_path))
 
 
 # -- few transcripts -----------------------------------------------------------------------------------------------
@@ -176,12 +176,12 @@ def first_files(transcripts_path, folder, number):
 
 def test_three_transcripts_are_enough_for_every_arm(transcripts_path, tmp_path):
     config = settings(first_files(transcripts_path, tmp_path / "three", 3))
-    world = prepare_world(config, read_world_transcripts(config), tmp_path / "run")
+    data = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
     missing = []
-    found = {arm.name: arm for arm in arms(world, after=True, sampled=True, seed=0, on_left_out=missing.append)}
+    found = {arm.name: arm for arm in arms(data, after=True, sampled=True, seed=0, on_left_out=missing.append)}
     assert missing == []
     assert set(found) == {"", "sampled", "oracle", "tool_off", "shuffled", "no_memory"}
-    for task in world.tasks["test"]:
+    for task in data.tasks["test"]:
         call = ParsedAction(
             tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
         )
@@ -193,7 +193,7 @@ def test_three_transcripts_are_enough_for_every_arm(transcripts_path, tmp_path):
 def test_how_many_transcripts_are_needed_is_told_before_anything_is_written(number, transcripts_path, tmp_path):
     config = settings(first_files(transcripts_path, tmp_path / "few", number))
     with pytest.raises(SettingsError, match=rf"at least 3 transcripts are needed, so add {3 - number}"):
-        build_world(config, tmp_path / "run")
+        build_data(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -205,8 +205,8 @@ def test_an_arm_whose_questions_do_not_allow_it_is_left_out_and_told(transcripts
     config = settings(
         folder, questions={"kinds": ["episode"], "num_train": 20, "num_test": 10, "num_test_no_memory": 5}
     )
-    world = prepare_world(config, read_world_transcripts(config), tmp_path / "run")
+    data = prepare_data(config, read_recipe_transcripts(config), tmp_path / "run")
     missing = []
-    found = [arm.name for arm in arms(world, after=True, sampled=False, seed=0, on_left_out=missing.append)]
+    found = [arm.name for arm in arms(data, after=True, sampled=False, seed=0, on_left_out=missing.append)]
     assert found == ["", "oracle", "tool_off", "no_memory"]
     assert len(missing) == 1 and "shuffled: task" in missing[0] and "no other task has another answer" in missing[0]

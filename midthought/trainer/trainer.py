@@ -1,4 +1,4 @@
-"""`RayPPOTrainer`: a model, tasks or an environment, a reward, tools; PPO and its relatives make the model better at it.
+"""`Trainer` (also `RayPPOTrainer`): trains a model with PPO and related algorithms, on tasks or in an environment, with tools.
 
 Composes the rooms below and holds no mathematics: rollouts come from a source, updates from a learner.
 """
@@ -33,12 +33,12 @@ from midthought.tools.definition import Tool
 from midthought.tools.notations import Notation
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer.checkpoint_manager import CheckpointManager, is_right
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
-from midthought.trainer.ground import make_ground
-from midthought.trainer.keeping import Keeping, is_right
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
-from midthought.trainer.rollouts import MAX_LENGTH, Opening, as_notation, check_source, make_crew, make_source
+from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, as_notation, check_source, make_crew, make_source
+from midthought.trainer.tasks import make_tasks
 from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -50,20 +50,20 @@ class TrainerCallback:
     Extend it and override what is wanted. What it raises ends `fit` between two iterations; KeyboardInterrupt, too.
     """
 
-    def on_step(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
+    def on_step(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
         """An iteration is done; `trainer.iteration` counts them."""
 
-    def on_evaluation(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
+    def on_evaluation(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
         """An evaluation is done."""
 
-    def on_save(self, trainer: RayPPOTrainer, path: Path) -> None:
+    def on_save(self, trainer: Trainer, path: Path) -> None:
         """A checkpoint stands at `path`."""
 
 
-class RayPPOTrainer:
+class Trainer:
     """Trains a model in an environment, or on the tasks of a data set, in this process.
 
-    >>> trainer = RayPPOTrainer(config, env, reward_fn=my_reward)       # doctest: +SKIP
+    >>> trainer = Trainer(config, env, reward_fn=my_reward)       # doctest: +SKIP
     >>> trainer.fit(num_epochs=3)                                        # doctest: +SKIP
 
     With `ray.use_ray` the episodes are run by Ray's workers, with `ray.num_learners` its processes learn (docs/cluster.md).
@@ -130,10 +130,12 @@ class RayPPOTrainer:
         if isinstance(tools, Tool):
             raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
-        opening = Opening(system_prompt, registry, as_notation(notation))
-        self._ground = make_ground(self.config, env, dataset, validation, reward_fn, reward_funcs)
+        prompts = PromptBuilder(system_prompt, registry, as_notation(notation))
+        self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, reward_funcs)
         self._keeping = (
-            Keeping(run_path, self.config, resume=resume, allow_changes=allow_changes) if run_path is not None else None
+            CheckpointManager(run_path, self.config, resume=resume, allow_changes=allow_changes)
+            if run_path is not None
+            else None
         )
         self.callbacks = _checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
@@ -145,12 +147,12 @@ class RayPPOTrainer:
             self.config,
             model,
             tokenizer,
-            texts=lambda: [*self._ground.texts(), opening.instructions()],
+            texts=lambda: [*self._tasks.texts(), prompts.instructions()],
             checkpoint=newest,
         )
         require_finite(self.model, "the model that the run starts from", "Give a model whose weights are finite")
         self.renderer = Renderer(self.tokenizer)
-        self._ground.open(self.renderer)
+        self._tasks.open(self.renderer)
         self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
         inference, seed = self.config.inference, self.config.training.seed
         model_path = "" if model is not None else self.config.model.local_path
@@ -162,12 +164,12 @@ class RayPPOTrainer:
             model_path=model_path,
             max_seq_len=getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH,
         )
-        shared = self._engine, self.renderer, opening
+        shared = self._engine, self.renderer, prompts
         loop = PrivateLoop("midthought-rollout") if inference.partial_rollouts else None
         crew = make_crew(self.model, self.renderer, inference, self.config.ray, max_seq_len=self._engine.max_seq_len)
         where: dict[str, Any] = {"seed": seed, "loop": loop, "crew": crew}
-        self.source = make_source(*shared, self._ground.episode, inference, **where)
-        self._held_out = make_source(*shared, self._ground.held_out_episode, inference, **where)
+        self.source = make_source(*shared, self._tasks.episode, inference, **where)
+        self._held_out = make_source(*shared, self._tasks.held_out_episode, inference, **where)
         pad_token_id = int(self.tokenizer.pad_token_id or 0)
         self._plan = ppo_plan(self.config.training, self.config.inference, pad_token_id)
         self._rollouts: RolloutBatch | None = None
@@ -222,7 +224,7 @@ class RayPPOTrainer:
         self._require_open()
         if self._rollouts is not None and self.source.stream is not None:  # they were taken from it, and it has gone on
             return self._rollouts.data
-        self._rollouts = collect(self.source, self._ground.stream, self._plan, self.iteration)
+        self._rollouts = collect(self.source, self._tasks.stream, self._plan, self.iteration)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -243,7 +245,7 @@ class RayPPOTrainer:
         is_own = self._rollouts is not None and data is self._rollouts.data
         before_update = self._checks.before_update if is_own else None
         metrics = learn(self.source, self.learner, self._plan, rollouts, self.iteration, before_update)
-        metrics |= self._ground.statistics(rollouts.data.trajectories)
+        metrics |= self._tasks.statistics(rollouts.data.trajectories)
         seconds = rollouts.data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in rollouts.data) / seconds
@@ -267,9 +269,9 @@ class RayPPOTrainer:
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
         if number < 1:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
-        done = self._held_out.evaluate(self._ground.held_out(number))
+        done = self._held_out.evaluate(self._tasks.held_out(number))
         tell_failures("evaluation", done)
-        metrics = rollout_metrics(done) | self._ground.statistics(done)
+        metrics = rollout_metrics(done) | self._tasks.statistics(done)
         judged = [right for right in (is_right(t) for t in done) if right is not None]
         if judged:
             metrics["exact_match"] = sum(judged) / len(judged)
@@ -282,12 +284,12 @@ class RayPPOTrainer:
 
     def num_iters(self, num_epochs: int | None = None) -> int:
         """Iterations of so many epochs; None: of the settings."""
-        return self.config.training.num_iters(self._ground.num_tasks, num_epochs)
+        return self.config.training.num_iters(self._tasks.num_tasks, num_epochs)
 
     def _validate(self) -> bool:
         """Evaluate where it is time to; True where the reward is the best so far."""
         every = self.config.training.validate_every
-        if not every or self.iteration % every or not self._ground.has_held_out:
+        if not every or self.iteration % every or not self._tasks.has_held_out:
             return False
         reward = self.evaluate()["reward/mean"]
         is_best = reward > self._best[0]
@@ -332,9 +334,7 @@ class RayPPOTrainer:
         checkpoint = load_checkpoint(path)
         state = checkpoint.state
         if "vocabulary" not in state:
-            raise CheckpointError(
-                f"checkpoint {path} was not written by RayPPOTrainer; give one of its save_checkpoint"
-            )
+            raise CheckpointError(f"checkpoint {path} was not written by a Trainer; give one of its save_checkpoint")
         if state["vocabulary"] != vocabulary_digest(self.tokenizer):
             raise CheckpointError(
                 f"checkpoint {path} has another tokenizer than this trainer; give the trainer the one in {path}/policy"
@@ -350,7 +350,7 @@ class RayPPOTrainer:
         self._rollouts = None
         self.source.update_weights()
         self._engine.policy_version = int(state["policy_version"])
-        restore_stream(self.source, self._ground.stream, state)
+        restore_stream(self.source, self._tasks.stream, state)
         if self._keeping is not None and self._keeping.holds(path) and "num_metric_lines" in state:
             self._keeping.forget_after(state)
 
@@ -390,6 +390,10 @@ class RayPPOTrainer:
     def _require_open(self) -> None:
         if self._is_closed:
             raise TrainerClosedError("this trainer was cleaned up; make a new one, and load a checkpoint to go on")
+
+
+RayPPOTrainer = Trainer
+"""The name of `Trainer` in the setup package."""
 
 
 def _checked_callbacks(callbacks: Any) -> list[TrainerCallback]:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class World:
+class PodcastData:
     """Chunks and questions by part (`train`, `validation`, `test`), and the tool over the whole memory."""
 
     chunks: dict[str, list[Chunk]]
@@ -73,7 +73,7 @@ def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
     return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - begun)
 
 
-def read_world_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
+def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
     """The transcripts that the settings name; what cannot be read is logged as a warning.
 
     Raises TranscriptError where nothing can be read; nothing has been written by then.
@@ -93,10 +93,10 @@ def chunking_of(memory: MemorySection) -> Chunking:
     return Chunking(memory.chunking, memory.chunk_words if by_turns else memory.chunk_size, memory.chunk_overlap)
 
 
-def prepare_world(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> World:
+def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
     """Chunks, questions and the memory they will lie in. Writes nothing, so every mistake in the settings is found first.
 
-    The same settings give the same world.
+    The same settings give the same data.
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
     chunks = chunk_all(transcripts, chunking_of(memory))
@@ -114,7 +114,7 @@ def prepare_world(config: PodcastConfig, transcripts: Sequence[Transcript], run_
         store.require_kept(chunks)
     registry = ToolRegistry()
     registry.register(MemoryRetrievalTool(store, k=memory.k, mode=memory.search))
-    return World(parts, tasks, store, registry, plan, replaces)
+    return PodcastData(parts, tasks, store, registry, plan, replaces)
 
 
 def _plan(config: PodcastConfig, num_questions: int, no_memory_share: float) -> QuestionPlan:

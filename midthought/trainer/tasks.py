@@ -27,7 +27,7 @@ NUM_SAMPLES = 200
 """Prompts whose words a made tokenizer is made from."""
 
 
-class Ground(ABC):
+class TrainingTasks(ABC):
     """Tasks and their episodes."""
 
     stream: TaskStream
@@ -62,14 +62,14 @@ class Ground(ABC):
         """Figures of its own, beside those of every rollout."""
 
 
-def make_ground(
+def make_tasks(
     config: ConfigStore,
     env: BaseEnvironment | Callable[[], BaseEnvironment] | None,
     dataset: Any,
     validation: Any,
     reward_fn: Callable[..., Any] | None,
     reward_funcs: Sequence[Any],
-) -> Ground:
+) -> TrainingTasks:
     """The ground that a trainer's arguments describe.
 
     Raises SettingsError where they contradict each other, RewardError or SettingsError for a reward function that cannot be
@@ -81,20 +81,20 @@ def make_ground(
         raise SettingsError("reward_fn and reward_funcs say the same thing twice; put the function into reward_funcs")
     if env is not None:
         judge = combine_rewards(reward_funcs) if reward_funcs else reward_fn
-        return EnvironmentGround(env, judge, config, validation=validation)
+        return EnvironmentTasks(env, judge, config, validation=validation)
     functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else reward_funcs
-    return QuestionGround(dataset, combine_rewards(functions) if functions else None, config, validation=validation)
+    return DatasetTasks(dataset, combine_rewards(functions) if functions else None, config, validation=validation)
 
 
-class QuestionGround(Ground):
+class DatasetTasks(TrainingTasks):
     """The tasks of a data set: one answer each, judged from the record."""
 
     def __init__(
         self, dataset: Any, reward: WeightedReward | AsyncReward | None, config: ConfigStore, *, validation: Any = None
     ) -> None:
         """`reward` None: that of the settings' `reward` section, for which every task needs an answer."""
-        self._tasks = _tasks(dataset, "dataset", needs_answer=reward is None)
-        self._held_out = [] if validation is None else _tasks(validation, "validation", needs_answer=reward is None)
+        self._tasks = _load(dataset, "dataset", needs_answer=reward is None)
+        self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=reward is None)
         self._reward = reward
         self._config = config
         self._environment: QuestionEnvironment | None = None
@@ -131,7 +131,7 @@ class QuestionGround(Ground):
         return {}
 
 
-class EnvironmentGround(Ground):
+class EnvironmentTasks(TrainingTasks):
     """Episodes of an environment; held out are those of another one, or starts from other seeds."""
 
     num_tasks = None
@@ -175,7 +175,7 @@ class EnvironmentGround(Ground):
         return {f"env/{name}": value for name, value in figures.items()}
 
 
-def _tasks(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
+def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
     tasks = load_tasks(source, needs_answer=needs_answer)
     unknown = next((task.task_id for task in tasks if needs_answer and not task.answer), None)
     if unknown is not None:

@@ -14,7 +14,7 @@ from midthought.learning.small_model import make_policy
 from midthought.text import Renderer
 from midthought.tools.notations.find import find_notation
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.rollouts import Opening
+from midthought.trainer.rollouts import PromptBuilder
 
 COLOURS = ("red", "blue", "green")
 PAID = {"red": 1.0, "blue": 0.25}
@@ -88,10 +88,12 @@ def taught(renderer: Renderer, episodes: list[Trajectory], num_steps: int = 60) 
     return policy
 
 
-def demonstration(renderer: Renderer, opening: Opening, question: str, parts: list[list[int] | str]) -> Trajectory:
+def demonstration(
+    renderer: Renderer, prompts: PromptBuilder, question: str, parts: list[list[int] | str]
+) -> Trajectory:
     """Texts are what the policy writes; ids are context that it reads."""
     task = Task(task_id="t", prompt=question, answer="red")
-    trajectory = Trajectory(task, renderer.prompt(opening.messages(task)))
+    trajectory = Trajectory(task, renderer.prompt(prompts.messages(task)))
     for part in parts:
         if isinstance(part, str):
             trajectory.add_demonstrated(renderer.control(part))
@@ -103,11 +105,11 @@ def demonstration(renderer: Renderer, opening: Opening, question: str, parts: li
 def make_talker(renderer: Renderer) -> Any:
     """A model that says a colour in every turn."""
     draw = random.Random(0)
-    opening = Opening("", ToolRegistry(), find_notation("in_thought"))
+    prompts = PromptBuilder("", ToolRegistry(), find_notation("in_thought"))
     reply = renderer.following([{"role": "user", "content": "Again."}])
     episodes = [
         demonstration(
-            renderer, opening, row["question"], [_said(draw.choice(COLOURS)), reply, _said(draw.choice(COLOURS))]
+            renderer, prompts, row["question"], [_said(draw.choice(COLOURS)), reply, _said(draw.choice(COLOURS))]
         )
         for row in QUESTIONS * 4
     ]
@@ -121,11 +123,11 @@ def _said(colour: str) -> str:
 def make_caller(renderer: Renderer, notation_name: str) -> Any:
     """A model that calls `twice` and then answers, in this notation."""
     notation = find_notation(notation_name)
-    opening = Opening("", ToolRegistry([twice]), notation)
+    prompts = PromptBuilder("", ToolRegistry([twice]), notation)
     call = notation.render_call("twice", {"word": "red"})
     if notation.stops_at_call:
         parts = [call, renderer.foreign("\n#twice_result:\nred red\n\n"), _said("red")]
     else:
         result = renderer.following([{"role": "tool", "content": "red red"}])
         parts = [f"</think>{call}<|im_end|>", result, _said("red")]
-    return taught(renderer, [demonstration(renderer, opening, QUESTIONS[0]["question"], parts)])
+    return taught(renderer, [demonstration(renderer, prompts, QUESTIONS[0]["question"], parts)])

@@ -35,7 +35,7 @@ MARKED_SHARE = 0.35
 """Share of names in which one to three characters become letters with marks."""
 
 
-class MadeUp:
+class SyntheticNames:
     """Draws from the corpus' words and the tokenizer's vocabulary."""
 
     def __init__(self, texts: Sequence[str], renderer: Renderer | None) -> None:

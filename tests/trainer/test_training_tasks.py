@@ -4,14 +4,14 @@ import time
 import weakref
 
 import pytest
-from small_worlds import QUESTIONS, Colours, settings, twice
+from small_environments import QUESTIONS, Colours, settings, twice
 
 from midthought import SettingsError, SimpleGameEnvironment, Task, ToolRegistry, Trajectory, find_notation, load_tasks
 from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
-from midthought.trainer.ground import EnvironmentGround, QuestionGround, make_ground
-from midthought.trainer.rollouts import Opening
+from midthought.trainer.rollouts import PromptBuilder
+from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, make_tasks
 
 
 def trajectory(task, renderer, answer):
@@ -26,7 +26,7 @@ def trajectory(task, renderer, answer):
 def test_a_class_that_takes_a_config_is_made_with_the_settings():
     config = settings()
     config.environment.grid_size, config.environment.max_steps = 5, 7
-    ground = EnvironmentGround(SimpleGameEnvironment, None, config)
+    ground = EnvironmentTasks(SimpleGameEnvironment, None, config)
     world = ground.episode(ground.stream.draw(0, 1)[0]).environment
     assert (world.config.grid_size, world.config.max_steps) == (5, 7)
 
@@ -35,7 +35,7 @@ def test_a_class_that_takes_a_config_is_made_with_the_settings():
 def test_an_instance_or_a_function_that_names_no_config_gets_the_settings(made_without):
     config = settings()
     config.environment.grid_size = 5
-    ground = EnvironmentGround(made_without, None, config)
+    ground = EnvironmentTasks(made_without, None, config)
     world = ground.episode(ground.stream.draw(0, 1)[0]).environment
     assert world.config == config.environment
     assert ground.held_out_episode(ground.held_out(1)[0]).environment.config.grid_size == 5
@@ -46,7 +46,7 @@ def test_the_instance_itself_is_left_as_it_was_so_that_another_trainer_can_have_
     for size in (4, 5):
         config = settings()
         config.environment.grid_size = size
-        ground = EnvironmentGround(world, None, config)
+        ground = EnvironmentTasks(world, None, config)
         assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == size
     assert world.config.grid_size == 3
 
@@ -58,25 +58,25 @@ def sized(size):
 def test_a_config_of_its_own_that_says_the_same_is_taken():
     config = settings()
     config.environment.grid_size = 4
-    ground = EnvironmentGround(sized(4), None, config)
+    ground = EnvironmentTasks(sized(4), None, config)
     assert ground.episode(ground.stream.draw(0, 1)[0]).environment.config.grid_size == 4
 
 
 def test_a_config_of_its_own_that_differs_is_refused_with_both_values():
     words = r"SimpleGameEnvironment\.config\.grid_size is 5, config\.environment\.grid_size is 3; .*grid_size=5"
     with pytest.raises(SettingsError, match=words):
-        EnvironmentGround(sized(5), None, settings())
+        EnvironmentTasks(sized(5), None, settings())
     with pytest.raises(SettingsError, match=words):
-        EnvironmentGround(SimpleGameEnvironment, None, settings(), validation=sized(5))
+        EnvironmentTasks(SimpleGameEnvironment, None, settings(), validation=sized(5))
     with pytest.raises(SettingsError, match=words):
-        EnvironmentGround(lambda: sized(5), None, settings()).stream.draw(0, 1)
+        EnvironmentTasks(lambda: sized(5), None, settings()).stream.draw(0, 1)
 
 
 def test_a_default_config_that_was_changed_in_place_is_its_own():
     world = SimpleGameEnvironment()
     world.config.max_steps = 3
     with pytest.raises(SettingsError, match=r"max_steps is 3, config\.environment\.max_steps is 10"):
-        EnvironmentGround(world, None, settings())
+        EnvironmentTasks(world, None, settings())
 
 
 def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():
@@ -84,12 +84,12 @@ def test_a_class_whose_constructor_knows_no_config_is_called_as_it_is():
         def __init__(self, size=3):
             self.size = size
 
-    ground = EnvironmentGround(Sized, None, settings())
+    ground = EnvironmentTasks(Sized, None, settings())
     assert ground.episode(ground.stream.draw(0, 1)[0]).environment.size == 3
 
 
 def test_held_out_starts_are_the_same_every_time_and_not_those_of_training():
-    ground = EnvironmentGround(SimpleGameEnvironment, None, settings())
+    ground = EnvironmentTasks(SimpleGameEnvironment, None, settings())
     first, second = ground.held_out(4), ground.held_out(4)
     assert [task.prompt for task in first] == [task.prompt for task in second]
     assert {task.task_id for task in first}.isdisjoint(task.task_id for task in ground.stream.draw(0, 4))
@@ -101,7 +101,7 @@ def test_another_environment_may_be_what_is_evaluated_on():
         def reset(self, seed=0):
             return "Harder: " + super().reset(seed)
 
-    ground = EnvironmentGround(Colours, None, settings(), validation=Harder)
+    ground = EnvironmentTasks(Colours, None, settings(), validation=Harder)
     task = ground.held_out(1)[0]
     assert task.prompt.startswith("Harder: Say")
     assert type(ground.held_out_episode(task).environment) is Harder
@@ -116,14 +116,14 @@ def test_the_starts_whose_words_were_read_are_let_go():
             living.add(self)
             return super().reset(seed)
 
-    ground = EnvironmentGround(Counted, None, settings())
+    ground = EnvironmentTasks(Counted, None, settings())
     assert len(ground.texts()) == 200
     gc.collect()
     assert len(living) == 0
 
 
 def test_an_environment_has_no_end_of_tasks():
-    assert EnvironmentGround(Colours, None, settings()).num_tasks is None
+    assert EnvironmentTasks(Colours, None, settings()).num_tasks is None
 
 
 # -- data sets -----------------------------------------------------------------------------------------------------
@@ -132,14 +132,14 @@ def test_an_environment_has_no_end_of_tasks():
 @pytest.mark.parametrize("dataset", [["Why?"], [Task(task_id="t", prompt="Why?", answer="")]])
 def test_tasks_without_an_answer_need_a_reward_of_ones_own(dataset):
     with pytest.raises(SettingsError, match=r"dataset: task .* has no answer.*reward_fn"):
-        QuestionGround(dataset, None, settings())
-    assert QuestionGround(dataset, combine_rewards([len]), settings()).num_tasks == 1
+        DatasetTasks(dataset, None, settings())
+    assert DatasetTasks(dataset, combine_rewards([len]), settings()).num_tasks == 1
 
 
 def test_the_settings_weights_judge_where_no_reward_function_is_given(renderer):
     config = settings()
     config.reward.correct, config.reward.thought = 2.0, 0.0
-    ground = QuestionGround(QUESTIONS, None, config)
+    ground = DatasetTasks(QUESTIONS, None, config)
     ground.open(renderer)
     task = ground.stream.draw(0, 1)[0]
     scores = [asyncio.run(ground.episode(task).score(trajectory(task, renderer, answer))) for answer in ("red", "blue")]
@@ -149,7 +149,7 @@ def test_the_settings_weights_judge_where_no_reward_function_is_given(renderer):
 def test_a_reward_function_has_the_deadline_of_the_settings(renderer):
     config = settings()
     config.environment.step_timeout_seconds = 0.05
-    ground = make_ground(config, None, QUESTIONS, None, lambda trajectory: time.sleep(0.5), [])
+    ground = make_tasks(config, None, QUESTIONS, None, lambda trajectory: time.sleep(0.5), [])
     ground.open(renderer)
     task = ground.stream.draw(0, 1)[0]
     with pytest.raises(EpisodeError, match=r"0\.05 seconds"):
@@ -157,23 +157,23 @@ def test_a_reward_function_has_the_deadline_of_the_settings(renderer):
 
 
 def test_held_out_tasks_are_the_first_of_validation():
-    ground = QuestionGround(QUESTIONS[:1], None, settings(), validation=QUESTIONS)
+    ground = DatasetTasks(QUESTIONS[:1], None, settings(), validation=QUESTIONS)
     assert ground.held_out(2) == load_tasks(QUESTIONS)[:2]
     assert len(ground.held_out(9)) == 3
     assert ground.has_held_out
-    assert not QuestionGround(QUESTIONS, None, settings()).has_held_out
+    assert not DatasetTasks(QUESTIONS, None, settings()).has_held_out
 
 
 def test_the_texts_hold_prompts_and_answers():
-    assert next(iter(QuestionGround(QUESTIONS, None, settings()).texts())) == "Say a colour, first.\nred"
+    assert next(iter(DatasetTasks(QUESTIONS, None, settings()).texts())) == "Say a colour, first.\nred"
 
 
 def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_set_says_before_the_question():
     system, asked, said = ({"role": role, "content": f"{role}."} for role in ("system", "user", "assistant"))
     question = {"role": "user", "content": "Why?"}
     (task,) = load_tasks([{"prompt": [system, asked, said, question], "answer": "So."}])
-    opening = Opening("Be short.", ToolRegistry([twice]), find_notation("hermes"))
-    told, *others = opening.messages(task)
+    prompts = PromptBuilder("Be short.", ToolRegistry([twice]), find_notation("hermes"))
+    told, *others = prompts.messages(task)
     assert told["role"] == "system" and others == [asked, said, question]
-    assert told["content"] == f"Be short.\n\n{opening.instructions()}\n\nsystem."
-    assert Opening("", ToolRegistry(), find_notation("hermes")).messages(task) == [system, asked, said, question]
+    assert told["content"] == f"Be short.\n\n{prompts.instructions()}\n\nsystem."
+    assert PromptBuilder("", ToolRegistry(), find_notation("hermes")).messages(task) == [system, asked, said, question]

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 import yaml
-from small_worlds import COLOURS, QUESTIONS, Colours, settings
+from small_environments import COLOURS, QUESTIONS, Colours, settings
 
 from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
 from midthought.errors import CheckpointError, OutputPathError, SettingsError
 from midthought.learning.checkpoint import save_checkpoint, step_paths
 from midthought.learning.small_model import make_policy
-from midthought.trainer.keeping import is_right
+from midthought.trainer.checkpoint_manager import is_right
 
 GROUNDS = {
     "environment": {"env": Colours},
@@ -329,7 +329,7 @@ def test_a_made_tokenizer_is_the_checkpoints_own_though_the_world_now_speaks_oth
 def test_a_checkpoint_of_another_model_or_another_trainer_is_refused(talker, tmp_path):
     with RayPPOTrainer(settings(), Colours, **talker) as trainer:
         save_checkpoint(tmp_path / "other", trainer.learner, state={"step": 3})
-        with pytest.raises(CheckpointError, match="not written by RayPPOTrainer"):
+        with pytest.raises(CheckpointError, match="not written by a Trainer"):
             trainer.load_checkpoint(tmp_path / "other")
         with pytest.raises(CheckpointError, match="no checkpoint"):
             trainer.load_checkpoint(tmp_path / "nowhere")

@@ -11,7 +11,7 @@ import weakref
 import pytest
 import torch
 from precision import logit_tolerance
-from small_worlds import (
+from small_environments import (
     PAID,
     QUESTIONS,
     AsyncColours,

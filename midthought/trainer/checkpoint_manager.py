@@ -25,7 +25,7 @@ NUM_SHOWN = 8
 """Episodes of an iteration that are kept to be read."""
 
 
-class Keeping:
+class CheckpointManager:
     """A run folder, new or gone on with. Checkpoints stand in `checkpoints/ppo/checkpoints/step_000001`, ….
 
     `newest` is the checkpoint that a resumed run goes on from; None where it begins.

@@ -29,7 +29,7 @@ from midthought.plan.choices import choose_and_plan
 from midthought.plan.hardware import find_hardware
 from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
-from midthought.recipes.beginnings import is_given
+from midthought.recipes.presets import is_given
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
 from midthought.report.console import Console

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from midthought.evaluate.arms import Oracle, Shuffled, ToolOff
+from midthought.evaluation.arms import Oracle, Shuffled, ToolOff
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from midthought.learning.small_model import make_tokenizer
-from midthought.recipes.podcast.made_up import MadeUp
+from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.text import Renderer
 
 TEXTS = ["the tide clock has one copper hand", 'Maëlle found 12 herring scales <think> "quoted" </think>']
@@ -17,8 +17,8 @@ def renderer() -> Renderer:
 
 
 @pytest.fixture(scope="module")
-def made_up(renderer) -> MadeUp:
-    return MadeUp(TEXTS, renderer)
+def made_up(renderer) -> SyntheticNames:
+    return SyntheticNames(TEXTS, renderer)
 
 
 def draw(made_up, kind, number=300, seed=0):
@@ -40,7 +40,7 @@ def test_titles_are_made_of_the_corpus_words_and_numbers(made_up):
 
 
 def test_without_words_there_is_still_a_title():
-    assert "Episode" in MadeUp([], None).title(random.Random(0))
+    assert "Episode" in SyntheticNames([], None).title(random.Random(0))
 
 
 @pytest.mark.parametrize("kind", ["name", "title"])
