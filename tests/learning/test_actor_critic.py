@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 import pytest
 import torch
 from process_workers import ProcessWorkers
-from test_ranks import difference, iterate, models, settings_of, weights, without_ties
+from test_distributed import difference, iterate, models, settings_of, weights, without_ties
 
 from midthought.learning.actor_critic import ActorCriticLearner
 from midthought.learning.batch import PPOBatch
