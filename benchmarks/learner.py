@@ -6,7 +6,6 @@ import copy
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from benchmarks import learner_memory, trl_loop
 from benchmarks.learner_work import LearnerWork, PaddedBatch, long_tailed_work, padded_ratio, recipe_work
@@ -14,12 +13,19 @@ from benchmarks.options import Options
 from benchmarks.table import Row
 from benchmarks.timing import Spread, System, compare
 from benchmarks.trl_learner import TRLUpdate
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
-from midthought.learning.settings import LearnerSettings
 
 PART = "learner"
-SETTINGS = LearnerSettings(adv_estimator="grpo", entropy_coef=0.0, mini_batch_size=1_000_000, learning_rate=1e-6)
+SETTINGS = TrainingConfig(
+    adv_estimator="grpo",
+    entropy_coef=0.0,
+    kl_coef=0.0,
+    warmup_steps=0,
+    mini_batch_size=1_000_000,
+    learning_rate=1e-6,
+)
 """One optimizer step an update, without KL: what TRL computes with `beta=0` and `loss_type="dapo"`."""
 TRL_ROWS = (8, 32)
 """Episodes of a micro-batch of TRL's: the quicker of the two in each round counts."""
@@ -30,8 +36,8 @@ MAX_MEMORY_ROUNDS = 2
 class Update:
     """`Learner.update` on a scored and credited batch."""
 
-    def __init__(self, work: LearnerWork, settings: LearnerSettings, *, padded: bool = False) -> None:
-        self.learner = Learner(copy.deepcopy(work.model), None, None, settings)
+    def __init__(self, work: LearnerWork, training: TrainingConfig, *, padded: bool = False) -> None:
+        self.learner = Learner(copy.deepcopy(work.model), None, None, training)
         batch = PaddedBatch.of(work.batch()) if padded else work.batch()
         self.batch: PPOBatch = self.learner.credit(self.learner.score(batch)[0])[0]
 
@@ -61,8 +67,8 @@ def compare_updates(options: Options, work: LearnerWork) -> Iterator[Row]:
     ours = Update(work, SETTINGS)
     systems: dict[str, System] = {
         "packed": ours,
-        "by length": Update(work, replace(SETTINGS, packing=False)),
-        "padded": Update(work, replace(SETTINGS, packing=False), padded=True),
+        "by length": Update(work, SETTINGS.changed(packing=False)),
+        "padded": Update(work, SETTINGS.changed(packing=False), padded=True),
     }
     batch = work.batch()
     theirs = [f"TRL, {num_rows} rows" for num_rows in TRL_ROWS if num_rows <= len(batch)]

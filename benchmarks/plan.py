@@ -112,11 +112,11 @@ def take(values: dict[str, Any]) -> Taken:
 
 
 def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | torch.device = "cpu") -> None:
+    from midthought.config import TrainingConfig
     from midthought.learning.adapters import add_adapters
     from midthought.learning.batch import PPOBatch
     from midthought.learning.learner import Learner
     from midthought.learning.model import Critic, frozen_copy
-    from midthought.learning.settings import LearnerSettings
 
     shape = shape or find_shape(settings)
     with torch.device(device):
@@ -131,7 +131,8 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
         policy,
         made,
         reference,
-        LearnerSettings(
+        TrainingConfig(
+            warmup_steps=0,
             adv_estimator="gae" if made is not None else "grpo",
             mini_batch_size=settings.mini_batch_size,
             micro_batch_tokens=settings.micro_batch_tokens,

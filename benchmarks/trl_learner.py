@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
-from midthought.learning.settings import LearnerSettings
+from midthought.learning.optimizer import BETAS
 
 
 class TRLUpdate:
@@ -23,7 +24,7 @@ class TRLUpdate:
     the tool mask, advantages and old log-probabilities.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, batch: PPOBatch, settings: LearnerSettings, num_rows: int) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch: PPOBatch, training: TrainingConfig, num_rows: int) -> None:
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
 
@@ -39,13 +40,13 @@ class TRLUpdate:
             max_completion_length=self._inputs["completion_ids"].shape[1],
             loss_type="dapo",
             beta=0.0,
-            epsilon=settings.clip_ratio_low,
+            epsilon=training.clip_low,
             temperature=1.0,
-            learning_rate=settings.learning_rate,
-            adam_beta1=settings.betas[0],
-            adam_beta2=settings.betas[1],
-            weight_decay=settings.weight_decay,
-            max_grad_norm=settings.max_grad_norm,
+            learning_rate=training.learning_rate,
+            adam_beta1=BETAS[0],
+            adam_beta2=BETAS[1],
+            weight_decay=0.0,
+            max_grad_norm=training.max_grad_norm,
             lr_scheduler_type="constant",
             optim="adamw_torch_fused",
             gradient_checkpointing=False,

@@ -21,12 +21,12 @@ from benchmarks.gpu.models import (
     random_prompts,
     short,
 )
+from midthought.config import TrainingConfig
 from midthought.inference.local import LocalEngine
 from midthought.inference.trial import ROUNDING
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
-from midthought.learning.settings import LearnerSettings
 from midthought.plan.shape import Shape
 
 NUM_UPDATES = 3
@@ -65,14 +65,16 @@ def _compare(
     machine: Machine, report: Report, setting: str, shape: Shape, policy: Any, dtype: torch.dtype, learning_rate: float
 ) -> None:
     num_rows, num_tokens = machine.pick(32, 8), machine.pick(96, 16)
-    settings = LearnerSettings(
+    training = TrainingConfig(
         adv_estimator="grpo",
+        kl_coef=0.0,
+        warmup_steps=0,
         learning_rate=learning_rate,
         entropy_coef=0.0,
         mini_batch_size=num_rows,
         gradient_checkpointing=True,
     )
-    learner = Learner(policy, None, None, settings)
+    learner = Learner(policy, None, None, training)
     engine = make_engine(policy, num_rows, 64 + num_tokens)
     first: PPOBatch | None = None
     for number in range(NUM_UPDATES + 1):

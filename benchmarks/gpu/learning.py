@@ -22,10 +22,10 @@ from benchmarks.gpu.models import (
     own_error_of_random_prompts,
     random_prompts,
 )
+from midthought.config import TrainingConfig
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
-from midthought.learning.settings import LearnerSettings
 
 LORA_RANK = 16
 TOLERANCE_MEAN, TOLERANCE_NORM = 0.02, 0.05
@@ -97,16 +97,17 @@ def _update(
     machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: PPOBatch, is_packed: bool
 ) -> tuple[torch.Tensor, float]:
     """Log-probabilities `[B, T]` and the gradient norm. The learning rate is 0, so both ways learn from the same weights."""
-    settings = LearnerSettings(
+    training = TrainingConfig(
         adv_estimator="grpo",
-        learning_rate=0.0,
+        kl_coef=0.0,
+        warmup_steps=0,
         entropy_coef=0.0,
         mini_batch_size=work.num_episodes,
         micro_batch_tokens=machine.pick(8192, 64),
         gradient_checkpointing=True,
         packing=is_packed,
-    )
-    learner = Learner(policy, None, None, settings)
+    ).model_copy(update={"learning_rate": 0.0})
+    learner = Learner(policy, None, None, training)
     if is_packed:
         report.require(where, "rows are packed", str(learner.is_packed), learner.is_packed, "True")
     score_seconds, (scored, _) = machine.wall_seconds(lambda: learner.score(batch))

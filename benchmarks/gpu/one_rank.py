@@ -13,11 +13,12 @@ from benchmarks.gpu.findings import Report
 from benchmarks.gpu.learning import make_batch
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import make_model
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Models
-from midthought.learning.settings import LearnerSettings
 
 NUM_EPISODES = 8
 LARGEST = 1e-4
@@ -31,8 +32,10 @@ TIMEOUT_SECONDS = 60.0
 def run(machine: Machine, report: Report) -> None:
     name = machine.model_names[0]
     setting = f"{name} float32"
-    settings = LearnerSettings(
+    training = TrainingConfig(
         adv_estimator="grpo",
+        kl_coef=0.0,
+        warmup_steps=0,
         learning_rate=machine.pick(1e-7, 1e-5),
         entropy_coef=0.0,
         mini_batch_size=NUM_EPISODES,
@@ -40,9 +43,9 @@ def run(machine: Machine, report: Report) -> None:
         gradient_checkpointing=True,
     )
     batch = make_batch(machine, name, NUM_EPISODES)
-    alone_seconds, alone = machine.wall_seconds(lambda: _learn_alone(machine, name, settings, batch))
+    alone_seconds, alone = machine.wall_seconds(lambda: _learn_alone(machine, name, training, batch))
     machine.clean()
-    rank_seconds, ranked = machine.wall_seconds(lambda: _learn_as_rank(machine, name, settings, batch))
+    rank_seconds, ranked = machine.wall_seconds(lambda: _learn_as_rank(machine, name, training, batch))
     report.figure(setting, "backend", "NCCL" if machine.is_cuda else "gloo")
     report.figure(setting, "without a group, with the model's creation", alone_seconds, "s")
     report.figure(setting, "as one rank, with the model's creation", rank_seconds, "s")
@@ -60,17 +63,19 @@ def run(machine: Machine, report: Report) -> None:
 
 
 def _learn_alone(
-    machine: Machine, name: str, settings: LearnerSettings, batch: PPOBatch
+    machine: Machine, name: str, training: TrainingConfig, batch: PPOBatch
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    return _learn(Learner(make_model(machine, name, torch.float32), None, None, settings), batch)
+    return _learn(Learner(make_model(machine, name, torch.float32), None, None, training), batch)
 
 
 def _learn_as_rank(
-    machine: Machine, name: str, settings: LearnerSettings, batch: PPOBatch
+    machine: Machine, name: str, training: TrainingConfig, batch: PPOBatch
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         os.environ.setdefault(variable, "lo")  # one rank speaks to nobody, and there may be no network
-    worker = LearnerWorker(Models(make_model(machine, name, torch.float32), None, None), settings, str(machine.device))
+    worker = LearnerWorker(
+        Models(make_model(machine, name, torch.float32), None, None), training, NO_END, str(machine.device)
+    )
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         try:
             worker.join(dist.FileStore(f"{folder}/store", 1), 0, 1, TIMEOUT_SECONDS)

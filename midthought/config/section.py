@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from midthought.errors import SettingsError, near_names
 
@@ -28,6 +28,7 @@ class Section(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+    _is_frozen: bool = PrivateAttr(False)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -36,12 +37,28 @@ class Section(BaseModel):
             raise SettingsError(_explain(type(self), error)) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).model_fields and self._is_frozen:
+            raise SettingsError(
+                f"{name}={value!r}: this copy of the settings is frozen; change the settings of the trainer"
+            )
         before = dict(self.__dict__)
         try:
             super().__setattr__(name, value)
         except ValidationError as error:
             self.__dict__.update(before)  # the section's own agreements are checked after the change
             raise SettingsError(_explain(type(self), error)) from None
+
+    def changed(self, **values: Any) -> Self:
+        """Returns a validated copy with these values. Raises SettingsError."""
+        return type(self)(**{**self.model_dump(), **values})
+
+    def freeze(self) -> Self:
+        """Makes every later assignment to this section, and to sections in it, a SettingsError. Returns the section."""
+        for value in self.__dict__.values():
+            if isinstance(value, Section):
+                value.freeze()
+        self._is_frozen = True
+        return self
 
 
 def unknown_key(section: type[Section], name: str) -> str:

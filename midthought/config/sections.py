@@ -309,14 +309,59 @@ class TrainingConfig(Section):
     """Questions of each validation."""
 
     @property
+    def needs(self) -> frozenset[str]:
+        """What the estimator needs besides rewards (`estimator_needs`)."""
+        return self.estimator_needs[self.adv_estimator]
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the estimator needs a critic."""
+        return "values" in self.needs
+
+    @property
+    def num_critic_warmup_iters(self) -> int:
+        """`critic_warmup_iters`; 0 for an estimator without a critic."""
+        return self.critic_warmup_iters if self.has_critic else 0
+
+    @property
+    def num_steps_per_iter(self) -> int:
+        """Optimizer steps of an iteration."""
+        return self.ppo_epochs * -(-self.batch_size // self.mini_batch_size)
+
+    @property
+    def clip_low(self) -> float:
+        """The lower clip range."""
+        return self.clip_ratio_low or self.clip_ratio
+
+    @property
+    def clip_high(self) -> float:
+        """The upper clip range."""
+        return self.clip_ratio_high or self.clip_ratio
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """`learning_rate`. Raises SettingsError if it is still `auto`."""
+        return settled(self.learning_rate)
+
+    @property
+    def max_micro_batch_tokens(self) -> int:
+        """`micro_batch_tokens`. Raises SettingsError if it is still `auto`."""
+        return settled(self.micro_batch_tokens)
+
+    @property
     def recomputes_layers(self) -> bool:
-        """`gradient_checkpointing`, on a CPU if it is `auto`."""
+        """`gradient_checkpointing`; false if it is still `auto`."""
         return settled(self.gradient_checkpointing, False)
 
     @property
     def episodes_per_task(self) -> int:
         """`group_size`, or what follows from the estimator."""
         return self.group_size or (8 if "groups" in self.estimator_needs.get(self.adv_estimator, ()) else 1)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups per iteration."""
+        return self.batch_size // self.episodes_per_task
 
     def num_iters(self, num_tasks: int | None, num_epochs: int | None = None) -> int:
         """Iterations of `num_epochs` passes over so many tasks (None: no end of them); None: what the settings say."""

@@ -46,7 +46,7 @@ class RecipeConfig(Section):
                 "inference.temperature=0 in training explores nothing; set inference.temperature above 0 (usually 1.0)"
             )
         estimator = self.training.adv_estimator
-        if self.inference.partial_rollouts and "baselines" in self.training.estimator_needs[estimator]:
+        if self.inference.partial_rollouts and "baselines" in self.training.needs:
             raise ValueError(
                 f"inference.partial_rollouts=true with training.adv_estimator={estimator!r}: its baseline is a greedy episode "
                 "of the policy that sampled the others, and a carried one is of several; set one of them otherwise"
@@ -57,6 +57,20 @@ class RecipeConfig(Section):
                 f"inference.max_tokens={self.inference.max_tokens}; set it lower"
             )
         return self
+
+    def frozen(self) -> Self:
+        """Returns a validated, frozen copy, with the values that follow from another section filled in.
+
+        `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
+        `training.rollout_correction` is `truncated` if it is `none`, because older policies sampled some tokens. Raises
+        SettingsError.
+        """
+        copy = self.merged({})
+        training, inference = copy.training, copy.inference
+        training.loss_norm_tokens = training.loss_norm_tokens or inference.max_tokens
+        if inference.partial_rollouts and training.rollout_correction == "none":
+            training.rollout_correction = "truncated"
+        return copy.freeze()
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as nested plain values."""

@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from midthought.algo.kl import KLController
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import credit_batch
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Critic
-from midthought.learning.settings import LearnerSettings
 
 SKIPPED = "num_skipped_steps"
 
@@ -40,12 +41,14 @@ class ActorCriticLearner:
         return self._of_critic.critic
 
     @property
-    def settings(self) -> LearnerSettings:
-        return self._of_policy.settings
+    def training(self) -> TrainingConfig:
+        """The settings of the next step."""
+        return self._of_policy.training
 
-    @settings.setter
-    def settings(self, settings: LearnerSettings) -> None:
-        self._of_policy.settings = self._of_critic.settings = settings
+    def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
+        """As `Learner.set_training`."""
+        self._of_policy.set_training(training, schedule)
+        self._of_critic.set_training(training, schedule)
 
     @property
     def kl_controller(self) -> KLController:
@@ -71,7 +74,7 @@ class ActorCriticLearner:
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         """As `Learner.credit`."""
-        return credit_batch(batch, self.settings, self.kl_controller)
+        return credit_batch(batch, self.training, self.kl_controller)
 
     def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
         """As `Learner.update`; a step that one of them skips, for a gradient that is not finite, the other still takes."""

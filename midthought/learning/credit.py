@@ -8,12 +8,12 @@ from midthought.algo.advantages import compute_advantage
 from midthought.algo.correction import rollout_weights
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
-from midthought.learning.settings import LearnerSettings
 
 
 def credit_batch(
-    batch: PPOBatch, settings: LearnerSettings, kl_controller: KLController
+    batch: PPOBatch, training: TrainingConfig, kl_controller: KLController
 ) -> tuple[PPOBatch, dict[str, float]]:
     """Fill in `advantages` and `returns` of a scored batch; the KL penalty goes into the rewards first.
 
@@ -24,27 +24,27 @@ def credit_batch(
     if batch.old_logprobs is None:
         raise ValueError("the batch has not been scored: call `score` before `credit`")
     mask, rewards = batch.loss_mask, batch.rewards
-    if batch.reference_logprobs is None and (settings.kl_coef or settings.kl_loss_coef):
+    if batch.reference_logprobs is None and (training.kl_coef or training.kl_loss_coef):
         raise ValueError("kl_coef and kl_loss_coef need a reference policy: give the learner one, or set both to 0")
     figures: dict[str, float] = {}
     if batch.reference_logprobs is not None:
         figures["kl_coef"] = coef = kl_controller.coef
         logprobs, reference = batch.old_logprobs, batch.reference_logprobs
-        rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef, settings.kl_kind)
+        rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef, training.kl_kind)
         figures["kl_reference"] = float(masked_average(kl_divergence(logprobs, reference), mask))
         kl_controller.update(float(kl), batch.num_episodes)
     advantages, returns = compute_advantage(
-        settings.adv_estimator,
+        training.adv_estimator,
         batch.by_episode(rewards),
         batch.by_episode(mask),
         values=None if batch.values is None else batch.by_episode(batch.values),
         groups=batch.episode_groups,
         turns=batch.by_episode(batch.turns, missing=-1),
         baselines=None if batch.baselines is None else batch.of_episodes(batch.baselines),
-        gamma=settings.gamma,
-        lam=settings.lam,
-        whiten=settings.whiten_advantages,
-        norm_by_std=settings.norm_adv_by_std,
+        gamma=training.gamma,
+        lam=training.lam,
+        whiten=training.whiten_advantages,
+        norm_by_std=training.norm_adv_by_std,
     )
     credited = batch.with_fields(advantages=batch.by_row(advantages), returns=batch.by_row(returns))
     if batch.values is not None and credited.returns is not None:
@@ -52,17 +52,17 @@ def credit_batch(
     return credited, figures
 
 
-def correct_batch(batch: PPOBatch, settings: LearnerSettings) -> tuple[PPOBatch, dict[str, float]]:
+def correct_batch(batch: PPOBatch, training: TrainingConfig) -> tuple[PPOBatch, dict[str, float]]:
     """Fill in `rollout_weights` of a scored batch as `rollout_correction` says, with the figures of `rollout_weights`."""
-    assert batch.old_logprobs is not None and settings.rollout_correction is not None
+    assert batch.old_logprobs is not None and training.rollout_correction != "none"
     weights, figures = rollout_weights(
         batch.by_episode(batch.old_logprobs),
         batch.by_episode(batch.sampled_logprobs),
         batch.by_episode(batch.loss_mask),
-        settings.rollout_correction,
-        level=settings.rollout_correction_level,
-        max_weight=settings.rollout_correction_max,
-        min_weight=settings.rollout_correction_min,
+        training.rollout_correction,
+        level=training.rollout_correction_level,
+        max_weight=training.rollout_correction_max,
+        min_weight=training.rollout_correction_min,
     )
     return batch.with_fields(rollout_weights=batch.by_row(weights)), figures
 

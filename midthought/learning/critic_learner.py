@@ -8,21 +8,28 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.learner import Learner, fill
+from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
-from midthought.learning.settings import LearnerSettings
 
 
 class CriticLearner(Learner):
     """A critic with a trunk of its own. `score` fills in `values`; `update` reports `value_loss` and what belongs to it."""
 
-    def __init__(self, critic: Critic, settings: LearnerSettings, process_group: ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        critic: Critic,
+        training: TrainingConfig,
+        schedule: TrainingSchedule = NO_END,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
         """Raises ValueError for a critic on the policy's trunk, which learns with its policy."""
         if critic.is_shared:
             raise ValueError("a shared critic has no trunk of its own: it learns with its policy")
-        super().__init__(None, critic, None, settings, process_group)
+        super().__init__(None, critic, None, training, schedule, process_group)
         self._values = critic.token_values
 
     @torch.no_grad()
@@ -30,7 +37,9 @@ class CriticLearner(Learner):
         """Fill in `values`; there are no figures."""
         values = torch.zeros(batch.token_ids.shape)
         with self._forward_context():
-            for rows, is_own in self.process_group.rows(batch, self.settings.micro_batch_tokens, packed=self.is_packed):
+            for rows, is_own in self.process_group.rows(
+                batch, self.training.max_micro_batch_tokens, packed=self.is_packed
+            ):
                 micro = batch.select(rows).to(self.device)
                 fill(values, rows, self._values(micro, packed=self.is_packed), micro, is_own)
         self.process_group.sum({"values": values})

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from midthought.algo.aggregation import loss_weights
 from midthought.algo.kl import KLController
+from midthought.config import TrainingConfig
 from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import correct_batch, credit_batch
@@ -25,10 +26,10 @@ from midthought.learning.distributed.process_group import ProcessGroup, SinglePr
 from midthought.learning.forward import TokenOutputs, hidden_states, spread
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.loss import ppo_losses, value_losses
+from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic, token_outputs
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
-from midthought.learning.settings import LearnerSettings
 
 Losses = Callable[[PPOBatch, int], dict[str, Tensor]]
 """(micro-batch, policy tokens of the whole step) -> figures that add up over micro-batches; `loss` has a gradient."""
@@ -53,7 +54,8 @@ class Learner:
         policy: Any,
         critic: Critic | None,
         reference: Any | None,
-        settings: LearnerSettings,
+        training: TrainingConfig,
+        schedule: TrainingSchedule = NO_END,
         process_group: ProcessGroup | None = None,
     ) -> None:
         if reference is policy is not None and not hasattr(policy, "disable_adapter"):
@@ -68,30 +70,31 @@ class Learner:
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
         """The steps of them in which the policy learned: its learning-rate schedule counts these."""
-        self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
+        self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
         modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
-        self.optimizer = Optimizer(modules, settings)
+        self.optimizer = Optimizer(modules, training, schedule)
         trunk = critic.trunk if critic is not None else None
         self._learning = [model for model in (policy, trunk) if model is not None]
         self._models = [*self._learning, *([reference] if reference not in (None, policy) else [])]
-        self._recomputed = RecomputedLayers(*self._learning) if settings.gradient_checkpointing else None
-        for model in self._models if settings.compile else ():
+        self._recomputed = RecomputedLayers(*self._learning) if training.recomputes_layers else None
+        for model in self._models if training.compile else ():
             compile_layers(model)
         is_own = reference is None or reference is policy
         self._offloaded = (
-            reference if settings.offload_reference and not is_own and self.process_group.is_alone else None
+            reference if training.offload_reference and not is_own and self.process_group.is_alone else None
         )
         if self._offloaded is not None:
             self._offloaded.to("cpu")
 
     @property
-    def settings(self) -> LearnerSettings:
-        """Others may be given between two steps; betas, decay and how passes are computed stay as they were at first."""
-        return self.optimizer.settings
+    def training(self) -> TrainingConfig:
+        """The settings of the next step."""
+        return self.optimizer.training
 
-    @settings.setter
-    def settings(self, settings: LearnerSettings) -> None:
-        self.optimizer.settings = settings
+    def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
+        """Sets the settings of the next steps. The KL controller keeps its coefficient, and the settings that say how the
+        models compute (`compile`, `gradient_checkpointing`, …) stay as they were when the learner was created."""
+        self.optimizer.training, self.optimizer.schedule = training, schedule
 
     @property
     def device(self) -> torch.device:
@@ -100,12 +103,12 @@ class Learner:
     @property
     def learning_rate(self) -> float:
         """Of the policy, at the next optimizer step."""
-        return self.settings.learning_rate * self.optimizer.schedule("policy", self.num_policy_steps)
+        return self.training.peak_learning_rate * self.optimizer.learning_rate_factor("policy", self.num_policy_steps)
 
     @functools.cached_property
     def is_packed(self) -> bool:
         """Whether rows stand one after the other without padding: asked for, and every model can do it."""
-        return self.settings.packing and all(can_pack(model) for model in self._models)
+        return self.training.packing and all(can_pack(model) for model in self._models)
 
     # -- passes ------------------------------------------------------------------------------------------------
 
@@ -131,7 +134,7 @@ class Learner:
             entropy=entropy,
             entropy_gradient=learns_entropy,
             packed=self.is_packed,
-            logits_mib=self.settings.logits_mib,
+            logits_mib=self.training.logits_mib,
         )
         if critic is not None and figures.values is None:
             figures.values = critic.token_values(micro, packed=self.is_packed)
@@ -148,7 +151,7 @@ class Learner:
         those of `rollout_weights` where there is a correction.
         """
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
-        parts = self.process_group.rows(batch, self.settings.micro_batch_tokens, packed=self.is_packed)
+        parts = self.process_group.rows(batch, self.training.max_micro_batch_tokens, packed=self.is_packed)
         with self._forward_context():
             for rows, is_own in parts:
                 micro = batch.select(rows).to(self.device)
@@ -169,9 +172,9 @@ class Learner:
             "logprob_difference_max": float(difference.max()) if len(difference) else math.nan,
             "logprob_difference_mean": float(difference.mean()),
         }
-        if self.settings.rollout_correction is None:
+        if self.training.rollout_correction == "none":
             return scored, health
-        scored, shares = correct_batch(scored, self.settings)
+        scored, shares = correct_batch(scored, self.training)
         return scored, {**health, **shares}
 
     @contextmanager
@@ -192,7 +195,7 @@ class Learner:
 
         Figures: those of `credit_batch`.
         """
-        return credit_batch(batch, self.settings, self.kl_controller)
+        return credit_batch(batch, self.training, self.kl_controller)
 
     # -- updates -----------------------------------------------------------------------------------------------
 
@@ -210,9 +213,9 @@ class Learner:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
         totals: dict[str, float] = defaultdict(float)
         steps = 0
-        for _ in range(self.settings.ppo_epochs):
-            generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.num_steps)
-            for mini in batch.mini_batches(self.settings.mini_batch_size, generator):
+        for _ in range(self.training.ppo_epochs):
+            generator = torch.Generator().manual_seed(self.training.seed * 1_000_003 + self.num_steps)
+            for mini in batch.mini_batches(self.training.mini_batch_size, generator):
                 for name, value in self._ppo_step(mini, critic_only=critic_only).items():
                     totals[name] += value
                 steps += 1
@@ -222,19 +225,19 @@ class Learner:
 
     def _ppo_step(self, batch: PPOBatch, *, critic_only: bool) -> dict[str, float]:
         """One optimizer step; how its tokens are averaged is settled here, before it is cut into micro-batches."""
-        settings = self.settings
+        training = self.training
         if critic_only:
             if self.critic is None:
                 self.num_steps += 1
                 return {"num_skipped_steps": 0.0}
-            return self._step(batch, self._value_losses, ("critic",), num_parts=settings.accumulation_steps)
+            return self._step(batch, self._value_losses, ("critic",), num_parts=training.accumulation_steps)
         weights, denominator = loss_weights(
-            batch.loss_mask, batch.episodes, settings.loss_agg, settings.loss_norm_tokens
+            batch.loss_mask, batch.episodes, training.loss_agg, training.loss_norm_tokens
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
-        return self._step(batch, losses, num_parts=settings.accumulation_steps)
+        return self._step(batch, losses, num_parts=training.accumulation_steps)
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
         """One optimizer step of cross-entropy, averaged over all masked tokens of the batch (nats per token).
@@ -294,16 +297,16 @@ class Learner:
     def _micro_batches(self, batch: PPOBatch, num_parts: int | None = None) -> Iterator[tuple[PPOBatch, bool]]:
         """This rank's; False: one that counts nothing, for the others compute meanwhile and wait for its part."""
         return self.process_group.micro_batches(
-            batch, self.settings.micro_batch_tokens, num_parts, packed=self.is_packed
+            batch, self.training.max_micro_batch_tokens, num_parts, packed=self.is_packed
         )
 
     def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
         return {"loss": -self._figures(self.policy, micro).logprobs.sum() / num_tokens}
 
     def _ppo_losses(self, micro: PPOBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
-        learns_entropy = self.settings.entropy_coef != 0
+        learns_entropy = self.training.entropy_coef != 0
         figures = self._figures(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
-        return ppo_losses(figures, micro, self.settings, num_tokens=num_tokens, denominator=denominator)
+        return ppo_losses(figures, micro, self.training, num_tokens=num_tokens, denominator=denominator)
 
     def _value_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
         """The critic's loss alone. Of a shared trunk, which belongs to the policy, only the head gets a gradient."""
@@ -315,7 +318,7 @@ class Learner:
             values = self.critic.head(states)
         else:
             values = self.critic.token_values(micro, packed=self.is_packed)
-        return value_losses(values, micro, self.settings, num_tokens=num_tokens)
+        return value_losses(values, micro, self.training, num_tokens=num_tokens)
 
     # -- state -------------------------------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.forward import TokenOutputs, spread
-from midthought.learning.settings import LearnerSettings
 
 
 def ppo_losses(
-    figures: TokenOutputs, micro: PPOBatch, settings: LearnerSettings, *, num_tokens: int, denominator: float
+    figures: TokenOutputs, micro: PPOBatch, training: TrainingConfig, *, num_tokens: int, denominator: float
 ) -> dict[str, Tensor]:
     """The terms of the loss, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
 
@@ -30,21 +30,21 @@ def ppo_losses(
     def averaged(losses: Tensor) -> Tensor:
         return (losses if weights is None else losses * weights).sum() / denominator
 
-    losses, metrics = _policy_losses(figures, micro, settings)
+    losses, metrics = _policy_losses(figures, micro, training)
     metrics = {name: figure.sum() / num_tokens for name, figure in metrics.items()}
     metrics |= {"policy_loss": averaged(losses), "entropy": figures.entropy.sum() / num_tokens}
-    loss = metrics["policy_loss"] - settings.entropy_coef * averaged(figures.entropy)
-    if micro.reference_logprobs is not None and settings.kl_loss_coef:
-        kl = kl_divergence(figures.logprobs, micro.reference_logprobs[mask], settings.kl_loss_kind)
+    loss = metrics["policy_loss"] - training.entropy_coef * averaged(figures.entropy)
+    if micro.reference_logprobs is not None and training.kl_loss_coef:
+        kl = kl_divergence(figures.logprobs, micro.reference_logprobs[mask], training.kl_loss_kind)
         metrics["kl_loss"] = averaged(kl)
-        loss = loss + settings.kl_loss_coef * metrics["kl_loss"]
+        loss = loss + training.kl_loss_coef * metrics["kl_loss"]
     if figures.values is None:
         return {**metrics, "loss": loss}
-    of_critic = value_losses(figures.values, micro, settings, num_tokens=num_tokens)
+    of_critic = value_losses(figures.values, micro, training, num_tokens=num_tokens)
     return {**metrics, **of_critic, "loss": loss + of_critic["loss"]}
 
 
-def value_losses(values: Tensor, micro: PPOBatch, settings: LearnerSettings, *, num_tokens: int) -> dict[str, Tensor]:
+def value_losses(values: Tensor, micro: PPOBatch, training: TrainingConfig, *, num_tokens: int) -> dict[str, Tensor]:
     """The critic's term alone: `values` [N] at the policy tokens, in row order; `loss` has a gradient."""
     mask = micro.loss_mask
     assert micro.values is not None and micro.returns is not None
@@ -53,14 +53,14 @@ def value_losses(values: Tensor, micro: PPOBatch, settings: LearnerSettings, *, 
         micro.values[mask],
         micro.returns[mask],
         torch.ones_like(values, dtype=torch.bool),
-        settings.cliprange_value,
+        training.cliprange_value,
         num_tokens,
     )
-    return {"value_loss": value_loss, **metrics, "loss": settings.value_loss_coef * value_loss}
+    return {"value_loss": value_loss, **metrics, "loss": training.value_loss_coef * value_loss}
 
 
 def _policy_losses(
-    figures: TokenOutputs, micro: PPOBatch, settings: LearnerSettings
+    figures: TokenOutputs, micro: PPOBatch, training: TrainingConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy loss of every policy token, and figures of it, each [N] in row order."""
     mask = micro.loss_mask
@@ -70,11 +70,11 @@ def _policy_losses(
         logprobs=spread(figures.logprobs, mask),
         advantages=micro.advantages,
         mask=mask,
-        clip_low=settings.clip_ratio_low,
-        clip_high=settings.clip_ratio_high,
-        dual_clip=settings.dual_clip,
+        clip_low=training.clip_low,
+        clip_high=training.clip_high,
+        dual_clip=training.dual_clip,
     )
-    losses, named = POLICY_LOSSES.find(settings.policy_loss)(inputs)
+    losses, named = POLICY_LOSSES.find(training.policy_loss)(inputs)
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights
     return losses[mask], {name: figure.detach()[mask] for name, figure in named.items()}

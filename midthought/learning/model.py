@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from midthought.learning.adapters import has_adapters
+from midthought.config import RecipeConfig
+from midthought.errors import SettingsError
+from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
 from midthought.learning.attention import attending_by_rows
 from midthought.learning.batch import PPOBatch
 from midthought.learning.forward import TokenOutputs, policy_forward, spread, wide
@@ -80,11 +82,34 @@ class Critic(nn.Module):
 
 
 class Models(NamedTuple):
-    """What a learner learns and compares with; `reference` may be the policy itself (LoRA). Without a policy: a critic alone."""
+    """The models of a learner. The reference is the policy itself for LoRA. Without a policy, a critic learns alone."""
 
     policy: Any
     critic: Critic | None
     reference: Any | None
+
+    @classmethod
+    def from_config(cls, policy: Any, config: RecipeConfig) -> Models:
+        """The policy as it is, a critic if the estimator needs one, and a reference if there is a KL term.
+
+        With `model.lora_rank` adapters are put into the policy. They learn, and the policy without them is the reference.
+        A PEFT model whose adapters do not change its outputs yet is its own reference, too. Raises SettingsError for
+        `model.lora_rank` with a PEFT model.
+        """
+        training, rank = config.training, config.model.adapter_rank
+        if rank and has_adapters(policy):
+            raise SettingsError(
+                f"model.lora_rank={rank}, but the model has adapters already; set model.lora_rank=0 to train those"
+            )
+        make_critic = Critic.separate if config.model.critic_kind == "separate" else Critic.shared
+        critic = make_critic(policy) if training.has_critic else None
+        needs_reference = bool(training.kl_coef or training.kl_loss_coef)
+        if rank:
+            adapted = add_adapters(policy, rank, config.model.lora_alpha)
+            return cls(adapted, critic, adapted if needs_reference else None)
+        if not needs_reference:
+            return cls(policy, critic, None)
+        return cls(policy, critic, policy if are_adapters_idle(policy) else frozen_copy(policy))
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers as `policy.NAME`, `critic.NAME`, `reference.NAME`; what is shared stands once."""

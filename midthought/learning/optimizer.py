@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.distributed.dtensor import part_like, whole
-from midthought.learning.lr_schedule import learning_rate_factor
-from midthought.learning.settings import LearnerSettings
+from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_rate_factor
 
+BETAS = (0.9, 0.95)
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
 """Figure by module."""
@@ -33,15 +34,21 @@ class Optimizer:
     Source: Micikevicius et al. 2018 (arXiv 1710.03740), section 3.1.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module], settings: LearnerSettings) -> None:
+    def __init__(
+        self,
+        modules: Mapping[str, nn.Module],
+        training: TrainingConfig,
+        schedule: TrainingSchedule = NO_END,
+    ) -> None:
         """`modules`: `policy`, `critic`, or both. What requires no gradient does not learn."""
         self._modules = modules
-        self.settings = settings
+        self.training = training
+        self.schedule = schedule
         self._masters: dict[nn.Parameter, Tensor] = {}
         for _, parameter in self._named():
-            if settings.master_weights and parameter.requires_grad and parameter.dtype in HALF:
+            if training.master_weights and parameter.requires_grad and parameter.dtype in HALF:
                 self._masters[parameter] = parameter.detach().float()
-        self._adam = torch.optim.AdamW(self._groups(), betas=settings.betas, fused=True)
+        self._adam = torch.optim.AdamW(self._groups(), betas=BETAS, weight_decay=0.0, fused=True)
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -72,7 +79,7 @@ class Optimizer:
         for waiting in (module for name, module in self._modules.items() if name not in numbers):
             for learning in self._learning(waiting):
                 learning.grad = None
-        rates = {name: self._peak(name) * self.schedule(name, numbers[name]) for name in modules}
+        rates = {name: self._peak(name) * self.learning_rate_factor(name, numbers[name]) for name in modules}
         for group in self._adam.param_groups:
             if group["module"] in rates:
                 group["lr"] = rates[group["module"]]
@@ -86,11 +93,10 @@ class Optimizer:
             figures["learning_rate"] = rates["policy"]
         return {**figures, "num_skipped_steps": float(not finite)}
 
-    def schedule(self, module: str, step: int) -> float:
+    def learning_rate_factor(self, module: str, step: int) -> float:
         """Factor of the module's peak learning rate at its own step."""
-        settings = self.settings
-        total = settings.critic_total_steps if module == "critic" else None
-        return learning_rate_factor(step, settings, settings.total_steps if total is None else total)
+        total = self.schedule.critic_total_steps if module == "critic" else None
+        return learning_rate_factor(step, self.training, self.schedule.total_steps if total is None else total)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Moments and float32 copies as `module.parameter/field`, whole. Weights are not part of it."""
@@ -136,24 +142,22 @@ class Optimizer:
                 }
 
     def _groups(self) -> list[dict[str, Any]]:
-        groups = []
-        for name, module in self._modules.items():
-            for decays in (True, False):
-                chosen = [tensor for tensor in self._learning(module) if (tensor.dim() >= 2) is decays]
-                decay = self.settings.weight_decay if decays else 0.0
-                groups.append({"params": chosen, "lr": self._peak(name), "module": name, "weight_decay": decay})
+        modules = self._modules.items()
+        groups = [
+            {"params": self._learning(module), "lr": self._peak(name), "module": name} for name, module in modules
+        ]
         return [group for group in groups if group["params"]]
 
     def _peak(self, module: str) -> float:
-        """The learning rate where the schedule is 1."""
-        return self.settings.learning_rate if module == "policy" else self.settings.critic_learning_rate
+        """The module's learning rate before the schedule's factor."""
+        return self.training.peak_learning_rate if module == "policy" else self.training.critic_learning_rate
 
     def _learning(self, module: nn.Module) -> list[Tensor]:
         """What learns in a module: its parameters, or their float32 copies."""
         return [self._masters.get(parameter, parameter) for parameter in module.parameters() if parameter.requires_grad]
 
     def _clip(self, module: nn.Module) -> float:
-        return float(whole(nn.utils.clip_grad_norm_(self._learning(module), self.settings.max_grad_norm)))
+        return float(whole(nn.utils.clip_grad_norm_(self._learning(module), self.training.max_grad_norm)))
 
     @torch.no_grad()
     def _round(self) -> None:

@@ -6,10 +6,10 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from midthought.config import RecipeConfig
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import PPOBatch
-from midthought.learning.partial_rollouts import collect
-from midthought.learning.rollout_batch import PPOPlan, RolloutBatch, RolloutSource, TaskStream
+from midthought.learning.rollout_batch import RolloutBatch, RolloutSource, TaskStream, collect
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.types import RolloutData, Trajectory
 
@@ -22,8 +22,9 @@ def run_ppo(
     source: RolloutSource,
     learner: AnyLearner,
     tasks: TaskStream,
-    plan: PPOPlan,
+    config: RecipeConfig,
     *,
+    pad_token_id: int,
     start: int,
     num_iters: int,
     on_iteration: OnIteration,
@@ -36,8 +37,8 @@ def run_ppo(
     """
     for iteration in range(start, num_iters):
         began = time.perf_counter()
-        rollouts = collect(source, tasks, plan, iteration)
-        metrics = learn(source, learner, plan, rollouts, iteration, before_update)
+        rollouts = collect(source, tasks, config, iteration)
+        metrics = learn(source, learner, config, rollouts, iteration, pad_token_id, before_update)
         seconds = time.perf_counter() - began
         metrics["time/seconds"] = seconds
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in rollouts.data.trajectories) / seconds
@@ -47,9 +48,10 @@ def run_ppo(
 def learn(
     source: RolloutSource,
     learner: AnyLearner,
-    plan: PPOPlan,
+    config: RecipeConfig,
     rollouts: RolloutBatch,
     iteration: int,
+    pad_token_id: int,
     before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
     """Learn from an iteration's episodes and hand the new weights to the source; the figures of both.
@@ -63,11 +65,11 @@ def learn(
     if rollouts.usable:
         batch = PPOBatch.from_trajectories(
             rollouts.usable,
-            pad_token_id=plan.pad_token_id,
+            pad_token_id=pad_token_id,
             baselines=rollouts.baselines,
-            policy_version=None if plan.over_sampling is None else rollouts.data.policy_version,
+            policy_version=rollouts.data.policy_version if config.inference.partial_rollouts else None,
         )
-        critic_only = iteration < plan.critic_warmup_iters
+        critic_only = iteration < config.training.num_critic_warmup_iters
         metrics |= improve(learner, batch, rollouts.usable, critic_only=critic_only, before_update=before_update)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         source.update_weights()

@@ -1,6 +1,8 @@
-"""The episodes of an iteration, and which of them are learned from: flat groups, dynamic sampling, greedy baselines.
+"""Collects one iteration's episodes and selects the ones to train on.
 
-Knows no engine and no task by name: tasks come from a stream, trajectories from a source.
+Drops zero-variance groups, resamples (DAPO's dynamic sampling), adds greedy baselines (ReMax), and carries unfinished
+episodes over (partial rollouts). Does not depend on a particular engine or task: tasks come from a `TaskStream`,
+episodes from a `RolloutSource`.
 """
 
 from __future__ import annotations
@@ -8,125 +10,160 @@ from __future__ import annotations
 import functools
 import math
 import random
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from midthought.algo.shaping import overlong_penalty
+from midthought.config import RecipeConfig, TrainingConfig
 from midthought.types import Reward, RolloutData, Task, Trajectory
 
 
 class TaskStream(Protocol):
-    """Where the tasks of an iteration come from."""
+    """Gives the tasks of each iteration."""
 
     def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Task]:
-        """One task per group; the same arguments give the same tasks. `attempt` counts the batches of one iteration."""
+        """Returns one task per group; the same arguments give the same tasks. `attempt` counts the batches of an iteration."""
+        ...
+
+
+class EpisodeStream(Protocol):
+    """Groups of episodes that may outlive an iteration. `pause` interrupts them until the next `take`."""
+
+    next_position: int
+    """Number of the group that is started next, counted over the whole run."""
+
+    @property
+    def policy_version(self) -> int:
+        """The policy version that samples now."""
+        ...
+
+    @property
+    def num_open(self) -> int:
+        """Groups that were started and not taken."""
+        ...
+
+    @property
+    def num_due(self) -> int:
+        """Open groups that must be taken before the next `pause`."""
+        ...
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of open groups."""
+        ...
+
+    @property
+    def num_unfinished(self) -> int:
+        """Episodes of open groups that have not ended."""
+        ...
+
+    def begin(self, task: Task, group_size: int) -> None:
+        """Starts the next group."""
+        ...
+
+    def take(self, *, due_only: bool = False) -> list[Trajectory]:
+        """Waits for a finished group and removes it from the stream. `due_only`: one of the groups that are due."""
+        ...
+
+    def pause(self) -> None:
+        """Interrupts all episodes until the next `take`."""
         ...
 
 
 class RolloutSource(Protocol):
-    """Where trajectories come from: this process, or a cluster."""
+    """Runs episodes, in this process or on a cluster."""
+
+    @property
+    def stream(self) -> EpisodeStream | None:
+        """The stream for partial rollouts. None: the source was created without one."""
+        ...
 
     def rollout(
         self, tasks: Sequence[Task], *, iteration: int, group_size: int, attempt: int = 0, greedy: bool = False
     ) -> RolloutData:
-        """One episode per task, scored; every `group_size` in a row are one group.
+        """Runs one episode per task and scores it; each run of `group_size` consecutive episodes is one group.
 
-        `attempt` counts the batches of one iteration, each with seeds of its own: given from the second on (dynamic
-        sampling). `greedy` asks for the likeliest token always: given for ReMax alone.
+        `attempt` counts the batches of an iteration (dynamic sampling); each has its own seeds. `greedy` always takes the
+        most likely token (ReMax).
         """
         ...
 
     def update_weights(self) -> None:
-        """The learner has changed the policy; sample from the new one from now on."""
+        """Samples from the policy's new weights from now on."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PPOPlan:
-    """What an iteration does."""
-
-    batch_size: int
-    group_size: int
-    pad_token_id: int
-    critic_warmup_iters: int = 0
-    drop_flat_groups: bool = False
-    """Leave groups out in which all rewards are equal: to an estimator that compares within groups they say nothing."""
-    flat_by_turn: bool = False
-    """A group is flat only where the rewards of all turns are equal, too."""
-    max_batches: int = 1
-    """Batches rolled out in one iteration, at most, until `batch_size` episodes stand in groups that are not flat (DAPO's
-    dynamic sampling, arXiv 2503.14476, eq. 11)."""
-    over_sampling: float | None = None
-    """Groups on their way at once, as a multiple of those that are needed; what is not done then outlives the iteration
-    (partial rollouts, for which the source has a stream). None: every iteration begins and ends its own."""
-    greedy_baseline: bool = False
-    """Roll out one greedy episode per group, too; its reward is the group's baseline (ReMax)."""
-    overlong_penalty: float = 0.0
-    """What an episode of `overlong_max_tokens` tokens loses of its reward; 0: nothing."""
-    overlong_max_tokens: int = 0
-    overlong_buffer_tokens: int = 0
-    """It begins to lose so many tokens earlier."""
 
 
 @dataclass
 class RolloutBatch:
-    """What the rollouts of one iteration gave."""
+    """The episodes of one iteration, and which of them to train on."""
 
     data: RolloutData = field(default_factory=RolloutData)
-    """Every episode, but for the greedy ones."""
+    """All episodes except the greedy ones."""
     usable: list[Trajectory] = field(default_factory=list)
-    """Those that are learned from, group by group."""
+    """The episodes to train on, group by group."""
     baselines: list[float] | None = None
-    """The baseline of each of them (ReMax)."""
+    """The baseline of each usable episode (ReMax)."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def collect_batches(source: RolloutSource, tasks: TaskStream, plan: PPOPlan, iteration: int) -> RolloutBatch:
-    """Roll out the tasks of an iteration and sort out what can be learned from.
+def collect(source: RolloutSource, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
+    """Collects the episodes of an iteration: from the source's stream with `inference.partial_rollouts`, else in batches."""
+    if not config.inference.partial_rollouts:
+        return _collect_batches(source, tasks, config, iteration)
+    assert source.stream is not None
+    return _collect_from_stream(source.stream, tasks, config, iteration)
 
-    Episodes without a reward (they broke) are left out, then flat groups where the plan says so; with dynamic sampling
-    further batches follow until enough groups are left or `plan.max_batches` is reached, and groups beyond `batch_size`
-    are left out. Metrics, where the plan asks for it: `batch/num_flat_groups`, `batch/num_rollouts`,
-    `batch/num_surplus_groups`, `batch/num_groups_without_baseline`, `reward/greedy`.
+
+# -- batches -----------------------------------------------------------------------------------------------------
+
+
+def _collect_batches(source: RolloutSource, tasks: TaskStream, config: RecipeConfig, iteration: int) -> RolloutBatch:
+    """Runs whole batches until enough groups can be trained on, at most `training.max_dynamic_batches`.
+
+    Leaves out episodes without a reward (they failed), zero-variance groups (`is_zero_variance`), and groups beyond
+    `training.batch_size`. Source of dynamic sampling: DAPO, arXiv 2503.14476, eq. 11. Metrics, if they apply:
+    `batch/num_flat_groups` (zero-variance groups), `batch/num_rollouts`, `batch/num_surplus_groups`,
+    `batch/num_groups_without_baseline`, `reward/greedy`.
     """
+    training, num_groups, group_size = config.training, config.training.num_groups, config.training.episodes_per_task
     batch = RolloutBatch()
-    num_groups = plan.batch_size // plan.group_size
     kept: list[list[Trajectory]] = []
-    num_flat = num_rollouts = 0
-    while num_rollouts < plan.max_batches and len(kept) < num_groups:
-        drawn = [task for task in tasks.draw(iteration, num_groups, num_rollouts) for _ in range(plan.group_size)]
+    num_dropped = num_rollouts = 0
+    while num_rollouts < training.max_dynamic_batches and len(kept) < num_groups:
+        drawn = [task for task in tasks.draw(iteration, num_groups, num_rollouts) for _ in range(group_size)]
         again: dict[str, Any] = {"attempt": num_rollouts} if num_rollouts else {}
-        data = source.rollout(drawn, iteration=iteration, group_size=plan.group_size, **again)
-        shape_rewards(data.trajectories, plan)
-        groups = _judged_groups(data.trajectories, plan.group_size, first=num_rollouts * num_groups)
-        flat = [plan.drop_flat_groups and has_zero_variance(group, by_turn=plan.flat_by_turn) for group in groups]
-        kept += [group for group, is_flat in zip(groups, flat, strict=True) if not is_flat]
-        num_flat += sum(flat)
+        data = source.rollout(drawn, iteration=iteration, group_size=group_size, **again)
+        shape_rewards(data.trajectories, config)
+        groups = _scored_groups(data.trajectories, group_size, first=num_rollouts * num_groups)
+        useful = [group for group in groups if not is_zero_variance(group, training)]
+        kept += useful
+        num_dropped += len(groups) - len(useful)
         num_rollouts += 1
         batch.data.trajectories += data.trajectories
         batch.data.seconds += data.seconds
         batch.data.policy_version = data.policy_version
-    if plan.drop_flat_groups:
-        batch.metrics["batch/num_flat_groups"] = num_flat
-    if plan.max_batches > 1:
+    if "groups" in training.needs:
+        batch.metrics["batch/num_flat_groups"] = num_dropped
+    if training.max_dynamic_batches > 1:
         batch.metrics["batch/num_rollouts"] = num_rollouts
         batch.metrics["batch/num_surplus_groups"] = max(len(kept) - num_groups, 0)
     kept = kept[:num_groups]
-    if plan.greedy_baseline and kept:
-        kept = _with_baselines(source, kept, plan, iteration, batch)
+    if "baselines" in training.needs and kept:
+        kept = _with_baselines(source, kept, config, iteration, batch)
     batch.usable = [trajectory for group in kept for trajectory in group]
     return batch
 
 
 def _with_baselines(
-    source: RolloutSource, groups: list[list[Trajectory]], plan: PPOPlan, iteration: int, batch: RolloutBatch
+    source: RolloutSource, groups: list[list[Trajectory]], config: RecipeConfig, iteration: int, batch: RolloutBatch
 ) -> list[list[Trajectory]]:
-    """Roll out the greedy episode of every group; groups whose own broke are left out and counted."""
+    """Runs one greedy episode per group. Returns the groups whose greedy episode has a reward."""
     tasks = [group[0].task for group in groups]
     data = source.rollout(tasks, iteration=iteration, group_size=1, greedy=True)
-    shape_rewards(data.trajectories, plan)
+    shape_rewards(data.trajectories, config)
     rewards = [trajectory.reward for trajectory in data.trajectories]
     found = [(group, reward.total) for group, reward in zip(groups, rewards, strict=True) if reward is not None]
     totals = [total for _, total in found]
@@ -137,27 +174,132 @@ def _with_baselines(
     return [group for group, _ in found]
 
 
-def has_zero_variance(group: Sequence[Trajectory], *, by_turn: bool = False) -> bool:
-    """Whether all rewards of these scored episodes are equal; a group of one is."""
+def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:
+    """Whether the estimator compares episodes within a group and all rewards of this group are equal.
+
+    An estimator that gives credit to turns also compares the rewards of each turn.
+    """
+    if "groups" not in training.needs:
+        return False
+    by_turn = "turns" in training.needs
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]
     return len({(reward.total, reward.turns if by_turn else ()) for reward in rewards}) <= 1
 
 
-def shape_rewards(trajectories: Sequence[Trajectory], plan: PPOPlan) -> None:
-    """Take the overlong penalty off the rewards, as a part of its own (`overlong`); tokens after the prompt count."""
-    if not plan.overlong_penalty:
+def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> None:
+    """Adds the overlong penalty to the rewards, as the part `overlong`. Only tokens after the prompt count."""
+    training = config.training
+    if not training.overlong_buffer_tokens:
         return
     for trajectory in trajectories:
         if trajectory.reward is not None:
-            share = overlong_penalty(trajectory.num_response, plan.overlong_max_tokens, plan.overlong_buffer_tokens)
-            parts = {**trajectory.reward.parts, "overlong": plan.overlong_penalty * share}
+            share = overlong_penalty(
+                trajectory.num_response, config.inference.max_tokens, training.overlong_buffer_tokens
+            )
+            parts = {**trajectory.reward.parts, "overlong": training.overlong_penalty * share}
             trajectory.reward = Reward(parts=parts, turns=trajectory.reward.turns)
 
 
-class ShuffledTasks:
-    """Pass after pass over a list of tasks, each pass in an order of its own that follows from the seed.
+def _scored_groups(trajectories: Sequence[Trajectory], group_size: int, first: int) -> list[list[Trajectory]]:
+    """Numbers the groups of `group_size` consecutive episodes from `first`. Returns their episodes that have a reward."""
+    groups: dict[int, list[Trajectory]] = defaultdict(list)
+    for index, trajectory in enumerate(trajectories):
+        trajectory.group = first + index // group_size
+        if trajectory.reward is not None:
+            groups[trajectory.group].append(trajectory)
+    return list(groups.values())
 
-    Further batches of one iteration (`attempt` 1, 2, …) go through passes of their own.
+
+# -- partial rollouts --------------------------------------------------------------------------------------------
+
+
+def _collect_from_stream(
+    stream: EpisodeStream, tasks: TaskStream, config: RecipeConfig, iteration: int
+) -> RolloutBatch:
+    """Takes finished groups until there are enough, then interrupts the others; the next iteration continues them.
+
+    Enough means `training.batch_size` episodes in groups that can be trained on, or `training.max_dynamic_batches` times as
+    many episodes in all. Each group is taken whole and once. Places of the batch are reserved for groups that are due. A
+    zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section
+    2.6.2), APRIL (arXiv 2509.18521). Metrics, besides those of `_collect_batches`: `partial/num_resumed` (episodes of
+    earlier iterations that continued in this one), `partial/num_carried` (episodes left for the next iteration, finished
+    or not), `partial/num_unfinished` (episodes that were interrupted), and those of `staleness`.
+    """
+    training, num_groups = config.training, config.training.num_groups
+    max_taken = num_groups * training.max_dynamic_batches
+    stream.next_position = max(stream.next_position, iteration * num_groups)
+    batch = RolloutBatch()
+    kept: list[list[Trajectory]] = []
+    num_taken = num_dropped = 0
+    batch.metrics["partial/num_resumed"] = stream.num_unfinished
+    started = time.perf_counter()
+    try:
+        _fill(stream, tasks, training, math.ceil(num_groups * config.inference.partial_over_sampling))
+        while True:
+            num_due = stream.num_due
+            is_full = len(kept) + num_due >= num_groups or num_taken + num_due >= max_taken
+            if is_full and not num_due:
+                break
+            group = stream.take(due_only=is_full)
+            num_taken += 1
+            batch.data.trajectories += group
+            shape_rewards(group, config)
+            scored = [trajectory for trajectory in group if trajectory.reward is not None]
+            is_dropped = bool(scored) and is_zero_variance(scored, training)
+            num_dropped += is_dropped
+            if scored and not is_dropped:
+                kept.append(scored)
+            _fill(stream, tasks, training, min(num_groups - len(kept), max_taken - num_taken))
+    finally:
+        stream.pause()
+    batch.data.seconds = time.perf_counter() - started
+    batch.data.policy_version = stream.policy_version
+    batch.usable = [trajectory for group in kept for trajectory in group]
+    if "groups" in training.needs:
+        batch.metrics["batch/num_flat_groups"] = num_dropped
+    batch.metrics["partial/num_carried"] = stream.num_episodes
+    batch.metrics["partial/num_unfinished"] = stream.num_unfinished
+    batch.metrics |= staleness(batch.usable, stream.policy_version)
+    return batch
+
+
+def staleness(trajectories: Sequence[Trajectory], policy_version: int) -> dict[str, float]:
+    """Age of the policy tokens when the version `policy_version` is about to be updated; 0 without any token.
+
+    `partial/stale_token_share`: share of tokens that older versions sampled. `partial/max_staleness`: updates since the
+    oldest token.
+    """
+    ages = [
+        policy_version - version
+        for trajectory in trajectories
+        for segment in trajectory.segments
+        for version, is_own in zip(segment.policy_versions, segment.loss_mask, strict=True)
+        if is_own
+    ]
+    return {
+        "partial/stale_token_share": sum(age > 0 for age in ages) / max(len(ages), 1),
+        "partial/max_staleness": max(ages, default=0),
+    }
+
+
+def task_of_group(tasks: TaskStream, position: int) -> Task:
+    """The task of group `position` of the run. Drawing one group at a time makes it independent of the batch size."""
+    return tasks.draw(position, 1)[0]
+
+
+def _fill(stream: EpisodeStream, tasks: TaskStream, training: TrainingConfig, num_groups: int) -> None:
+    """Starts groups until `num_groups` are open."""
+    while stream.num_open < num_groups:
+        stream.begin(task_of_group(tasks, stream.next_position), training.episodes_per_task)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+
+
+class ShuffledTasks:
+    """Epoch after epoch over a list of tasks, each in its own order, which follows from the seed.
+
+    Further batches of one iteration (`attempt` 1, 2, …) have their own epochs.
     """
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:
@@ -165,22 +307,12 @@ class ShuffledTasks:
         self._seed = seed
 
     def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Task]:
-        """The next tasks: every one comes once before any comes again."""
+        """Returns the next tasks. Each task comes once before any comes again."""
         drawn = []
         for position in range(iteration * num_groups, (iteration + 1) * num_groups):
             epoch, index = divmod(position, len(self._tasks))
             drawn.append(self._tasks[_order(len(self._tasks), self._seed, epoch, attempt)[index]])
         return drawn
-
-
-def _judged_groups(trajectories: Sequence[Trajectory], group_size: int, first: int) -> list[list[Trajectory]]:
-    """Every `group_size` episodes in a row, numbered from `first` on, without those that have no reward."""
-    groups: dict[int, list[Trajectory]] = defaultdict(list)
-    for index, trajectory in enumerate(trajectories):
-        trajectory.group = first + index // group_size
-        if trajectory.reward is not None:
-            groups[trajectory.group].append(trajectory)
-    return list(groups.values())
 
 
 @functools.lru_cache(maxsize=4)

@@ -62,7 +62,7 @@ def measure_precision(learner: Learner, batch: PPOBatch) -> PrecisionChoice:
 
     They run on one micro-batch, of at most about 4,096 tokens. Weights and optimizer stay as they are.
     """
-    num_tokens = min(learner.settings.micro_batch_tokens, _MAX_MEASURED_TOKENS)
+    num_tokens = min(learner.training.max_micro_batch_tokens, _MAX_MEASURED_TOKENS)
     few = next(batch.micro_batches(num_tokens, packed=learner.is_packed))
 
     def compute(precision: Precision) -> None:

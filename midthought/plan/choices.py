@@ -211,7 +211,7 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
 
 def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
     """Values that replace `auto`, as words; that of a critic only if there is one."""
-    has_critic = "values" in after.training.estimator_needs[after.training.adv_estimator]
+    has_critic = after.training.has_critic
     for name, key in _open(before):
         if has_critic or key != "critic":
             yield f"{name}.{key}={_word(getattr(getattr(after, name), key))}"

@@ -24,7 +24,7 @@ FROM_TRAINING = (
 def words_of(config: RecipeConfig) -> dict[str, Any]:
     """The plan's words that follow from a run's settings; machines are those of Ray or verl, where it names GPUs."""
     model, training, inference = config.model, config.training, config.inference
-    needs = training.estimator_needs[training.adv_estimator]
+    needs = training.needs
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
     found |= _size(config)
     found |= {

@@ -24,7 +24,6 @@ from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
 from midthought.learning.rollout_batch import ShuffledTasks
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
-from midthought.learning.translate import ppo_plan
 from midthought.plan.choices import choose_and_plan
 from midthought.plan.hardware import find_hardware
 from midthought.precision import PrecisionChoice
@@ -310,12 +309,12 @@ class RecipeRun(ABC):
                     self._save(learner, self.rl_stage, done, carried)
                 self.stages.stop.check()
 
-            plan = ppo_plan(training, self.config.inference, self.workshop.pad_token_id)
             run_ppo(
                 source,
                 learner,
                 tasks,
-                plan,
+                self.config.frozen(),
+                pad_token_id=self.workshop.pad_token_id,
                 start=start,
                 num_iters=num_iters,
                 on_iteration=on_iteration,

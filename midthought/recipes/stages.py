@@ -16,10 +16,9 @@ from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
-from midthought.learning.settings import LearnerSettings
 from midthought.learning.stopping import StopRequest
-from midthought.learning.translate import pass_settings
 from midthought.peft_folders import ADAPTER_CONFIG, merge
 from midthought.pretrained import load_model, load_tokenizer, save_model
 from midthought.recipes.progress import RunProgress
@@ -111,16 +110,10 @@ def supervised_learner(
     """A learner for demonstrations, whose learning rate falls to 0 at `num_steps`: no critic, no reference; adapters where
     the settings ask for them."""
     learned = add_adapters(policy, model.adapter_rank, model.lora_alpha) if model.adapter_rank else policy
-    settings = LearnerSettings(
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        schedule="linear",
-        total_steps=num_steps,
-        max_grad_norm=training.max_grad_norm,
-        seed=training.seed,
-        **pass_settings(training),
+    own = training.changed(
+        learning_rate=learning_rate, warmup_steps=warmup_steps, lr_schedule="linear", min_learning_rate_ratio=0.0
     )
-    return Learner(learned, None, None, settings)
+    return Learner(learned, None, None, own.freeze(), TrainingSchedule(total_steps=num_steps))
 
 
 def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:

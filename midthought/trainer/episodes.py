@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 from midthought.inference.source import Source
-from midthought.learning.partial_rollouts import task_of_group
-from midthought.learning.rollout_batch import PPOPlan, RolloutBatch, TaskStream, has_zero_variance
+from midthought.learning.rollout_batch import RolloutBatch, TaskStream, is_zero_variance, task_of_group
 from midthought.types import RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -30,12 +30,12 @@ def as_rollout(data: RolloutData | Iterable[Trajectory]) -> RolloutData:
     return RolloutData(trajectories=trajectories)
 
 
-def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: RolloutBatch | None) -> RolloutBatch:
+def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: RolloutBatch | None) -> RolloutBatch:
     """Sort out what can be learned from, as the rewards stand now: of the last rollout as it was, changed, or others.
 
-    Episodes without a reward are left out, then flat groups where the plan says so, then the surplus of dynamic sampling.
+    Episodes without a reward are left out, then zero-variance groups (`is_zero_variance`), then the surplus of dynamic sampling.
     ReMax's baselines are those that were rolled out with the episodes. Raises SettingsError where there is no episode, or
-    one without the baseline that the plan asks for.
+    one without the baseline that the estimator needs.
     """
     if not len(data):
         raise SettingsError("there is nothing to learn from: the data holds no episode")
@@ -43,13 +43,13 @@ def sort_episodes(data: RolloutData, plan: PPOPlan, rolled_out: RolloutBatch | N
     is_own = all(id(trajectory) in own for trajectory in data)
     batch = RolloutBatch(data=data, metrics=dict(rolled_out.metrics) if rolled_out is not None and is_own else {})
     kept = _judged_groups(data)
-    if plan.drop_flat_groups:
+    if "groups" in training.needs:
         num_judged = len(kept)
-        kept = [group for group in kept if not has_zero_variance(group, by_turn=plan.flat_by_turn)]
+        kept = [group for group in kept if not is_zero_variance(group, training)]
         batch.metrics["batch/num_flat_groups"] = num_judged - len(kept)
     if is_own:
-        kept = kept[: plan.batch_size // plan.group_size]
-    if plan.greedy_baseline:
+        kept = kept[: training.num_groups]
+    if "baselines" in training.needs:
         if rolled_out is None or not is_own:
             raise SettingsError(
                 "training.adv_estimator='remax' compares with a greedy episode of the same task, which only rollout() "

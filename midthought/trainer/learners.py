@@ -10,26 +10,31 @@ from midthought.errors import SettingsError
 from midthought.learning.actor_critic import ActorCriticLearner, AnyLearner
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
-from midthought.learning.translate import learner_models, make_learner, ppo_settings
 
 
 def choose_learner(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> AnyLearner:
-    """A learner as `make_learner` makes it, in this process or (`ray.num_learners`) on that many ranks; with
+    """A learner for `Models.from_config`, in this process or (`ray.num_learners`) on that many ranks; with
     `ray.num_critics` the critic on ranks of its own. Close it after use.
 
     Raises SettingsError where the settings ask for what ranks do not do.
     """
+    models = Models.from_config(policy, config)
     if ray.num_critics:
-        return _apart(policy, config, ray, num_iters)
+        return _apart(models, config, ray, num_iters)
     if ray.num_learners == 1:
-        return make_learner(policy, config, num_iters)
-    return _ranked(learner_models(policy, config), config, ray, num_iters)
+        return _learner(models, config, num_iters)
+    return _ranked(models, config, ray, num_iters)
 
 
-def _apart(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> ActorCriticLearner:
+def _learner(models: Models, config: RecipeConfig, num_iters: int) -> Learner:
+    training = config.frozen().training
+    return Learner(*models, training, TrainingSchedule.from_config(training, num_iters))
+
+
+def _apart(models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int) -> ActorCriticLearner:
     """The critic on ranks of its own."""
-    models = learner_models(policy, config)
     if models.critic is None or models.critic.is_shared:
         lacks = (
             f"training.adv_estimator={config.training.adv_estimator!r} has no critic"
@@ -42,8 +47,7 @@ def _apart(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) ->
         )
     of_policy = Models(models.policy, None, models.reference)
     if ray.num_learners == 1:
-        settings = ppo_settings(config.training, config.inference, num_iters)
-        learner: Learner | RemoteLearner = Learner(*of_policy, settings)
+        learner: Learner | RemoteLearner = _learner(of_policy, config, num_iters)
     else:
         learner = _ranked(of_policy, config, ray, num_iters)
     return ActorCriticLearner(
@@ -63,4 +67,5 @@ def _ranked(
     from midthought.cluster.ray.learners import RayWorkerGroup
 
     team = RayWorkerGroup(ray, role=role, is_deterministic=config.inference.deterministic)
-    return RemoteLearner(models, ppo_settings(config.training, config.inference, num_iters), team)
+    training = config.frozen().training
+    return RemoteLearner(models, training, TrainingSchedule.from_config(training, num_iters), team)

@@ -18,13 +18,12 @@ from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.inference.policy_engine import policy_engine
 from midthought.inference.private_loop import PrivateLoop
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
-from midthought.learning.partial_rollouts import collect
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.ppo import learn
-from midthought.learning.rollout_batch import RolloutBatch
+from midthought.learning.rollout_batch import RolloutBatch, collect
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.stopping import StopRequest
-from midthought.learning.translate import ppo_plan, ppo_settings
 from midthought.plan.choices import as_recorded
 from midthought.pretrained import save_model
 from midthought.report.json_lines import json_value
@@ -170,8 +169,8 @@ class Trainer:
         where: dict[str, Any] = {"seed": seed, "loop": loop, "crew": crew}
         self.source = make_source(*shared, self._tasks.episode, inference, **where)
         self._held_out = make_source(*shared, self._tasks.held_out_episode, inference, **where)
-        pad_token_id = int(self.tokenizer.pad_token_id or 0)
-        self._plan = ppo_plan(self.config.training, self.config.inference, pad_token_id)
+        self._pad_token_id = int(self.tokenizer.pad_token_id or 0)
+        self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None
         self._checks = RunChecks(self.config.training)
         self._best = (-math.inf, 0)
@@ -199,7 +198,9 @@ class Trainer:
             )
         num_iters = self.num_iters(num_epochs)
         checks = self._checks = RunChecks(self.config.training, self.metrics_history)
-        self.learner.settings = ppo_settings(self.config.training, self.config.inference, num_iters)
+        self._frozen = self.config.frozen()
+        training = self._frozen.training
+        self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
         if self.iteration >= num_iters:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, num_iters)
         with StopRequest() as stop:
@@ -224,7 +225,7 @@ class Trainer:
         self._require_open()
         if self._rollouts is not None and self.source.stream is not None:  # they were taken from it, and it has gone on
             return self._rollouts.data
-        self._rollouts = collect(self.source, self._tasks.stream, self._plan, self.iteration)
+        self._rollouts = collect(self.source, self._tasks.stream, self._frozen, self.iteration)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -241,10 +242,12 @@ class Trainer:
                 raise SettingsError("there is nothing to learn from: call rollout() first, or give episodes")
             data = self._rollouts.data
         began = time.perf_counter()
-        rollouts = sort_episodes(as_rollout(data), self._plan, self._rollouts)
+        rollouts = sort_episodes(as_rollout(data), self._frozen.training, self._rollouts)
         is_own = self._rollouts is not None and data is self._rollouts.data
         before_update = self._checks.before_update if is_own else None
-        metrics = learn(self.source, self.learner, self._plan, rollouts, self.iteration, before_update)
+        metrics = learn(
+            self.source, self.learner, self._frozen, rollouts, self.iteration, self._pad_token_id, before_update
+        )
         metrics |= self._tasks.statistics(rollouts.data.trajectories)
         seconds = rollouts.data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds

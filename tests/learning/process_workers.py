@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
 
+from midthought.config import TrainingConfig
 from midthought.learning.distributed.worker import LearnerWorker
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
-from midthought.learning.settings import LearnerSettings
 
 TIMEOUT_SECONDS = 20.0
 
@@ -23,12 +24,12 @@ class ProcessWorkers:
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
 
-    def open(self, models: Models, settings: LearnerSettings) -> None:
+    def start(self, models: Models, settings: TrainingConfig, schedule: TrainingSchedule) -> None:
         context = processes.get_context("fork")
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for number in range(self._num_ranks):
             ours, theirs = context.Pipe()
-            arguments = theirs, models, settings, self._store.port, number, self._num_ranks
+            arguments = theirs, models, settings, schedule, self._store.port, number, self._num_ranks
             self._processes.append(context.Process(target=_serve, args=arguments, daemon=True))
             self._processes[-1].start()
             self._pipes.append(ours)
@@ -54,13 +55,21 @@ class ProcessWorkers:
         self._pipes, self._processes = [], []
 
 
-def _serve(pipe: Connection, models: Models, settings: LearnerSettings, port: int, number: int, num_ranks: int) -> None:
+def _serve(
+    pipe: Connection,
+    models: Models,
+    settings: TrainingConfig,
+    schedule: TrainingSchedule,
+    port: int,
+    number: int,
+    num_ranks: int,
+) -> None:
     torch.set_num_threads(1)
     with torch.no_grad():
         for tensor in models.tensors().values():
             tensor.fill_(1)  # what the rank learns from must have been sent
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=TIMEOUT_SECONDS))
-    worker = LearnerWorker(models, settings)
+    worker = LearnerWorker(models, settings, schedule)
     worker.join(store, number, num_ranks, TIMEOUT_SECONDS)
     while True:
         try:

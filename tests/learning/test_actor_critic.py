@@ -15,6 +15,7 @@ from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models
 
 
@@ -34,7 +35,7 @@ def together_and_apart(make_policy, where: str, **way: object) -> Iterator[tuple
     if where == "here":
         of_critic: CriticLearner | RemoteLearner = CriticLearner(critic, settings)
     else:
-        of_critic = RemoteLearner(Models(None, critic, None), settings, ProcessWorkers())
+        of_critic = RemoteLearner(Models(None, critic, None), settings, NO_END, ProcessWorkers())
         of_critic.load_state_dict(CriticLearner(copy.deepcopy(critic), settings).state_dict())  # starts its processes
     with closing(ActorCriticLearner(of_policy, of_critic)) as apart:
         yield Learner(*made, settings), apart

@@ -14,8 +14,9 @@ from midthought.inference.local import LocalEngine
 from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.batch import PPOBatch
 from midthought.learning.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from midthought.learning.learner import Learner
+from midthought.learning.model import Models
 from midthought.learning.ppo import improve
-from midthought.learning.translate import make_learner
 from midthought.peft_folders import merge
 from midthought.pretrained import load_model
 
@@ -29,7 +30,7 @@ def batch(make_trajectory) -> PPOBatch:
 
 def lora_learner(policy):
     config = ConfigStore().merged({"model": {"lora_rank": 4}, "training": {"learning_rate": 1e-2, "warmup_steps": 0}})
-    return make_learner(policy, config, num_iters=10)
+    return Learner(*Models.from_config(policy, config), config.training)
 
 
 def test_fresh_adapters_change_nothing_and_only_they_learn(make_policy, batch):
@@ -112,7 +113,7 @@ def test_adapters_are_not_restored_into_another_base_model(make_policy, tmp_path
 
 
 def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, tmp_path):
-    plain = make_learner(make_policy(), ConfigStore(), num_iters=10)
+    plain = Learner(*Models.from_config(make_policy(), ConfigStore()), ConfigStore().training)
     checkpoint = load_checkpoint(save_checkpoint(tmp_path / "plain", plain))
     with pytest.raises(CheckpointError, match="holds no adapters, unlike this run"):
         checkpoint.restore(lora_learner(make_policy()))

@@ -2,11 +2,11 @@
 
 import json
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from training_settings import changed, training
 
 from midthought.errors import CheckpointError
 from midthought.learning import checkpoint as module
@@ -14,10 +14,9 @@ from midthought.learning.batch import PPOBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
-from midthought.learning.settings import LearnerSettings
 from midthought.pretrained import load_model
 
-SETTINGS = LearnerSettings(
+SETTINGS = training(
     learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=3, kl_coef=0.1, target_kl=0.1, warmup_steps=3
 )
 
@@ -190,7 +189,7 @@ def test_the_settings_may_change_between_runs(make_policy, make_trajectory, tmp_
     save_checkpoint(tmp_path / "c", learner)
     slower = fresh(make_policy)
     slower = Learner(
-        slower.policy, slower.critic, slower.reference, replace(SETTINGS, learning_rate=1e-6, warmup_steps=0)
+        slower.policy, slower.critic, slower.reference, changed(SETTINGS, learning_rate=1e-6, warmup_steps=0)
     )
     load_checkpoint(tmp_path / "c").restore(slower)
     assert train(slower, make_trajectory, range(1))[0]["learning_rate"] == pytest.approx(1e-6)

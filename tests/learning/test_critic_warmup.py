@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from training_settings import training
 
-from midthought.config import InferenceConfig, TrainingConfig
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Critic
-from midthought.learning.settings import LearnerSettings
-from midthought.learning.translate import ppo_settings
 
-SETTINGS = LearnerSettings(
-    learning_rate=1e-2, critic_learning_rate=1e-2, warmup_steps=2, schedule="linear", total_steps=4,
-    critic_total_steps=6, mini_batch_size=100,
+SETTINGS = training(
+    learning_rate=1e-2, critic_learning_rate=1e-2, warmup_steps=2, lr_schedule="linear", mini_batch_size=100,
 )  # fmt: skip
+SCHEDULE = TrainingSchedule(total_steps=4, critic_total_steps=6)
 CRITICS = {"separate": Critic.separate, "shared": Critic.shared}
 
 
@@ -29,7 +29,7 @@ def batch(make_trajectory) -> PPOBatch:
 @pytest.fixture(params=CRITICS)
 def learner(request: Any, make_policy) -> Learner:
     policy = make_policy()
-    return Learner(policy, CRITICS[request.param](policy), None, SETTINGS)
+    return Learner(policy, CRITICS[request.param](policy), None, SETTINGS, SCHEDULE)
 
 
 def prepared(learner: Learner, batch: PPOBatch) -> PPOBatch:
@@ -62,7 +62,9 @@ def test_a_learner_resumed_within_the_warmup_goes_on_exactly(learner, batch, mak
     learner.update(prepared(learner, batch), critic_only=True)
     policy = make_policy()
     policy.load_state_dict(learner.policy.state_dict())
-    resumed = Learner(policy, (Critic.shared if learner.critic.is_shared else Critic.separate)(policy), None, SETTINGS)
+    resumed = Learner(
+        policy, (Critic.shared if learner.critic.is_shared else Critic.separate)(policy), None, SETTINGS, SCHEDULE
+    )
     resumed.critic.load_state_dict(learner.critic.state_dict())
     resumed.load_state_dict(learner.state_dict())
     for critic_only in (True, False, False):
@@ -72,18 +74,18 @@ def test_a_learner_resumed_within_the_warmup_goes_on_exactly(learner, batch, mak
 
 
 def test_a_state_of_an_earlier_version_goes_on_with_the_schedule_that_it_had(make_policy, batch):
-    learner = Learner(make_policy(), None, None, SETTINGS)
+    learner = Learner(make_policy(), None, None, SETTINGS, SCHEDULE)
     learner.sft_step(batch)
     state = learner.state_dict()
     del state["num_policy_steps"]
-    other = Learner(make_policy(), None, None, SETTINGS)
+    other = Learner(make_policy(), None, None, SETTINGS, SCHEDULE)
     other.load_state_dict(state)
     assert other.num_policy_steps == 1
 
 
 def test_the_policys_schedule_ends_with_the_run_and_has_no_step_in_the_warmup():
-    training = TrainingConfig(batch_size=8, mini_batch_size=4, ppo_epochs=3, critic_warmup_iters=2)
-    settings = ppo_settings(training, InferenceConfig(), num_iters=10)
-    assert (settings.total_steps, settings.critic_total_steps) == (8 * 6, 10 * 6)
-    without_critic = training.model_copy(update={"adv_estimator": "rloo", "group_size": 2})
-    assert ppo_settings(without_critic, InferenceConfig(), num_iters=10).total_steps == 10 * 6
+    given = TrainingConfig(batch_size=8, mini_batch_size=4, ppo_epochs=3, critic_warmup_iters=2)
+    schedule = TrainingSchedule.from_config(given, num_iters=10)
+    assert (schedule.total_steps, schedule.critic_total_steps) == (8 * 6, 10 * 6)
+    without_critic = given.model_copy(update={"adv_estimator": "rloo", "group_size": 2})
+    assert TrainingSchedule.from_config(without_critic, num_iters=10).total_steps == 10 * 6

@@ -3,14 +3,15 @@
 import copy
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from precision import tolerance
 from process_workers import ProcessWorkers
+from training_settings import changed, training
 
+from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import PPOBatch
@@ -18,10 +19,10 @@ from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.distributed.process_group import DistributedGroup, _rows_of_all
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import NO_END
 from midthought.learning.model import Critic, Models, frozen_copy
-from midthought.learning.settings import LearnerSettings
 
-SETTINGS = LearnerSettings(
+SETTINGS = training(
     learning_rate=1e-2,
     critic_learning_rate=1e-2,
     warmup_steps=2,
@@ -71,21 +72,21 @@ def models(make_policy, way: dict[str, Any], dtype: torch.dtype = torch.float64)
     return Models(policy, critic, frozen_copy(policy) if way.get("reference", True) else None)
 
 
-def settings_of(way: dict[str, Any]) -> LearnerSettings:
+def settings_of(way: dict[str, Any]) -> TrainingConfig:
     own = {"critic", "lora", "tied", "reference", "critic_only"}
     changes = {name: value for name, value in way.items() if name not in own}
     if way.get("critic", "separate") is None:
         changes["adv_estimator"] = "grpo"
     if not way.get("reference", True):
         changes |= {"kl_coef": 0.0, "kl_loss_coef": 0.0}
-    return replace(SETTINGS, **changes)
+    return changed(SETTINGS, **changes)
 
 
 @contextmanager
 def both(make_policy, way: dict[str, Any], **options: Any) -> Iterator[tuple[Learner, RemoteLearner]]:
     """The same learner in this process, and on two ranks."""
     made, settings = models(make_policy, way, **options), settings_of(way)
-    with closing(RemoteLearner(copy.deepcopy(made), settings, ProcessWorkers())) as ranked:
+    with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ProcessWorkers())) as ranked:
         yield Learner(*made, settings), ranked
 
 
@@ -141,9 +142,9 @@ def test_two_ranks_have_the_parameters_of_one_after_six_updates(way, make_policy
 
 def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(make_policy, batch):
     """Read from Adam's first moment after one step: (1 - β₁) times the gradient; nothing is clipped."""
-    made, settings = models(make_policy, {}, torch.float32), replace(SETTINGS, max_grad_norm=1e9, mini_batch_size=10)
+    made, settings = models(make_policy, {}, torch.float32), changed(SETTINGS, max_grad_norm=1e9, mini_batch_size=10)
     found = []
-    with closing(RemoteLearner(copy.deepcopy(made), settings, ProcessWorkers())) as ranked:
+    with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ProcessWorkers())) as ranked:
         for learner in (Learner(*made, settings), ranked):
             iterate(learner, batch)
             moments = learner.state_dict()["moments"]
@@ -169,7 +170,7 @@ def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(make_policy
 def test_supervised_steps_are_those_of_one_process(mixed, make_policy, batch):
     with both(make_policy, {"critic": None}, dtype=torch.float32 if mixed else torch.float64) as (alone, ranked):
         for learner in (alone, ranked):
-            learner.settings = replace(learner.settings, learning_rate=1e-3)
+            learner.set_training(changed(learner.training, learning_rate=1e-3), NO_END)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
             assert ranked.sft_loss(batch) == pytest.approx(alone.sft_loss(batch), rel=1e-3 if mixed else 1e-12)
             steps = [[learner.sft_step(batch) for _ in range(3)] for learner in (alone, ranked)]

@@ -1,11 +1,11 @@
 """The learner: figures against plain computations, independence of how a step is cut, and that it learns."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from precision import logit_tolerance, tolerance
+from training_settings import changed, training
 
 from midthought.algo.advantages import AdvantageEstimator
 from midthought.algo.correction import rollout_weights
@@ -15,12 +15,11 @@ from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import learning_rate_factor
+from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, frozen_copy, token_logprobs
-from midthought.learning.settings import LearnerSettings
 from midthought.types import Completion, Finish, Reward, Task, Trajectory, Turn
 
-SETTINGS = LearnerSettings(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
+SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
 
 
 @pytest.fixture
@@ -28,11 +27,12 @@ def batch(make_trajectory) -> PPOBatch:
     return PPOBatch.from_trajectories([make_trajectory(seed, group=seed // 2) for seed in range(8)])
 
 
-def build_learner(make_policy, *, critic="separate", reference=True, seed=0, **changes) -> Learner:
+def build_learner(make_policy, *, critic="separate", reference=True, seed=0, total_steps=None, **changes) -> Learner:
     policy = make_policy(seed=seed)
     critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
     other = frozen_copy(make_policy(seed=99)) if reference else None
-    return Learner(policy, critics[critic](policy), other, replace(SETTINGS, **changes))
+    schedule = TrainingSchedule(total_steps=total_steps)
+    return Learner(policy, critics[critic](policy), other, changed(SETTINGS, **changes), schedule)
 
 
 def prepared(learner: Learner, batch: PPOBatch) -> PPOBatch:
@@ -375,13 +375,6 @@ def test_a_step_without_finite_gradients_changes_no_weight_and_is_counted(make_p
     assert learner.update(credited)["num_skipped_steps"] == 0
 
 
-def test_weight_decay_shrinks_matrices_and_leaves_norms_alone(make_policy, batch):
-    learner = build_learner(make_policy, critic=None, reference=False, weight_decay=0.5)
-    decays = {id(p): group["weight_decay"] for group in learner.optimizer.param_groups for p in group["params"]}
-    for name, parameter in learner.policy.named_parameters():
-        assert decays[id(parameter)] == (0.0 if "norm" in name else 0.5)
-
-
 def test_policy_and_critic_have_learning_rates_of_their_own(make_policy, batch):
     learner = build_learner(make_policy, reference=False, learning_rate=0.0, critic_learning_rate=1e-2)
     before = [parameter.clone() for parameter in learner.policy.parameters()]
@@ -397,11 +390,11 @@ def test_a_frozen_part_of_the_policy_does_not_learn_and_has_no_state(make_policy
     policy = make_policy()
     policy.base_model.requires_grad_(False)
     before = {name: parameter.clone() for name, parameter in policy.named_parameters()}
-    learner = Learner(policy, None, None, replace(SETTINGS, adv_estimator="grpo"))
+    learner = Learner(policy, None, None, changed(SETTINGS, adv_estimator="grpo"))
     learner.update(prepared(learner, batch))
-    changed = {name for name, parameter in policy.named_parameters() if not torch.equal(parameter, before[name])}
-    assert changed == {name for name, parameter in policy.named_parameters() if parameter.requires_grad} != set()
-    assert {key.split("/")[0] for key in learner.state_dict()["moments"]} == {f"policy.{name}" for name in changed}
+    moved = {name for name, parameter in policy.named_parameters() if not torch.equal(parameter, before[name])}
+    assert moved == {name for name, parameter in policy.named_parameters() if parameter.requires_grad} != set()
+    assert {key.split("/")[0] for key in learner.state_dict()["moments"]} == {f"policy.{name}" for name in moved}
 
 
 def test_a_policy_in_which_nothing_learns_is_refused(make_policy):
@@ -420,7 +413,7 @@ def test_bfloat16_weights_learn_and_their_state_goes_on(critic, make_policy, bat
     def build() -> Learner:
         policy = make_policy().to(torch.bfloat16)
         critics = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}
-        settings = replace(SETTINGS, adv_estimator="gae" if critic else "grpo", kl_coef=0.1, kl_loss_coef=0.1)
+        settings = changed(SETTINGS, adv_estimator="gae" if critic else "grpo", kl_coef=0.1, kl_loss_coef=0.1)
         return Learner(policy, critics[critic](policy), frozen_copy(policy), settings)
 
     one, two = build(), build()
@@ -443,7 +436,7 @@ def test_of_a_lora_policy_the_adapters_learn_and_without_them_it_is_its_own_refe
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     policy = peft.get_peft_model(make_policy(), config)
     learner = Learner(
-        policy, Critic.shared(policy), policy, replace(SETTINGS, learning_rate=1e-2, kl_coef=0.1, kl_loss_coef=0.1)
+        policy, Critic.shared(policy), policy, changed(SETTINGS, learning_rate=1e-2, kl_coef=0.1, kl_loss_coef=0.1)
     )
     scored, _ = learner.score(batch)
     with torch.no_grad():
@@ -453,8 +446,8 @@ def test_of_a_lora_policy_the_adapters_learn_and_without_them_it_is_its_own_refe
     before = {name: parameter.clone() for name, parameter in policy.named_parameters()}
     for _ in range(3):
         metrics = learner.update(prepared(learner, batch))
-    changed = {name for name, parameter in policy.named_parameters() if not torch.equal(parameter, before[name])}
-    assert changed == {name for name in before if "lora_" in name}
+    moved = {name for name, parameter in policy.named_parameters() if not torch.equal(parameter, before[name])}
+    assert moved == {name for name in before if "lora_" in name}
     assert metrics["kl_loss"] > 0
     scored, _ = learner.score(batch)
     torch.testing.assert_close(scored.reference_logprobs, expected, atol=logit_tolerance(learner.policy), rtol=0)
@@ -473,17 +466,17 @@ def test_of_a_lora_policy_the_adapters_learn_and_without_them_it_is_its_own_refe
     ],
 )
 def test_the_learning_rate_warms_up_and_then_follows_its_schedule_to_its_floor(schedule, expected):
-    settings = LearnerSettings(schedule=schedule, warmup_steps=2, total_steps=6, min_learning_rate_ratio=0.1)
-    assert [learning_rate_factor(step, settings, settings.total_steps) for step in range(8)] == pytest.approx(expected)
+    settings = training(lr_schedule=schedule, warmup_steps=2, min_learning_rate_ratio=0.1)
+    assert [learning_rate_factor(step, settings, 6) for step in range(8)] == pytest.approx(expected)
 
 
 def test_a_schedule_without_an_end_is_refused():
-    with pytest.raises(ValueError, match="schedule 'cosine' needs total_steps"):
-        learning_rate_factor(0, LearnerSettings(schedule="cosine"), None)
+    with pytest.raises(ValueError, match="lr_schedule='cosine' needs total_steps"):
+        learning_rate_factor(0, training(lr_schedule="cosine"), None)
 
 
 def test_the_step_uses_the_scheduled_rate(make_policy, batch):
-    learner = build_learner(make_policy, critic=None, reference=False, schedule="linear", total_steps=4)
+    learner = build_learner(make_policy, critic=None, reference=False, lr_schedule="linear", total_steps=4)
     assert [learner.sft_step(batch)["learning_rate"] for _ in range(4)] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
@@ -509,10 +502,10 @@ def test_the_state_of_another_model_is_refused(make_policy, batch):
 
 
 def test_settings_that_are_given_later_hold_for_the_next_step(make_policy, make_trajectory):
-    learner = Learner(make_policy(), None, None, replace(SETTINGS, schedule="linear", total_steps=10, warmup_steps=0))
+    learner = build_learner(make_policy, critic=None, reference=False, lr_schedule="linear", total_steps=10)
     batch = PPOBatch.from_trajectories([make_trajectory(1)])
     learner.sft_step(batch)
-    learner.settings = replace(SETTINGS, learning_rate=1e-7, schedule="linear", total_steps=2, warmup_steps=0)
+    learner.set_training(changed(learner.training, learning_rate=1e-7), TrainingSchedule(total_steps=2))
     before = [parameter.detach().clone() for parameter in learner.policy.parameters()]
     expected = learner.learning_rate
     assert learner.sft_step(batch)["learning_rate"] == expected == pytest.approx(0.5e-7)

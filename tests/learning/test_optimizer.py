@@ -2,11 +2,11 @@
 
 import torch
 from torch import nn
+from training_settings import training
 
 from midthought.learning.optimizer import Optimizer
-from midthought.learning.settings import LearnerSettings
 
-SMALL = LearnerSettings(learning_rate=1e-4, max_grad_norm=1e9)
+SMALL = training(learning_rate=1e-4, max_grad_norm=1e9)
 
 
 def module(dtype: torch.dtype = torch.bfloat16) -> nn.Linear:
@@ -28,7 +28,7 @@ def test_steps_too_small_for_bfloat16_add_up_in_the_copies():
     for has_masters in (True, False):
         made = module()
         before = made.weight.detach().float()
-        settings = LearnerSettings(learning_rate=1e-4, max_grad_norm=1e9, master_weights=has_masters)
+        settings = training(learning_rate=1e-4, max_grad_norm=1e9, master_weights=has_masters)
         optimizer = Optimizer({"policy": made}, settings)
         for number in range(30):
             learn(made, optimizer, number)
@@ -51,7 +51,7 @@ def test_gradients_of_micro_batches_add_up_in_float32():
 
 
 def test_float32_weights_have_no_copies_and_half_ones_have_none_where_not_asked_for():
-    for made, settings in ((module(torch.float32), SMALL), (module(), LearnerSettings(master_weights=False))):
+    for made, settings in ((module(torch.float32), SMALL), (module(), training(master_weights=False))):
         optimizer = Optimizer({"policy": made}, settings)
         learn(made, optimizer, 0)
         assert {key.rpartition("/")[2] for key in optimizer.state_dict()} == {"step", "exp_avg", "exp_avg_sq"}

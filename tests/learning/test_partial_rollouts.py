@@ -9,23 +9,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from training_settings import training
 
-from midthought.config import create_default_config
+from midthought.config import RecipeConfig, create_default_config
 from midthought.errors import SettingsError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
-from midthought.learning.partial_rollouts import collect, collect_from_stream, staleness
 from midthought.learning.ppo import run_ppo
-from midthought.learning.rollout_batch import PPOPlan, ShuffledTasks
-from midthought.learning.settings import LearnerSettings
-from midthought.learning.translate import ppo_plan, ppo_settings
+from midthought.learning.rollout_batch import ShuffledTasks, collect, staleness
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
 TASKS = [Task(task_id=f"t{number}", prompt="?", answer="!") for number in range(7)]
 
 
-def plan(**changes) -> PPOPlan:
-    return PPOPlan(**{"batch_size": 4, "group_size": 1, "pad_token_id": 0, "over_sampling": 1.5, **changes})
+def config_of(over_sampling=1.5, **training) -> RecipeConfig:
+    """Partial rollouts, unless `over_sampling` is None."""
+    changes = {"adv_estimator": "reinforce_plus_plus", "batch_size": 4, "group_size": 1, **training}
+    inference = {"partial_rollouts": True, "partial_over_sampling": over_sampling} if over_sampling else {}
+    return RecipeConfig(training=changes, inference=inference).frozen()
 
 
 class FakeStream:
@@ -123,7 +124,8 @@ def run(stream, num_iters=5, start=0, **changes):
         FakeSource(stream),
         learner,
         ShuffledTasks(TASKS, 0),
-        plan(**changes),
+        config_of(**changes),
+        pad_token_id=0,
         start=start,
         num_iters=num_iters,
         on_iteration=lambda done, metrics, data: told.append((metrics, data)),
@@ -157,8 +159,8 @@ def test_every_group_is_handed_over_whole_and_once_and_in_time(
         stream,
         num_iters=6,
         group_size=group_size,
-        drop_flat_groups=group_size > 1,
-        max_batches=max_batches if group_size > 1 else 1,
+        adv_estimator="grpo" if group_size > 1 else "reinforce_plus_plus",
+        max_dynamic_batches=max_batches if group_size > 1 else 1,
         over_sampling=over_sampling,
     )
     begun = [entry[1] for entry in stream.log if entry[0] == "begin"]
@@ -209,13 +211,13 @@ def test_dynamic_sampling_begins_another_group_in_the_place_of_a_flat_one_and_st
         lambda position: 1 + position, pay=lambda position, member: float(member) if position % 2 else 0.0
     )
     _, told = run(
-        stream, num_iters=1, batch_size=6, group_size=2, drop_flat_groups=True, max_batches=4, over_sampling=1.0
+        stream, num_iters=1, batch_size=6, group_size=2, adv_estimator="grpo", max_dynamic_batches=4, over_sampling=1.0
     )
     metrics, data = told[0]
     assert sorted({trajectory.group for trajectory in data}) == [0, 1, 2, 3, 4, 5]
     assert metrics["batch/num_episodes"] == 6 and metrics["batch/num_flat_groups"] == 3
     stream = FakeStream(lambda position: 1, pay=lambda position, member: 0.0)
-    _, told = run(stream, num_iters=1, batch_size=6, group_size=2, drop_flat_groups=True, max_batches=4)
+    _, told = run(stream, num_iters=1, batch_size=6, group_size=2, adv_estimator="grpo", max_dynamic_batches=4)
     assert told[0][0]["batch/num_flat_groups"] == 12 and told[0][0]["batch/num_episodes"] == 0
 
 
@@ -235,7 +237,7 @@ def test_what_breaks_in_the_middle_leaves_the_stream_paused():
             return super().draw(iteration, num_groups, attempt)
 
     with pytest.raises(RuntimeError, match="no tasks"):
-        collect_from_stream(stream, Broken(TASKS, 0), plan(), 0)
+        collect(FakeSource(stream), Broken(TASKS, 0), config_of(), 0)
     assert stream.log[-1] == ("pause",)
 
 
@@ -247,7 +249,7 @@ def test_without_the_switch_the_stream_is_not_asked():
             raise RuntimeError("batch by batch")
 
     with pytest.raises(RuntimeError, match="batch by batch"):
-        collect(Whole(), ShuffledTasks(TASKS, 0), plan(over_sampling=None), 0)
+        collect(Whole(), ShuffledTasks(TASKS, 0), config_of(over_sampling=None), 0)
 
 
 # -- what is stale -------------------------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ def test_the_batch_says_which_tokens_older_policies_sampled():
 
 def test_stale_tokens_are_weighed_by_the_ratio_token_by_token_and_truncated(make_policy):
     """w = min(exp(log π_now − log π_sampled), 2): the recomputed ones come from a real model, the sampled ones by hand."""
-    learner = Learner(make_policy(), None, None, LearnerSettings(rollout_correction="truncated"))
+    learner = Learner(make_policy(), None, None, training(rollout_correction="truncated"))
     plain, _ = learner.score(PPOBatch.from_trajectories([aged(1, 2, 3)]))
     now = plain.old_logprobs[0, [1, 3, 4]]
     shifts = torch.tensor([0.5, -3.0, 0.0])  # sampled = now + shift: once likelier, once much less likely, once alike
@@ -295,7 +297,7 @@ def test_stale_tokens_are_weighed_by_the_ratio_token_by_token_and_truncated(make
 
 
 def test_where_all_tokens_are_stale_their_difference_says_nothing_of_the_engines_health(make_policy):
-    learner = Learner(make_policy(), None, None, LearnerSettings())
+    learner = Learner(make_policy(), None, None, training())
     _, health = learner.score(PPOBatch.from_trajectories([aged(1, 2)], policy_version=3))
     assert math.isnan(health["logprob_difference_max"]) and math.isnan(health["logprob_difference_mean"])
 
@@ -303,15 +305,12 @@ def test_where_all_tokens_are_stale_their_difference_says_nothing_of_the_engines
 # -- the switch ----------------------------------------------------------------------------------------------------
 
 
-def test_the_switch_begins_more_and_corrects_the_ratio():
-    off = create_default_config()
-    assert ppo_plan(off.training, off.inference, 0).over_sampling is None
-    assert ppo_settings(off.training, off.inference, 1).rollout_correction is None
-    on = create_default_config(inference={"partial_rollouts": True, "partial_over_sampling": 1.25})
-    assert ppo_plan(on.training, on.inference, 0).over_sampling == 1.25
-    assert ppo_settings(on.training, on.inference, 1).rollout_correction == "truncated"
-    on.training.rollout_correction = "masked"
-    assert ppo_settings(on.training, on.inference, 1).rollout_correction == "masked"
+def test_with_partial_rollouts_the_frozen_settings_correct_the_ratio():
+    assert create_default_config().frozen().training.rollout_correction == "none"
+    config = create_default_config(inference={"partial_rollouts": True})
+    assert config.frozen().training.rollout_correction == "truncated"
+    config.training.rollout_correction = "masked"
+    assert config.frozen().training.rollout_correction == "masked"
 
 
 def test_greedy_baselines_and_carried_episodes_are_refused_together():

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midthought.config import RecipeConfig
 from midthought.learning.ppo import run_ppo
-from midthought.learning.rollout_batch import PPOPlan, ShuffledTasks
+from midthought.learning.rollout_batch import ShuffledTasks
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.types import (
     Completion,
@@ -27,9 +28,9 @@ from midthought.types import (
 TASKS = [Task(task_id=f"t{number}", prompt="?", answer="!") for number in range(7)]
 
 
-def plan(**changes) -> PPOPlan:
-    fields = {"batch_size": 4, "group_size": 1, "pad_token_id": 0, **changes}
-    return PPOPlan(**fields)
+def config_of(**training) -> RecipeConfig:
+    changes = {"adv_estimator": "reinforce_plus_plus", "batch_size": 4, "group_size": 1, **training}
+    return RecipeConfig(training=changes, inference={"max_tokens": 4}).frozen()
 
 
 class FakeSource:
@@ -93,7 +94,8 @@ def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number, greed
         source,
         learner,
         ShuffledTasks(TASKS, seed),
-        plan(**changes),
+        config_of(**changes),
+        pad_token_id=0,
         start=start,
         num_iters=num_iters,
         on_iteration=lambda done, metrics, data: told.append((done, metrics)),
@@ -101,9 +103,10 @@ def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number, greed
     return source, learner, told
 
 
-def run_once(source, learner, settings, on_iteration):
+def run_once(source, learner, config, on_iteration):
     """One iteration."""
-    run_ppo(source, learner, ShuffledTasks(TASKS, 0), settings, start=0, num_iters=1, on_iteration=on_iteration)
+    tasks = ShuffledTasks(TASKS, 0)
+    run_ppo(source, learner, tasks, config, pad_token_id=0, start=0, num_iters=1, on_iteration=on_iteration)
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 5))
@@ -154,8 +157,8 @@ def test_a_run_that_goes_on_from_an_iteration_gets_the_tasks_that_it_would_have_
 
 
 def test_only_the_critic_learns_in_the_first_iterations_also_after_going_on():
-    assert run(critic_warmup_iters=2)[1].critic_only == [True, True, False, False, False]
-    assert run(critic_warmup_iters=2, start=1)[1].critic_only == [True, False, False, False]
+    assert run(adv_estimator="gae", critic_warmup_iters=2)[1].critic_only == [True, True, False, False, False]
+    assert run(adv_estimator="gae", critic_warmup_iters=2, start=1)[1].critic_only == [True, False, False, False]
 
 
 def test_episodes_that_broke_do_not_reach_the_learner_and_are_counted():
@@ -182,7 +185,7 @@ def by_task(task, number, greedy):
     return float(number % 2) if task.task_id in EVEN else 1.0
 
 
-GROUPED = {"batch_size": 8, "group_size": 2, "drop_flat_groups": True, "pay": by_task}
+GROUPED = {"batch_size": 8, "group_size": 2, "adv_estimator": "grpo", "pay": by_task}
 
 
 def learned(learner) -> list[list[int]]:
@@ -201,7 +204,7 @@ def test_groups_without_spread_are_dropped_and_counted_where_the_plan_says_so():
 
 
 def test_groups_without_spread_are_kept_where_it_does_not():
-    _, learner, told = run(num_iters=1, **{**GROUPED, "drop_flat_groups": False})
+    _, learner, told = run(num_iters=1, **{**GROUPED, "adv_estimator": "reinforce_plus_plus"})
     assert learned(learner) == [[0, 0, 1, 1, 2, 2, 3, 3]]
     assert "batch/num_flat_groups" not in told[0][1]
 
@@ -221,13 +224,13 @@ def test_a_group_of_which_one_episode_is_left_has_no_spread():
 
     source.play = one_breaks
     learner, told = FakeLearner(source.log), []
-    settings = plan(batch_size=4, group_size=2, drop_flat_groups=True)
-    run_once(source, learner, settings, lambda done, metrics, data: told.append(metrics))
+    config = config_of(batch_size=4, group_size=2, adv_estimator="grpo")
+    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
     assert learned(learner) == [[0, 0]] and told[0]["batch/num_flat_groups"] == 1
 
 
 def test_where_all_groups_are_flat_no_step_is_taken_and_the_metrics_say_so():
-    source, learner, told = run(num_iters=2, batch_size=8, group_size=2, drop_flat_groups=True)
+    source, learner, told = run(num_iters=2, batch_size=8, group_size=2, adv_estimator="grpo")
     assert source.log == ["rollout", "rollout"] and learner.batches == []
     assert [metrics["batch/num_flat_groups"] for _, metrics in told] == [4, 4]
     assert [metrics["batch/num_episodes"] for _, metrics in told] == [0, 0]
@@ -247,9 +250,9 @@ def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_tu
             return trajectory
 
     source, told = Turns(), []
-    settings = plan(batch_size=2, group_size=2, drop_flat_groups=True, flat_by_turn=by_turn)
+    config = config_of(batch_size=2, group_size=2, adv_estimator="grpo_turns" if by_turn else "grpo")
     learner = FakeLearner(source.log)
-    run_once(source, learner, settings, lambda done, metrics, data: told.append(metrics))
+    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
     assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
     assert told[0]["reward/turns"] == 1.0
 
@@ -258,7 +261,7 @@ def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_tu
 
 
 def test_dynamic_sampling_draws_further_tasks_until_the_batch_is_full():
-    source, learner, told = run(num_iters=1, max_batches=5, **GROUPED)
+    source, learner, told = run(num_iters=1, max_dynamic_batches=5, **GROUPED)
     metrics = told[0][1]
     assert [options.get("attempt", 0) for options in source.options] == list(range(len(source.options)))
     assert 1 < metrics["batch/num_rollouts"] == len(source.asked) <= 5
@@ -276,7 +279,7 @@ def test_dynamic_sampling_goes_no_further_than_it_may_and_takes_what_there_is():
     def pay(task, number, greedy):
         return float(number == 0)
 
-    source, learner, told = run(num_iters=1, max_batches=3, **{**GROUPED, "pay": pay})
+    source, learner, told = run(num_iters=1, max_dynamic_batches=3, **{**GROUPED, "pay": pay})
     assert len(source.asked) == 3
     assert learned(learner) == [[0, 0, 4, 4, 8, 8]]
     assert told[0][1]["batch/num_rollouts"] == 3 and told[0][1]["batch/num_episodes"] == 6
@@ -286,13 +289,13 @@ def test_a_full_batch_is_not_rolled_out_again():
     def pay(task, number, greedy):
         return float(number % 2)
 
-    source, _, told = run(num_iters=2, max_batches=9, **{**GROUPED, "pay": pay})
+    source, _, told = run(num_iters=2, max_dynamic_batches=9, **{**GROUPED, "pay": pay})
     assert len(source.asked) == 2 and told[0][1]["batch/num_rollouts"] == 1
 
 
 def test_a_run_that_goes_on_draws_the_same_further_tasks():
-    whole, _, _ = run(num_iters=4, max_batches=3, **GROUPED)
-    rest, _, _ = run(num_iters=4, start=2, max_batches=3, **GROUPED)
+    whole, _, _ = run(num_iters=4, max_dynamic_batches=3, **GROUPED)
+    rest, _, _ = run(num_iters=4, start=2, max_dynamic_batches=3, **GROUPED)
     assert rest.asked == [asked for asked in whole.asked if asked[0] >= 2]
 
 
@@ -309,7 +312,7 @@ def test_every_group_gets_the_reward_of_its_greedy_episode_as_baseline():
     def pay(task, number, greedy):
         return int(task.task_id[1:]) / 10 if greedy else 1.0
 
-    source, learner, told = run(num_iters=1, batch_size=6, group_size=2, greedy_baseline=True, pay=pay)
+    source, learner, told = run(num_iters=1, batch_size=6, group_size=2, adv_estimator="remax", pay=pay)
     assert source.options == [{"group_size": 2}, {"group_size": 1, "greedy": True}]
     sampled, greedy = (names for _, names in source.asked)
     assert greedy == sampled[::2]
@@ -333,14 +336,14 @@ def test_a_group_whose_greedy_episode_broke_is_left_out_and_counted():
 
     source.play = first_greedy_one_breaks
     learner, told = FakeLearner(source.log), []
-    settings = plan(batch_size=4, group_size=2, greedy_baseline=True)
-    run_once(source, learner, settings, lambda done, metrics, data: told.append(metrics))
+    config = config_of(batch_size=4, group_size=2, adv_estimator="remax")
+    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
     assert learned(learner) == [[1, 1]] and len(learner.batches[0].baselines) == 2
     assert told[0]["batch/num_groups_without_baseline"] == 1
 
 
 def test_where_every_episode_broke_no_greedy_one_is_asked_for():
-    source, _, told = run(num_iters=1, greedy_baseline=True, failing={task.task_id for task in TASKS})
+    source, _, told = run(num_iters=1, adv_estimator="remax", failing={task.task_id for task in TASKS})
     assert source.log == ["rollout"] and told[0][1]["batch/num_episodes"] == 0
 
 
@@ -348,7 +351,7 @@ def test_where_every_episode_broke_no_greedy_one_is_asked_for():
 
 
 def test_the_overlong_penalty_is_a_part_of_the_reward_of_its_own():
-    overlong = {"overlong_penalty": 0.5, "overlong_max_tokens": 4, "overlong_buffer_tokens": 4}
+    overlong = {"overlong_penalty": 0.5, "overlong_buffer_tokens": 4}
     _, learner, told = run(num_iters=1, **overlong)
     # two tokens after the prompt, of at most four, all of them within the buffer: half of the penalty
     assert told[0][1]["reward/overlong"] == pytest.approx(-0.25)
@@ -382,8 +385,8 @@ def test_scored_episodes_get_the_critics_value_of_every_turn():
 
     source, seen = Turns(), []
     learner = Scoring(source.log)
-    settings = plan()
-    run_once(source, learner, settings, lambda done, metrics, data: seen.extend(data))
+    config = config_of()
+    run_once(source, learner, config, lambda done, metrics, data: seen.extend(data))
     assert [trajectory.values for trajectory in seen] == [[1.0, 4.0]] * 4
     assert all(len(trajectory.values) == len(trajectory.states) for trajectory in seen)
 

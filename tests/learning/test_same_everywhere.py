@@ -1,20 +1,19 @@
 """However a step is computed, its loss and its gradients are the same: float64, tool gaps, ragged rows, masked rows."""
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
 from precision import compute_in_float64, tolerance
+from training_settings import changed, training
 
 from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import can_pack
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
-from midthought.learning.settings import LearnerSettings
 
-SETTINGS = LearnerSettings(mini_batch_size=100, kl_coef=0.1, kl_loss_coef=0.1, packing=False, ppo_epochs=1)
+SETTINGS = training(mini_batch_size=100, kl_coef=0.1, kl_loss_coef=0.1, packing=False, ppo_epochs=1)
 WAYS = {
     "packed": {"packing": True},
     "packed, small": {"packing": True, "micro_batch_tokens": 64},
@@ -74,7 +73,7 @@ def step(policy, critic, way: dict, batch: PPOBatch, *, is_lora: bool = False) -
             for parameter in reference.parameters():
                 parameter.mul_(1.05)
     changes = {"adv_estimator": "gae" if critic else "grpo", **way}
-    learner = Learner(policy, own_critic, reference, replace(SETTINGS, **changes))
+    learner = Learner(policy, own_critic, reference, changed(SETTINGS, **changes))
     scored, _ = learner.score(batch)
     shifted = scored.old_logprobs + 0.1 * torch.sin(torch.arange(scored.old_logprobs.numel())).view(
         scored.old_logprobs.shape
@@ -109,7 +108,7 @@ def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, mak
     policy = make_policy(kind, **KINDS[kind]).double()
     gradients, losses = [], []
     for changes in ({}, WAYS[way]):
-        learner = Learner(copy.deepcopy(policy), None, None, replace(SETTINGS, max_grad_norm=1e9, **changes))
+        learner = Learner(copy.deepcopy(policy), None, None, changed(SETTINGS, max_grad_norm=1e9, **changes))
         losses.append(learner.sft_step(batch)["loss"])
         gradients.append(torch.cat([p.grad.flatten() for p in learner.policy.parameters()]))
     rounding = tolerance(torch.float64, num_operations=batch.num_tokens)  # gradients are sums over tokens
@@ -130,7 +129,7 @@ def test_adapters_learn_the_same(way, make_policy, batch):
 def test_a_model_that_cannot_be_packed_learns_from_padded_rows_as_it_was_asked_to(make_policy, batch):
     policy = make_policy("Gemma2", query_pre_attn_scalar=16).double()
     assert not can_pack(policy)
-    learner = Learner(copy.deepcopy(policy), None, None, replace(SETTINGS, packing=True))
+    learner = Learner(copy.deepcopy(policy), None, None, changed(SETTINGS, packing=True))
     plain = Learner(copy.deepcopy(policy), None, None, SETTINGS)
     assert not learner.is_packed
     assert learner.sft_step(batch) == plain.sft_step(batch)

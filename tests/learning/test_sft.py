@@ -1,16 +1,16 @@
 """The warm-up: what a step is taken on, how its loss is averaged, where it begins and when it ends."""
 
-import dataclasses
 import math
 import time
 
 import pytest
 import torch
+from training_settings import changed, training
 
 from midthought.errors import TrainingStoppedError
 from midthought.learning import sft
 from midthought.learning.learner import Learner
-from midthought.learning.settings import LearnerSettings
+from midthought.learning.lr_schedule import NO_END
 from midthought.learning.sft import run_sft
 from midthought.precision import PrecisionChoice
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
@@ -31,7 +31,7 @@ DEMONSTRATIONS = [demonstration([4, 5], [9, 9, 9], [6, 2]), demonstration([7, 2]
 
 
 def learner_of(policy, **changes) -> Learner:
-    return Learner(policy, None, None, LearnerSettings(learning_rate=1e-3, **changes))
+    return Learner(policy, None, None, training(learning_rate=1e-3, **changes))
 
 
 def train(learner, demonstrate=lambda step: DEMONSTRATIONS, *, start=0, num_steps=1, **changes):
@@ -169,6 +169,6 @@ def test_a_warm_up_without_finite_gradients_stops_after_five_steps_in_a_row(make
 def test_a_warm_up_whose_loss_diverges_stops(make_policy):
     """Every step has other targets, and its learning rate makes the policy certain of them: the next step is always wrong."""
     learner = learner_of(make_policy(), max_grad_norm=math.inf)
-    learner.settings = dataclasses.replace(learner.settings, learning_rate=1.0)
+    learner.set_training(changed(learner.training, learning_rate=1.0), NO_END)
     with pytest.raises(TrainingStoppedError, match=r"diverges: .* nats per token in step \d+, .* in the first one"):
         train(learner, lambda step: [demonstration([4 + step] * 8)], num_steps=40)

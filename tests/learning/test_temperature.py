@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from training_settings import changed, training
 
+from midthought.config import TrainingConfig
 from midthought.inference.engine import Sampling
 from midthought.inference.local import LocalEngine
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy
-from midthought.learning.settings import LearnerSettings
 from midthought.types import Completion, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 WAYS = {
@@ -55,7 +55,7 @@ def batch_of(policy, *temperatures: float, num_episodes: int = 6) -> PPOBatch:
 def test_what_the_engine_sampled_is_recomputed_and_the_first_ratio_is_one(make_policy, way, temperatures):
     policy = make_policy()
     batch = batch_of(policy, *temperatures)
-    scored, figures = Learner(policy, None, frozen_copy(policy), LearnerSettings(**WAYS[way])).score(batch)
+    scored, figures = Learner(policy, None, frozen_copy(policy), training(**WAYS[way])).score(batch)
     # float32 log-probabilities of two programs: rounding of 1e-7 of logits of about 10, over two layers
     ratios = (scored.old_logprobs - batch.sampled_logprobs)[batch.loss_mask].exp()
     torch.testing.assert_close(ratios, torch.ones_like(ratios), atol=1e-4, rtol=0)
@@ -67,7 +67,7 @@ def test_at_temperature_one_nothing_is_divided(make_policy):
     assert batch_of(make_policy(), 1.0, 1.0).temperatures is None
 
 
-def plain_loss(policy, reference, batch: PPOBatch, settings: LearnerSettings) -> torch.Tensor:
+def plain_loss(policy, reference, batch: PPOBatch, settings: TrainingConfig) -> torch.Tensor:
     """PPO's loss written out: clipped ratio, entropy bonus and k3 divergence under softmax(logits / T), mean over tokens."""
 
     def distributions(model) -> torch.Tensor:
@@ -82,7 +82,7 @@ def plain_loss(policy, reference, batch: PPOBatch, settings: LearnerSettings) ->
     logprobs = ours.gather(-1, targets)[..., 0]
     ratio = (logprobs - batch.old_logprobs[:, 1:]).exp()
     advantages = batch.advantages[:, 1:]
-    clipped = ratio.clamp(1 - settings.clip_ratio_low, 1 + settings.clip_ratio_high)
+    clipped = ratio.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     surrogate = -torch.minimum(ratio * advantages, clipped * advantages)
     entropy = -(ours.exp() * ours).sum(-1)
     gap = theirs - logprobs
@@ -99,10 +99,10 @@ def test_the_gradient_is_that_of_the_loss_written_out_in_float64(make_policy, ki
     batch = batch_of(policy, *temperatures)
     policy = policy.double()
     reference = frozen_copy(make_policy(kind, seed=9, **KINDS[kind])).double()
-    settings = LearnerSettings(
+    settings = training(
         adv_estimator="reinforce_plus_plus", mini_batch_size=100, entropy_coef=0.3, kl_loss_coef=0.2, max_grad_norm=1e9
     )
-    learner = Learner(copy.deepcopy(policy), None, reference, replace(settings, **WAYS[way]))
+    learner = Learner(copy.deepcopy(policy), None, reference, changed(settings, **WAYS[way]))
     credited = learner.credit(learner.score(batch)[0])[0]
     # an old policy of its own, so that ratios differ from 1 and some are clipped
     shift = 0.3 * torch.randn(batch.token_ids.shape, generator=torch.Generator().manual_seed(0))
@@ -124,7 +124,7 @@ def test_the_entropy_is_that_of_the_sampled_distribution(make_policy):
     for temperature in (0.5, 1.0, 2.0):
         batch = batch_of(policy, 1.0)
         batch = batch.with_fields(temperatures=torch.full(batch.token_ids.shape, temperature))
-        learner = Learner(copy.deepcopy(policy), None, None, LearnerSettings(adv_estimator="grpo", kl_coef=0.0))
+        learner = Learner(copy.deepcopy(policy), None, None, training(adv_estimator="grpo", kl_coef=0.0))
         metrics = learner.update(learner.credit(learner.score(batch)[0])[0])
         entropies.append(metrics["entropy"])
     assert entropies[0] < entropies[1] < entropies[2] < math.log(48)

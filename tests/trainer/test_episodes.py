@@ -1,7 +1,7 @@
 import pytest
 
-from midthought import Reward, RolloutData, SettingsError, Task, Trajectory
-from midthought.learning.rollout_batch import PPOPlan, RolloutBatch
+from midthought import Reward, RolloutData, SettingsError, Task, TrainingConfig, Trajectory
+from midthought.learning.rollout_batch import RolloutBatch
 from midthought.trainer.episodes import sort_episodes
 
 
@@ -15,8 +15,8 @@ def data(*pairs):
     return RolloutData(trajectories=[episode(group, total) for group, total in pairs])
 
 
-def plan(**options):
-    return PPOPlan(**{"batch_size": 4, "group_size": 2, "pad_token_id": 0, **options})
+def training(estimator="reinforce_plus_plus", **changes):
+    return TrainingConfig(adv_estimator=estimator, group_size=2, **{"batch_size": 4, **changes})
 
 
 def totals(batch):
@@ -24,24 +24,24 @@ def totals(batch):
 
 
 def test_broken_episodes_are_left_out_and_groups_stand_together():
-    batch = sort_episodes(data((1, 0.5), (0, 1.0), (1, 2.0), (0, None)), plan(), None)
+    batch = sort_episodes(data((1, 0.5), (0, 1.0), (1, 2.0), (0, None)), training(), None)
     assert totals(batch) == [(1, 0.5), (1, 2.0), (0, 1.0)]
     assert len(batch.data) == 4
 
 
 def test_flat_groups_are_left_out_and_counted_where_the_plan_says_so():
     brought = data((0, 1.0), (0, 1.0), (1, 0.0), (1, 1.0), (2, 3.0))
-    batch = sort_episodes(brought, plan(drop_flat_groups=True), None)
+    batch = sort_episodes(brought, training("grpo"), None)
     assert totals(batch) == [(1, 0.0), (1, 1.0)]
     assert batch.metrics == {"batch/num_flat_groups": 2}
-    assert len(sort_episodes(brought, plan(), None).usable) == 5
+    assert len(sort_episodes(brought, training(), None).usable) == 5
 
 
 def test_the_surplus_of_ones_own_rollout_is_left_out_but_not_of_what_is_brought():
     six = data((0, 0.0), (0, 1.0), (1, 0.0), (1, 1.0), (2, 0.0), (2, 1.0))
     rolled_out = RolloutBatch(data=six, metrics={"batch/num_surplus_groups": 1})
-    batch = sort_episodes(six, plan(), rolled_out)
-    assert totals(batch) == totals(sort_episodes(six, plan(), None))[:4]
+    batch = sort_episodes(six, training(), rolled_out)
+    assert totals(batch) == totals(sort_episodes(six, training(), None))[:4]
     assert batch.metrics == {"batch/num_surplus_groups": 1}
 
 
@@ -50,7 +50,7 @@ def test_baselines_follow_their_groups_whatever_became_of_the_rewards():
     first, second, third, fourth, fifth = rolled_out_data.trajectories
     rolled_out = RolloutBatch(data=rolled_out_data, usable=[first, third, fourth], baselines=[0.25, 0.5, 0.5])
     second.reward, third.reward = Reward(parts={"r": 7.0}), None
-    batch = sort_episodes(rolled_out_data, plan(greedy_baseline=True, batch_size=6), rolled_out)
+    batch = sort_episodes(rolled_out_data, training("remax", batch_size=6), rolled_out)
     assert batch.usable == [first, second, fourth]
     assert batch.baselines == [0.25, 0.25, 0.5]
     assert fifth not in batch.usable, "the greedy episode of its group broke"
@@ -60,11 +60,11 @@ def test_some_of_the_rollouts_episodes_may_be_chosen():
     own = data((0, 0.0), (0, 1.0), (1, 0.0))
     rolled_out = RolloutBatch(data=own, usable=own.trajectories, baselines=[0.1, 0.1, 0.2])
     chosen = RolloutData(trajectories=own.trajectories[1:])
-    assert sort_episodes(chosen, plan(greedy_baseline=True), rolled_out).baselines == [0.1, 0.2]
+    assert sort_episodes(chosen, training("remax"), rolled_out).baselines == [0.1, 0.2]
 
 
 def test_episodes_without_the_baseline_that_the_plan_asks_for_are_refused():
     with pytest.raises(SettingsError, match="remax"):
-        sort_episodes(data((0, 1.0)), plan(greedy_baseline=True), None)
+        sort_episodes(data((0, 1.0)), training("remax"), None)
     with pytest.raises(SettingsError, match="no episode"):
-        sort_episodes(RolloutData(), plan(), None)
+        sort_episodes(RolloutData(), training(), None)

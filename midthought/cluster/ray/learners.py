@@ -19,11 +19,11 @@ from midthought.cluster.ray.session import Role, Session, cluster_room, number_o
 from midthought.cluster.ray.staff import LostError, got
 from midthought.cluster.ray.weights import frame_name, framed
 from midthought.cluster.ray.worker import Numerics
-from midthought.config import RayConfig
+from midthought.config import RayConfig, TrainingConfig
 from midthought.errors import EngineError
 from midthought.learning.distributed.worker import LearnerWorker
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
-from midthought.learning.settings import LearnerSettings
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +43,13 @@ class RayWorkerGroup:
         self._session: Session | None = None
         self._actors: list[Any] = []
 
-    def open(self, models: Models, settings: LearnerSettings) -> None:
+    def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
         """Start the ranks. SettingsError where there is no room for them, or the models cannot be sent; EngineError where
         one does not start."""
-        loss = settings.policy_loss, POLICY_LOSSES.find(settings.policy_loss)
+        loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
         tensors = models.tensors()
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
-        parcel = pack((models, settings, loss, learning), "what is learned", frame_name(tensors))
+        parcel = pack((models, training, schedule, loss, learning), "what is learned", frame_name(tensors))
         self._session = Session(self._settings, self._role)
         search_path = [os.path.abspath(folder) for folder in sys.path]
         numerics = Numerics.of_this_process(self._num_threads)
@@ -152,11 +152,11 @@ class LearnerActor:
     def build(self, parcel: bytes) -> None:
         """The models without their contents; memory is taken where something is written."""
         self._numerics.apply()
-        models, settings, (name, loss), learning = unpack(parcel, "what is learned", framed("cpu"))
+        models, training, schedule, (name, loss), learning = unpack(parcel, "what is learned", framed("cpu"))
         POLICY_LOSSES.add(name, loss)
         for tensor in (tensor for key, tensor in models.tensors().items() if key in learning):
             tensor.requires_grad_(True)
-        self._rank = LearnerWorker(models, settings, "cuda" if ray.get_gpu_ids() else "cpu")
+        self._rank = LearnerWorker(models, training, schedule, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def open_store(self) -> tuple[str, int]:
         """Where the ranks meet: on the address by which the cluster knows this node, and no other."""

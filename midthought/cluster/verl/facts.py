@@ -45,7 +45,7 @@ class Facts:
 
     @property
     def has_critic(self) -> bool:
-        return "values" in self.training.estimator_needs[self.training.adv_estimator]
+        return self.training.has_critic
 
     def prompts(self, num_episodes: int) -> int:
         """verl counts prompts where we count episodes."""

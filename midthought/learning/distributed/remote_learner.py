@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from midthought.algo.kl import KLController
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.credit import credit_batch
-from midthought.learning.lr_schedule import learning_rate_factor
+from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, Models
-from midthought.learning.settings import LearnerSettings
 
 BUCKET_BYTES = 128 * 2**20
 """Tensors go to and from the ranks in messages of about this size; a larger one goes alone."""
@@ -26,7 +26,7 @@ BUCKET_BYTES = 128 * 2**20
 class WorkerGroup(Protocol):
     """Workers that learn together, each a `LearnerWorker`."""
 
-    def open(self, models: Models, settings: LearnerSettings) -> None:
+    def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
         """Start them, and have them join; they hold the models' shapes, not their weights."""
         ...
 
@@ -46,14 +46,17 @@ class RemoteLearner:
     The team is started by the first call, with the weights that the models have then. The reference stays with the ranks.
     """
 
-    def __init__(self, models: Models, settings: LearnerSettings, workers: WorkerGroup) -> None:
+    def __init__(
+        self, models: Models, training: TrainingConfig, schedule: TrainingSchedule, workers: WorkerGroup
+    ) -> None:
         self.policy = models.policy
-        self.settings = settings
+        self.training = training
+        self.schedule = schedule
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
         """The steps of them in which the policy learned."""
-        self.kl_controller = KLController(settings.kl_coef, settings.target_kl, settings.kl_horizon)
+        self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
         self._critic = models.critic
         self._is_critic_old = False
         self._models: Models | None = models
@@ -75,29 +78,35 @@ class RemoteLearner:
     @property
     def learning_rate(self) -> float:
         """Of the policy, at the next optimizer step."""
-        settings = self.settings
-        return settings.learning_rate * learning_rate_factor(self.num_policy_steps, settings, settings.total_steps)
+        factor = learning_rate_factor(self.num_policy_steps, self.training, self.schedule.total_steps)
+        return self.training.peak_learning_rate * factor
+
+    def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
+        """As `Learner.set_training`."""
+        self.training, self.schedule = training, schedule
+        if self._models is None:
+            self._call("set_training", training, schedule)
 
     # -- learning ----------------------------------------------------------------------------------------------
 
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         """As `Learner.score`."""
-        scored: tuple[PPOBatch, dict[str, float]] = self._call("score", self.settings, batch)
+        scored: tuple[PPOBatch, dict[str, float]] = self._call("score", batch)
         return scored
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         """As `Learner.credit`."""
-        return credit_batch(batch, self.settings, self.kl_controller)
+        return credit_batch(batch, self.training, self.kl_controller)
 
     def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
         """As `Learner.update`; then the policy here has the new weights."""
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
-        return self._learned(*self._call("update", self.settings, batch, critic_only))
+        return self._learned(*self._call("update", batch, critic_only))
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
         """As `Learner.sft_step`, under this thread's autocast; then the policy here has the new weights."""
-        return self._learned(*self._call("sft_step", self.settings, batch, self._autocast()))
+        return self._learned(*self._call("sft_step", batch, self._autocast()))
 
     def sft_loss(self, batch: PPOBatch) -> float:
         """As `Learner.sft_loss`."""
@@ -149,7 +158,7 @@ class RemoteLearner:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         if self._models is not None:
-            self._workers.open(self._models, self.settings)
+            self._workers.start(self._models, self.training, self.schedule)
             self._send(self._models)
             self._models = None
             self._workers.call("build_learner")

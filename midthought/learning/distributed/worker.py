@@ -12,14 +12,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.distributed.fsdp import shard_models
 from midthought.learning.distributed.process_group import DistributedGroup
 from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
-from midthought.learning.settings import LearnerSettings
 
 
 class LearnerWorker:
@@ -27,13 +28,15 @@ class LearnerWorker:
 
     Args:
         models: modules in main memory; their tensors need not be filled yet (`load`).
-        settings: the learner's.
+        training, schedule: the settings of the learner.
         device: where this rank computes: sums go through NCCL on a GPU, through gloo elsewhere.
     """
 
-    def __init__(self, models: Models, settings: LearnerSettings, device: str = "cpu") -> None:
+    def __init__(
+        self, models: Models, training: TrainingConfig, schedule: TrainingSchedule, device: str = "cpu"
+    ) -> None:
         self._models = models
-        self._settings = settings
+        self._training, self._schedule = training, schedule
         self._device = torch.device(device)
         self._moments: dict[str, Tensor] = {}
 
@@ -60,9 +63,9 @@ class LearnerWorker:
         policy, critic, reference = self._models
         process_group = DistributedGroup(self._device)
         if policy is None and critic is not None:
-            self.learner: Learner = CriticLearner(critic, self._settings, process_group)
+            self.learner: Learner = CriticLearner(critic, self._training, self._schedule, process_group)
         else:
-            self.learner = Learner(policy, critic, reference, self._settings, process_group)
+            self.learner = Learner(policy, critic, reference, self._training, self._schedule, process_group)
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
         """These weights, whole, in main memory; nothing from any rank but the first."""
@@ -70,23 +73,19 @@ class LearnerWorker:
 
     # -- learning ----------------------------------------------------------------------------------------------
 
-    def score(self, settings: LearnerSettings, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        self.learner.settings = settings
+    def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
+        self.learner.set_training(training, schedule)
+
+    def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
         return self.learner.score(batch)
 
-    def update(
-        self, settings: LearnerSettings, batch: PPOBatch, critic_only: bool
-    ) -> tuple[dict[str, float], tuple[int, int]]:
+    def update(self, batch: PPOBatch, critic_only: bool) -> tuple[dict[str, float], tuple[int, int]]:
         """The metrics, and the optimizer steps taken: all, and those of the policy."""
-        self.learner.settings = settings
         metrics = self.learner.update(batch, critic_only=critic_only)
         return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
 
-    def sft_step(
-        self, settings: LearnerSettings, batch: PPOBatch, autocast: torch.dtype | None
-    ) -> tuple[dict[str, float], tuple[int, int]]:
+    def sft_step(self, batch: PPOBatch, autocast: torch.dtype | None) -> tuple[dict[str, float], tuple[int, int]]:
         """The same; `autocast`: the type that passes are computed in, None: that of the weights."""
-        self.learner.settings = settings
         with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
             metrics = self.learner.sft_step(batch)
         return metrics, (self.learner.num_steps, self.learner.num_policy_steps)

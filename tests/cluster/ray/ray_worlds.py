@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from midthought import BaseEnvironment, create_default_config, tool
+from midthought.config import TrainingConfig
 from midthought.inference.scripted import ScriptedEngine
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
-from midthought.learning.settings import LearnerSettings
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.text import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
@@ -166,7 +166,7 @@ def caller(renderer: Renderer, prompts: PromptBuilder, question: str, call: str,
     demonstration.add_reply(renderer.foreign(result))
     demonstration.add_demonstrated(renderer.control("</think>red<|im_end|>"))
     taught = make_policy(renderer.tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
-    learner = Learner(taught, None, None, LearnerSettings(learning_rate=3e-3))
+    learner = Learner(taught, None, None, TrainingConfig(learning_rate=3e-3, warmup_steps=0))
     batch = PPOBatch.from_trajectories([demonstration], demonstrations=True)
     for _ in range(60):
         learner.sft_step(batch)

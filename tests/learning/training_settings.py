@@ -1,0 +1,17 @@
+"""Settings of the learner's tests: no KL term and no warm-up of the learning rate, unless a test asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from midthought.config import TrainingConfig
+
+
+def training(**changes: Any) -> TrainingConfig:
+    """The changes are not validated: tests use micro-batches and blocks that are smaller than the settings allow."""
+    return TrainingConfig(kl_coef=0.0, warmup_steps=0, mini_batch_size=64).model_copy(update=changes)
+
+
+def changed(settings: TrainingConfig, **changes: Any) -> TrainingConfig:
+    """A copy with changes, which are not validated either."""
+    return settings.model_copy(update=changes)
