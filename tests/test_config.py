@@ -91,7 +91,9 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 owner = node.value
                 is_section = isinstance(owner, ast.Attribute) and owner.attr in NAMES
-                if is_section and ast.unparse(owner.value).endswith("config"):
+                if is_section and (
+                    ast.unparse(owner.value).endswith("config") or ast.unparse(owner) == "self.training"
+                ):
                     yield owner.attr, node.attr
                 elif (name := ast.unparse(owner)) in aliases:
                     yield aliases[name], node.attr
