@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from midthought.inference.weight_copies import rms_normed
+from midthought.engines.local.weight_copies import rms_normed
 
 MAX_PREFILL_TOKENS = 1024
 """Rows are prefilled in groups of so many tokens: what larger ones compute falls out of the processor's cache."""

@@ -19,8 +19,8 @@ from benchmarks.table import Row
 from benchmarks.timing import System, compare
 from benchmarks.work import EchoTool, Shape, Work
 from midthought.config import RayConfig
-from midthought.inference.local import LocalEngine
-from midthought.inference.source import LocalSource, Source
+from midthought.engines.local.engine import LocalEngine
+from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.types import Trajectory
 
 PART = "ray"
@@ -74,7 +74,7 @@ def one_actor(options: Options, size: str, shape: Shape) -> Iterator[Row]:
 class Episodes:
     """Whole episodes with tools from a source, as the training loop asks for them."""
 
-    def __init__(self, source: Source, reciter: Reciter) -> None:
+    def __init__(self, source: Rollouts, reciter: Reciter) -> None:
         self._source = source
         self._reciter = reciter
         self.trajectories: list[Trajectory] = []
@@ -185,17 +185,17 @@ def _engine(model: Any, *, eos_token_ids: Sequence[int], shape: Shape, determini
     )
 
 
-def _in_process(reciter: Reciter, shape: Shape, *, deterministic: bool = False) -> LocalSource:
+def _in_process(reciter: Reciter, shape: Shape, *, deterministic: bool = False) -> LocalRollouts:
     engine = _engine(
         reciter.model, eos_token_ids=reciter.renderer.eos_token_ids, shape=shape, deterministic=deterministic
     )
     parts = make_parts(reciter, engine, EchoTool(reciter, shape.num_result), shape)
-    return LocalSource(parts, engine, seed=SEED)
+    return LocalRollouts(parts, engine, seed=SEED)
 
 
-def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: bool = False) -> Source:
+def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: bool = False) -> Rollouts:
     from midthought.cluster.ray.crew import Crew
-    from midthought.cluster.ray.source import RaySource
+    from midthought.cluster.ray.source import RayRollouts
 
     make_engine = functools.partial(
         _engine, eos_token_ids=reciter.renderer.eos_token_ids, shape=shape, deterministic=deterministic
@@ -204,7 +204,7 @@ def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: b
     crew = Crew(settings, reciter.model, make_engine, is_deterministic=deterministic)
     engine = make_engine(reciter.model)
     parts = make_parts(reciter, engine, EchoTool(reciter, shape.num_result), shape)
-    return RaySource(parts, engine, crew, seed=SEED)
+    return RayRollouts(parts, engine, crew, seed=SEED)
 
 
 def _content(trajectories: Sequence[Trajectory]) -> list[Any]:

@@ -15,7 +15,7 @@ from benchmarks.systems import OurSampling
 from benchmarks.table import Row
 from benchmarks.timing import System, compare
 from benchmarks.work import Shape, Work
-from midthought.inference.local import LocalEngine
+from midthought.engines.local.engine import LocalEngine
 
 PART = "lora"
 RANK = 16

@@ -23,7 +23,7 @@ from benchmarks.systems import make_engine
 from benchmarks.table import Row
 from benchmarks.timing import Spread
 from benchmarks.work import Shape, Work
-from midthought.inference.engine import Sampling
+from midthought.engines.engine import Sampling
 
 PART = "memory"
 STATUS = Path("/proc/self/status")

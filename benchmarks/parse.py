@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.options import Options
 from benchmarks.table import Row
 from benchmarks.timing import Spread
-from midthought.inference.rollout import TokenWatch
 from midthought.learning.small_model import make_tokenizer
+from midthought.rollout.episode import TokenWatch
 from midthought.text import Renderer
 from midthought.tools.notations import Notation
 from midthought.tools.notations.find import find_notation

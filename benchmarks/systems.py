@@ -11,9 +11,9 @@ import torch
 from benchmarks.bare import BareLoop
 from benchmarks.reciter import Reciter
 from benchmarks.work import Latency, LookTool, Shape, Work, at_once
-from midthought.inference.engine import Engine, Sampling, Stopper
-from midthought.inference.local import LocalEngine
-from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.local.engine import LocalEngine
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.tools.definition import Tool
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox

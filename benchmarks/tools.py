@@ -10,7 +10,7 @@ from benchmarks.systems import Ours, make_engine
 from benchmarks.table import Row
 from benchmarks.timing import Spread, System, compare
 from benchmarks.work import SLOW_FACTOR, Latency, Shape, Work, always, some_slow
-from midthought.inference.local import LocalEngine
+from midthought.engines.local.engine import LocalEngine
 
 PART = "tools"
 LATENCIES = (0.05, 0.2)

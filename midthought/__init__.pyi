@@ -78,16 +78,16 @@ from .env.environment import BaseEnvironment as BaseEnvironment
 from .env.game import SimpleGameEnvironment as SimpleGameEnvironment
 from .env.rewards import combine_rewards as combine_rewards
 from .env.judge import Judge as Judge
-from .inference.generation import BaseInferenceEngine as BaseInferenceEngine, GenerationOutput as GenerationOutput
-from .inference.engines import (
+from .engines.generation import BaseInferenceEngine as BaseInferenceEngine, GenerationOutput as GenerationOutput
+from .engines.create import (
     LocalInferenceEngine as LocalInferenceEngine,
     ScriptedInferenceEngine as ScriptedInferenceEngine,
     create_inference_engine as create_inference_engine,
 )
-from .inference.servers.vllm import VLLMInferenceEngine as VLLMInferenceEngine
-from .inference.servers.sglang import SGLangInferenceEngine as SGLangInferenceEngine
-from .inference.multi_turn import MultiTurnInferenceEngine as MultiTurnInferenceEngine
-from .inference.batch_manager import BatchInferenceManager as BatchInferenceManager
+from .engines.servers.vllm import VLLMInferenceEngine as VLLMInferenceEngine
+from .engines.servers.sglang import SGLangInferenceEngine as SGLangInferenceEngine
+from .rollout.multi_turn import MultiTurnInferenceEngine as MultiTurnInferenceEngine
+from .rollout.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
 from .learning.batch import PPOBatch as PPOBatch
 from .trainer.trainer import (

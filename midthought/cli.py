@@ -554,8 +554,8 @@ def engine_serve(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and end.")] = False,
 ) -> None:
     """Start a model server as our engines need it, and stay until it ends. Ctrl-C ends it."""
-    from midthought.inference.servers.command import serve
-    from midthought.inference.servers.dialect import ServerOptions
+    from midthought.engines.servers.command import serve
+    from midthought.engines.servers.dialect import ServerOptions
 
     options = ServerOptions(
         served_model_name=served_model_name,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from midthought.inference.engines import BACKENDS, ScriptedInferenceEngine
+from midthought.engines.create import BACKENDS, ScriptedInferenceEngine
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(

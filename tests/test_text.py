@@ -12,8 +12,8 @@ from small_tokenizer import small_tokenizer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.errors import ForeignTextError, SettingsError
-from midthought.inference.byte_tokenizer import byte_tokenizer
 from midthought.text import CUT, Renderer
 
 CORPUS = [

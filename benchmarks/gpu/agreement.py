@@ -22,8 +22,8 @@ from benchmarks.gpu.models import (
     short,
 )
 from midthought.config import TrainingConfig
-from midthought.inference.local import LocalEngine
-from midthought.inference.trial import ROUNDING
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.runner_selection import ROUNDING
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner

@@ -25,8 +25,8 @@ from benchmarks.gpu.models import (
     random_prompts,
     short,
 )
-from midthought.inference import room
-from midthought.inference.recorded import Pass, Record
+from midthought.engines.local import kv_cache_manager as room
+from midthought.engines.local.cuda_graphs import Pass, Record
 from midthought.types import Completion
 
 MIN_TOLERANCE, OWN_ERRORS = 1e-3, 10.0
@@ -129,7 +129,7 @@ def logged_warnings() -> Iterator[list[str]]:
     messages: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("midthought.inference.recorded")
+    logger = logging.getLogger("midthought.engines.local.cuda_graphs")
     logger.addHandler(handler)
     try:
         yield messages

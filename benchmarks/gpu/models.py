@@ -11,9 +11,9 @@ import torch
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.plan import make_policy
-from midthought.inference.engine import Sampling
-from midthought.inference.float32_reference import Deviation, float32_logprobs
-from midthought.inference.local import LocalEngine
+from midthought.engines.engine import Sampling
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.peft_weights import base_of
 from midthought.plan.known import KNOWN
 from midthought.plan.shape import Shape

@@ -12,8 +12,8 @@ import torch
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import WIDTHS, has_room, make_model, short
-from midthought.inference.runner import CachedRunner, RecomputingRunner, share_tensors
-from midthought.inference.trial import Trial, make_runner
+from midthought.engines.local.runner import CachedRunner, RecomputingRunner, share_tensors
+from midthought.engines.local.runner_selection import Trial, make_runner
 
 
 def run(machine: Machine, report: Report) -> None:

@@ -17,7 +17,6 @@ import torch
 
 from midthought.config import RecipeConfig, require_allowed
 from midthought.errors import SettingsError
-from midthought.inference.source import Source
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.learner import Learner
@@ -35,6 +34,7 @@ from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
 from midthought.trainer.episodes import restore_stream, stream_state
 from midthought.trainer.learners import choose_learner
@@ -59,7 +59,7 @@ class Workshop(Protocol):
     @property
     def pad_token_id(self) -> int: ...
 
-    def source(self, policy_version: int = 0, *, trained: Any = None) -> Source:
+    def source(self, policy_version: int = 0, *, trained: Any = None) -> Rollouts:
         """The rollout loop over the present policy."""
         ...
 
@@ -131,7 +131,7 @@ class RecipeRun(ABC):
         """The figures before or after reinforcement learning."""
 
     @abstractmethod
-    def _validate(self, source: Source, iteration: int) -> bool:
+    def _validate(self, source: Rollouts, iteration: int) -> bool:
         """Log the held-out figures; True where they are the best so far."""
 
     @abstractmethod

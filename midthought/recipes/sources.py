@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from midthought.config import InferenceConfig, RayConfig
-from midthought.inference.policy_engine import policy_engine
-from midthought.inference.private_loop import PrivateLoop
-from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
-from midthought.inference.source import Source
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.engines.policy_engine import policy_engine
+from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, RolloutSettings
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
 from midthought.tools.notations import Notation
 from midthought.tools.schedule import Toolbox
@@ -32,7 +32,7 @@ def recipe_source(
     seed: int,
     policy_version: int = 0,
     trained: Any = None,
-) -> Source:
+) -> Rollouts:
     """The rollout loop over the present policy. Close it after use.
 
     Args:
@@ -62,6 +62,6 @@ def recipe_source(
         settings=RolloutSettings.from_config(inference),
     )
     has_stream = trained is not None and inference.partial_rollouts
-    loop = PrivateLoop("midthought-rollout") if has_stream else None
+    loop = BackgroundLoop("midthought-rollout") if has_stream else None
     crew = make_crew(policy, renderer, inference, ray, max_seq_len=engine.max_seq_len) if trained is not None else None
     return choose_source(parts, engine, inference, seed=seed, loop=loop, crew=crew)

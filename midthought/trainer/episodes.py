@@ -10,8 +10,8 @@ from typing import Any
 
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
-from midthought.inference.source import Source
 from midthought.learning.rollout_batch import RolloutBatch, TaskStream, is_zero_variance, task_of_group
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.types import RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
     return batch
 
 
-def stream_state(source: Source, rolled_out: RolloutBatch | None = None) -> dict[str, Any]:
+def stream_state(source: Rollouts, rolled_out: RolloutBatch | None = None) -> dict[str, Any]:
     """What a checkpoint holds of episodes on their way: those of the source's stream, and those of a rollout that nothing was
     learned from yet. Empty where there is no stream."""
     if source.stream is None:
@@ -70,7 +70,7 @@ def stream_state(source: Source, rolled_out: RolloutBatch | None = None) -> dict
     return {"stream": source.stream.state(rolled_out.data if rolled_out is not None else ())}
 
 
-def restore_stream(source: Source, tasks: TaskStream, state: Mapping[str, Any]) -> None:
+def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]) -> None:
     """Go on with the episodes that stand in a checkpoint's state; without a stream they are dropped, with a warning."""
     found = state.get("stream")
     if source.stream is None:

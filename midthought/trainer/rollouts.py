@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.cluster.ray.session import check_ray
 from midthought.config import InferenceConfig, RayConfig
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.engines.engine import TrainedEngine
+from midthought.engines.policy_engine import policy_engine
+from midthought.engines.servers.training import check_backend
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
-from midthought.inference.engine import TrainedEngine
-from midthought.inference.policy_engine import policy_engine
-from midthought.inference.private_loop import PrivateLoop
-from midthought.inference.rollout import EpisodeEnvironment, RolloutParts, RolloutSettings
-from midthought.inference.servers.training import check_backend
-from midthought.inference.source import LocalSource, Source
-from midthought.inference.stream import EpisodeStream
+from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, RolloutSettings
+from midthought.rollout.in_flight import InFlightEpisodes
+from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.text import Renderer
 from midthought.tools.notations import Notation
 from midthought.tools.notations.find import find_notation
@@ -88,9 +88,9 @@ def make_source(
     inference: InferenceConfig,
     *,
     seed: int,
-    loop: PrivateLoop | None = None,
+    loop: BackgroundLoop | None = None,
     crew: Crew | None = None,
-) -> Source:
+) -> Rollouts:
     """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode."""
     parts = RolloutParts(
         engine=engine,
@@ -133,16 +133,16 @@ def choose_source(
     inference: InferenceConfig,
     *,
     seed: int,
-    loop: PrivateLoop | None = None,
+    loop: BackgroundLoop | None = None,
     crew: Crew | None = None,
-) -> Source:
+) -> Rollouts:
     """Where episodes run: on a crew of Ray workers, else in this process over `engine`.
 
     With a `loop` there is a stream of episodes that may outlive an iteration.
     """
     if crew is not None:
-        from midthought.cluster.ray.source import RaySource
+        from midthought.cluster.ray.source import RayRollouts
 
-        return RaySource(parts, engine, crew, seed=seed)
-    stream = None if loop is None else EpisodeStream.from_config(parts, loop, inference, seed=seed)
-    return LocalSource(parts, engine, seed=seed, stream=stream, loop=loop)
+        return RayRollouts(parts, engine, crew, seed=seed)
+    stream = None if loop is None else InFlightEpisodes.from_config(parts, loop, inference, seed=seed)
+    return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)

@@ -18,8 +18,8 @@ from midthought.env.rewards import combine_rewards, weighted
 from midthought.env.stream import EnvironmentStream
 from midthought.env.weighting import AsyncReward, WeightedReward
 from midthought.errors import SettingsError
-from midthought.inference.rollout import EpisodeEnvironment
 from midthought.learning.rollout_batch import ShuffledTasks, TaskStream
+from midthought.rollout.episode import EpisodeEnvironment
 from midthought.text import Renderer
 from midthought.types import Task, Trajectory
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from midthought.config import ConfigStore
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.engines.policy_engine import policy_engine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
-from midthought.inference.policy_engine import policy_engine
-from midthought.inference.private_loop import PrivateLoop
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.ppo import learn
@@ -164,7 +164,7 @@ class Trainer:
             max_seq_len=getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH,
         )
         shared = self._engine, self.renderer, prompts
-        loop = PrivateLoop("midthought-rollout") if inference.partial_rollouts else None
+        loop = BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None
         crew = make_crew(self.model, self.renderer, inference, self.config.ray, max_seq_len=self._engine.max_seq_len)
         where: dict[str, Any] = {"seed": seed, "loop": loop, "crew": crew}
         self.source = make_source(*shared, self._tasks.episode, inference, **where)

@@ -16,8 +16,8 @@ from benchmarks.gpu.command import TINY_MODELS, Worker
 from benchmarks.gpu.findings import CHECKS, Check, Outcome, Report, Status, to_markdown
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.worker import run_check
-from midthought.inference import trial
-from midthought.inference.local import LocalEngine
+from midthought.engines.local import runner_selection as trial
+from midthought.engines.local.engine import LocalEngine
 from midthought.learning.learner import Learner
 from midthought.types import Completion, Finish
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from midthought.config import EnvironmentConfig
+from midthought.engines.byte_tokenizer import byte_tokenizer
+from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import (
     EnvironmentEpisode,
@@ -23,9 +25,7 @@ from midthought.env.episode import (
 from midthought.env.game import SimpleGameEnvironment
 from midthought.env.signature import takes_environment
 from midthought.errors import EpisodeError, RewardError, SettingsError
-from midthought.inference.byte_tokenizer import byte_tokenizer
-from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.inference.scripted import ScriptedEngine
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.process import ServerProcess
+from midthought.engines.servers.vllm import VLLMDialect
 from midthought.feedback.check import check_feedback, run_check
 from midthought.feedback.check_server import SAMPLE, Found
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.protocol import SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
-from midthought.inference.servers.dialect import ServerOptions
-from midthought.inference.servers.launch import start_server
-from midthought.inference.servers.process import ServerProcess
-from midthought.inference.servers.vllm import VLLMDialect
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.pretrained import save_model
 from midthought.tools.registry import ToolRegistry

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 pytest.importorskip("peft")
 
 from midthought.config import ConfigStore
+from midthought.engines.local.engine import LocalEngine
 from midthought.errors import CheckpointError
-from midthought.inference.local import LocalEngine
 from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.batch import PPOBatch
 from midthought.learning.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -125,7 +125,7 @@ def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, 
 def test_the_engine_samples_with_the_adapters(make_policy, batch):
     import asyncio
 
-    from midthought.inference.engine import Sampling
+    from midthought.engines.engine import Sampling
 
     policy = make_policy()
     learner = lora_learner(policy)

@@ -11,8 +11,8 @@ import torch
 from training_settings import changed, training
 
 from midthought.config import TrainingConfig
-from midthought.inference.engine import Sampling
-from midthought.inference.local import LocalEngine
+from midthought.engines.engine import Sampling
+from midthought.engines.local.engine import LocalEngine
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy

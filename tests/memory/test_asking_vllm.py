@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from midthought.endpoint import EndpointSettings
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.vllm import VLLMDialect
 from midthought.errors import NoReplyError
-from midthought.inference.servers.dialect import ServerOptions
-from midthought.inference.servers.launch import start_server
-from midthought.inference.servers.vllm import VLLMDialect
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.memory.asking.episodes import AskingPlan
 from midthought.memory.asking.making import ask_questions

@@ -18,13 +18,13 @@ pytest.importorskip("prometheus_client", reason="the serve extra is not installe
 from serving import served
 from small_tokenizer import small_tokenizer
 
+from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
-from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.inference.scripted import ScriptedEngine
 from midthought.memory.opening import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.access import Access
 from midthought.memory.tool import MemoryRetrievalTool
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry

@@ -18,8 +18,8 @@ from midthought.cluster.ray.shares import Share, Shares
 from midthought.cluster.ray.staff import LostError, Seat, Staff, got
 from midthought.cluster.ray.worker import Job
 from midthought.config import RayConfig
-from midthought.inference.engine import TrainedEngine
-from midthought.inference.rollout import EpisodeStart
+from midthought.engines.engine import TrainedEngine
+from midthought.rollout.episode import EpisodeStart
 from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)

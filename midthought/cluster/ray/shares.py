@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from midthought.errors import EngineError
-from midthought.inference.rollout import EpisodeStart
+from midthought.rollout.episode import EpisodeStart
 from midthought.types import Trajectory
 
 MAX_DEATHS = 3

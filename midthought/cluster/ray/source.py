@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from midthought.cluster.ray.crew import Crew
-from midthought.inference.engine import TrainedEngine
-from midthought.inference.rollout import EpisodeStart, RolloutParts
-from midthought.inference.source import Source
+from midthought.engines.engine import TrainedEngine
+from midthought.rollout.episode import EpisodeStart, RolloutParts
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.types import StopReason, Trajectory
 
 
-class RaySource(Source):
+class RayRollouts(Rollouts):
     """Runs episodes on the workers of a crew, a group on one of them. Sources may share a crew.
 
     The renderer and the toolbox are sent to every worker once; environments, rewards and messages with every rollout.

@@ -20,8 +20,8 @@ from midthought.cluster.ray.session import Session, cluster_room
 from midthought.cluster.ray.weights import BUCKET_BYTES, buckets, digest_of, frame_name, named_tensors
 from midthought.cluster.ray.worker import Numerics, RolloutWorker
 from midthought.config import RayConfig
+from midthought.engines.engine import TrainedEngine
 from midthought.errors import EngineError
-from midthought.inference.engine import TrainedEngine
 
 _log = logging.getLogger(__name__)
 

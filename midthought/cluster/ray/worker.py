@@ -17,9 +17,9 @@ import torch
 
 from midthought.cluster.ray.cargo import pack, unpack
 from midthought.cluster.ray.weights import Piece, apply_pieces, digest_of, framed, named_tensors
+from midthought.engines.engine import TrainedEngine
 from midthought.errors import SettingsError
-from midthought.inference.engine import TrainedEngine
-from midthought.inference.rollout import EpisodeStart, RolloutParts, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.types import StopReason, Trajectory
 
 _BEAT_SECONDS = 1.0

@@ -24,7 +24,7 @@ from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
 from midthought.cluster.verl.supply import Supply
 from midthought.cluster.verl.tools import our_tool
 from midthought.errors import DataError, EpisodeError
-from midthought.inference.rollout import RolloutParts, RolloutSettings, run_episode
+from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
 from midthought.text import Renderer
 from midthought.tools.notations.find import find_notation
 from midthought.tools.registry import ToolRegistry

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.errors import EngineError
-from midthought.inference.engine import Sampling, Stopper
-from midthought.inference.servers.streams import Chunk, Draft
 from midthought.types import Completion
 
 MAX_EMPTY_ANSWERS = 120
@@ -33,7 +33,7 @@ class ServerManager(Protocol):
 
 
 class VerlEngine:
-    """Samples one episode. Implements `midthought.inference.engine.Engine`; make a new one for the next episode.
+    """Samples one episode. Implements `midthought.engines.engine.Engine`; make a new one for the next episode.
 
     Args:
         server_manager: verl's.
@@ -77,7 +77,7 @@ class VerlEngine:
 
         EngineError where the servers answer without tokens for too long, or with fewer log-probabilities than tokens.
         """
-        draft = Draft(list(token_ids), sampling, self.eos_token_ids, stopper)
+        draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
         num_empty = 0
         while draft.finish is None:
             num_kept = len(draft.token_ids)
@@ -107,7 +107,7 @@ class VerlEngine:
     def close(self, episode: int) -> None:
         """Nothing is kept for an episode here."""
 
-    async def _request(self, draft: Draft) -> Any:
+    async def _request(self, draft: PartialCompletion) -> Any:
         sampling_params = {
             **self._sampling_params,
             "temperature": draft.sampling.temperature,

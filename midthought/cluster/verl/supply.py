@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
-from midthought.inference.rollout import EpisodeEnvironment
+from midthought.rollout.episode import EpisodeEnvironment
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.notations import Notation
 from midthought.tools.schedule import Toolbox

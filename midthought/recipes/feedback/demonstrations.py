@@ -13,10 +13,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from midthought.engines.background_loop import BackgroundLoop
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.protocol import TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
-from midthought.inference.private_loop import PrivateLoop
 from midthought.recipes.feedback.arithmetic import NUM_DIGITS, Columns, draw_problem
 from midthought.recipes.feedback.settings import SftSection
 from midthought.text import Renderer
@@ -95,7 +95,7 @@ class Demonstrator:
     def batch(self, seed: int, step: int) -> list[Trajectory]:
         """Demonstrations of about `sft.batch_tokens` tokens together; a function of seed and step alone."""
         draw = random.Random(f"demonstrations-{seed}-{step}")
-        loop = PrivateLoop("midthought-demonstrations")
+        loop = BackgroundLoop("midthought-demonstrations")
         try:
             return loop.run(self._batch(draw))
         finally:

@@ -8,7 +8,6 @@ from typing import Any
 
 from midthought.config import settled
 from midthought.errors import SettingsError
-from midthought.inference.source import Source
 from midthought.learning.learner import Learner
 from midthought.learning.sft import run_sft
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
@@ -20,6 +19,7 @@ from midthought.recipes.feedback.workshop import Workshop
 from midthought.recipes.pipeline import OnStep, RecipeRun, When, before_and_after
 from midthought.recipes.presets import run_of
 from midthought.recipes.stages import supervised_learner
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
 from midthought.types import Task
 
@@ -135,7 +135,7 @@ class FeedbackRun(RecipeRun):
                 self.stages.stop.check()
         return {"num_questions": len(tasks), **figures}
 
-    def _validate(self, source: Source, iteration: int) -> bool:
+    def _validate(self, source: Rollouts, iteration: int) -> bool:
         """Log the held-out figures; True where the final accuracy is the best so far."""
         episodes = self.workshop.rounds(source.evaluate(self.problems["validation"]))
         figures = feedback_figures(episodes, self.config.inference.max_turns)

@@ -11,7 +11,6 @@ from typing import Any
 from midthought.env.math_process import NUM_WORKERS
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.tool import FeedbackTool
-from midthought.inference.source import Source
 from midthought.recipes.feedback.conversation import NOTATION, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
@@ -20,6 +19,7 @@ from midthought.recipes.feedback.reward import FeedbackEnvironment
 from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.sources import recipe_source
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox
@@ -69,7 +69,7 @@ class Workshop:
         registry.register(FeedbackTool.from_settings(settings))
         return Toolbox(registry, timeout_seconds=self.config.inference.tool_timeout_seconds)
 
-    def source(self, policy_version: int = 0, *, trained: Any = None) -> Source:
+    def source(self, policy_version: int = 0, *, trained: Any = None) -> Rollouts:
         """The rollout loop over the present policy; the version counts the updates so far, the rest is `recipe_source`'s."""
         system = self.writing.system
         return recipe_source(

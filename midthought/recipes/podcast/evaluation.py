@@ -15,9 +15,9 @@ from midthought.evaluation.metrics import (
     factors,
     wilson_interval,
 )
-from midthought.inference.source import Source
 from midthought.memory.store import SearchMode
 from midthought.recipes.podcast.tasks import PodcastData
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.tools.schedule import Toolbox
 from midthought.types import Task, Trajectory
 
@@ -71,7 +71,7 @@ def arms(
 
 
 def run_arms(
-    source: Source,
+    source: Rollouts,
     arms: Sequence[Arm],
     is_right: IsRight,
     on_arm: Callable[[Arm, list[Trajectory]], None],

@@ -10,7 +10,6 @@ from typing import Any
 from midthought.config import settled
 from midthought.errors import SettingsError
 from midthought.evaluation.metrics import call_rate
-from midthought.inference.source import Source
 from midthought.learning.learner import Learner
 from midthought.recipes.pipeline import OnStep, RecipeRun, When, before_and_after
 from midthought.recipes.podcast.demonstrations import CLEAN, Habits
@@ -20,6 +19,7 @@ from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
 from midthought.recipes.podcast.workshop import Workshop
 from midthought.recipes.stages import load_policy_and_tokenizer, supervised_learner
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
 from midthought.types import Task, Trajectory
 
@@ -164,7 +164,7 @@ class PodcastRun(RecipeRun):
             "control.num_steps": learner.num_steps,
         }
 
-    def _validate(self, source: Source, iteration: int) -> bool:
+    def _validate(self, source: Rollouts, iteration: int) -> bool:
         """Log the held-out figures; True where the exact match is the best so far."""
         done = source.evaluate(self.data.tasks["validation"])
         needed = [t for t in done if t.task.labels.get("needs_memory", True)]

@@ -8,7 +8,6 @@ from typing import Any
 
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.thought import final_answer, matches
-from midthought.inference.source import Source
 from midthought.learning.learner import Learner
 from midthought.learning.sft import run_sft
 from midthought.precision import PrecisionChoice
@@ -17,6 +16,7 @@ from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData
 from midthought.recipes.sources import recipe_source
+from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.schedule import Toolbox
@@ -45,7 +45,7 @@ class Workshop:
         truths = (trajectory.task.answer, *trajectory.task.aliases)
         return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
 
-    def source(self, policy_version: int = 0, *, trained: Any = None) -> Source:
+    def source(self, policy_version: int = 0, *, trained: Any = None) -> Rollouts:
         """The rollout loop over the present policy; the version counts the updates so far, the rest is `recipe_source`'s."""
         spoken = instruction(self.config)
         return recipe_source(

@@ -10,8 +10,8 @@ import pytest
 import ray_worlds
 import torch
 
-from midthought.inference.policy_engine import policy_engine
-from midthought.inference.rollout import RolloutParts, RolloutSettings
+from midthought.engines.policy_engine import policy_engine
+from midthought.rollout.episode import RolloutParts, RolloutSettings
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry

@@ -17,7 +17,7 @@ import torch
 
 from midthought import BaseEnvironment, create_default_config, tool
 from midthought.config import TrainingConfig
-from midthought.inference.scripted import ScriptedEngine
+from midthought.engines.scripted import ScriptedEngine
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy, make_tokenizer

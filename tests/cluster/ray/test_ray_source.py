@@ -17,12 +17,12 @@ import torch
 from ray_worlds import Diarist, Diary, Freezing, Hoarder, Loud, Murderous, Plain, settings, tasks
 
 from midthought.config import RayConfig
+from midthought.engines.policy_engine import policy_engine
 from midthought.errors import EngineError, SettingsError
 from midthought.evaluation.arms import ToolOff
-from midthought.inference.policy_engine import policy_engine
-from midthought.inference.rollout import RolloutParts, RolloutSettings
-from midthought.inference.source import LocalSource
 from midthought.learning.adapters import add_adapters
+from midthought.rollout.episode import RolloutParts, RolloutSettings
+from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry
@@ -62,17 +62,17 @@ def crew(_shared: tuple[Any, Any]) -> Any:
 
 @pytest.fixture
 def on_ray(crew: Any, make_parts: Callable[..., RolloutParts]) -> Callable[..., Any]:
-    from midthought.cluster.ray.source import RaySource
+    from midthought.cluster.ray.source import RayRollouts
 
     def source(environment: Any, seed: int = 3, **options: Any) -> Any:
         parts = make_parts(environment, **options)
-        return RaySource(parts, parts.engine, crew, seed=seed)
+        return RayRollouts(parts, parts.engine, crew, seed=seed)
 
     return source
 
 
-def here(parts: RolloutParts, seed: int = 3) -> LocalSource:
-    return LocalSource(parts, parts.engine, seed=seed)
+def here(parts: RolloutParts, seed: int = 3) -> LocalRollouts:
+    return LocalRollouts(parts, parts.engine, seed=seed)
 
 
 def content(trajectory: Trajectory) -> Any:
@@ -97,11 +97,11 @@ def lines(path: Path) -> Counter[str]:
 
 
 def test_one_worker_gives_the_episodes_of_this_process_to_the_bit(cluster, policy, renderer, make_parts, tmp_path):
-    from midthought.cluster.ray.source import RaySource
+    from midthought.cluster.ray.source import RayRollouts
 
     parts = make_parts(Plain(tmp_path / "log"))
     crew = crew_of(policy, renderer, num_actors=1)
-    source = RaySource(parts, parts.engine, crew, seed=3)
+    source = RayRollouts(parts, parts.engine, crew, seed=3)
     try:
         far = source.rollout(tasks(6), iteration=1, group_size=2)
         greedy = source.evaluate(tasks(3))
@@ -158,7 +158,7 @@ def test_another_toolbox_travels_with_its_evaluation(on_ray, tmp_path):
 
 def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(cluster, policy, renderer, tmp_path):
     from midthought.cluster.ray.crew import Crew
-    from midthought.cluster.ray.source import RaySource
+    from midthought.cluster.ray.source import RayRollouts
 
     make = functools.partial(Diarist, renderer=renderer)
     parts = RolloutParts(
@@ -170,7 +170,7 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(clu
         environment=Plain(tmp_path / "log"),
         settings=RolloutSettings(max_tokens=1000),
     )
-    source = RaySource(parts, parts.engine, Crew(RayConfig(cpus_per_actor=0.5, num_actors=2), policy, make), seed=3)
+    source = RayRollouts(parts, parts.engine, Crew(RayConfig(cpus_per_actor=0.5, num_actors=2), policy, make), seed=3)
     try:
         done = source.rollout(tasks(64), iteration=0)
     finally:
@@ -215,11 +215,11 @@ def test_an_episode_that_kills_every_worker_fails_and_takes_no_other_with_it(on_
 
 
 def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, policy, renderer, make_parts, tmp_path):
-    from midthought.cluster.ray.source import RaySource
+    from midthought.cluster.ray.source import RayRollouts
 
     parts = make_parts(Freezing(tmp_path / "log"))
     crew = crew_of(policy, renderer, num_actors=1, silence_timeout_seconds=3.0)
-    source = RaySource(parts, parts.engine, crew, seed=0)
+    source = RayRollouts(parts, parts.engine, crew, seed=0)
     try:
         done = source.evaluate(tasks(2))
     finally:
@@ -293,7 +293,7 @@ def test_a_worker_s_warnings_reach_the_driver_with_its_name(on_ray, tmp_path, ca
 def test_adapters_travel_with_the_policy_and_later_alone(cluster, tokenizer, renderer, tmp_path):
     import ray_worlds
 
-    from midthought.cluster.ray.source import RaySource
+    from midthought.cluster.ray.source import RayRollouts
 
     policy = ray_worlds.policy(tokenizer)
     adapted = add_adapters(policy, 2, 4)
@@ -313,7 +313,7 @@ def test_adapters_travel_with_the_policy_and_later_alone(cluster, tokenizer, ren
         settings=RolloutSettings(max_tokens=16),
     )
     crew = crew_of(policy, renderer, num_actors=1)
-    source = RaySource(parts, engine, crew, seed=3)
+    source = RayRollouts(parts, engine, crew, seed=3)
     try:
         first = source.rollout(tasks(3), iteration=0), here(parts).rollout(tasks(3), iteration=0)
         held = dict(crew._staff.seats[0].digests)

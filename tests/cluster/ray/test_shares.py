@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from midthought.cluster.ray.shares import MAX_DEATHS, Shares, shared_out
 from midthought.errors import EngineError
-from midthought.inference.rollout import EpisodeStart
+from midthought.rollout.episode import EpisodeStart
 from midthought.types import Task, Trajectory
 
 

@@ -15,10 +15,10 @@ from worlds import Look, Manager, task
 from midthought.cluster.verl import engine as engine_module
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
 from midthought.cluster.verl.supply import Unjudged
+from midthought.engines.engine import Sampling
+from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
-from midthought.inference.engine import Sampling
-from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episode, run_episodes
-from midthought.inference.scripted import ScriptedEngine
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episode, run_episodes
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry

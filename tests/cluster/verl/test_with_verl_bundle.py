@@ -26,8 +26,8 @@ from midthought.cluster.verl.overrides import TABLE, overrides_of
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RecipeConfig
+from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
-from midthought.inference.scripted import ScriptedEngine
 from midthought.recipes.podcast.verl import settings
 from midthought.text import Renderer
 

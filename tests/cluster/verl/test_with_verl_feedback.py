@@ -31,12 +31,12 @@ from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.overrides import overrides_of
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
-from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.inference.scripted import ScriptedEngine
+from midthought.engines.scripted import ScriptedEngine
 from midthought.recipes.feedback.conversation import NOTATION, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job, supply
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
 from midthought.tools.registry import ToolRegistry
 from midthought.tools.schedule import Toolbox

@@ -18,10 +18,10 @@ from worlds import EveryFew, Judge, Look, Manager, task
 
 from midthought.cluster.verl.record import RECORD
 from midthought.cluster.verl.rows import rows_of
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import DataError, EpisodeError, SettingsError
-from midthought.inference.local import LocalEngine
-from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.inference.scripted import ScriptedEngine
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
 from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from midthought.cluster.verl.supply import Supply
-from midthought.inference.engine import Sampling
+from midthought.engines.engine import Sampling
 from midthought.text import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.types import Completion, ParsedAction, Reward, Task, ToolEvent, Trajectory

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from midthought.engines.scripted import ScriptedEngine
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.tool import FeedbackTool
-from midthought.inference.rollout import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.inference.scripted import ScriptedEngine
 from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import Writing, corpus
 from midthought.recipes.feedback.policy import CHAT_TEMPLATE
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
 from midthought.recipes.feedback.rounds import RoundReader
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
 from midthought.tools.notations.hermes import HermesNotation
 from midthought.tools.registry import ToolRegistry

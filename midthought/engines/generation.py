@@ -1,0 +1,281 @@
+"""The engines that users hold in their hands: prompts in, texts and log-probabilities out, synchronous.
+
+Each wraps one asynchronous engine (`engine.py`), which the rollout loop drives by token ids. Knows no tools and no rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.engines.engine import Engine, Sampling
+from midthought.errors import EngineError, SettingsError
+from midthought.text import Renderer
+from midthought.types import Completion, Finish
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+Prompt = str | Sequence[Mapping[str, str]]
+"""A text as it stands (a rendered chat prompt, say; names of control tokens in it become those tokens), or a conversation
+of `role` and `content`, which the chat template writes."""
+SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
+"""What may be said of how answers are drawn, wherever engines are used by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOutput:
+    """What `generate` gives for B prompts; rows are padded on the right to the longest, T tokens."""
+
+    sequences: list[str]
+    """The generated texts, without prompts and without the end-of-sequence token."""
+    tokens: Tensor  # [B, T] int64, padded with the engine's `pad_token_id`
+    log_probs: Tensor  # [B, T] float32, of the sampled tokens; 0 in the padding
+    lengths: list[int]
+    """Generated tokens of every row, the end-of-sequence token included."""
+    finishes: list[Finish]
+    """Why every row ended: `end` or `length`."""
+
+
+class BaseInferenceEngine(ABC):
+    """An engine by its model. Extend it: make an asynchronous `Engine`, hand it to `super().__init__`.
+
+    The rollout loop uses `core` and `renderer`; `generate` is for everybody else. Usable as a context manager.
+    """
+
+    def __init__(
+        self,
+        core: Engine,
+        renderer: Renderer,
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.7,
+        top_p: float = 0.9,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        """SettingsError for values that cannot be sampled with."""
+        self.core = core
+        self.renderer = renderer
+        self.max_tokens = max_tokens
+        self.temperature = temperature
+        self.top_p = top_p
+        self.top_k = top_k
+        self.min_p = min_p
+        self.repetition_penalty = repetition_penalty
+        self.seed = seed
+        self._loop = BackgroundLoop("midthought-engine")
+        self._numbers = itertools.count()
+        self._is_shut_down = False
+        self.sampling()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int | None = None,
+        first_number: int = 0,
+    ) -> GenerationOutput:
+        """Continue every prompt; what is not given is as the engine was made with. `temperature=0` is greedy.
+
+        Prompt number n of the call is sampled from (seed, n), whatever else is in the batch; `first_number` is the first
+        one's number, where many prompts come in several calls. Raises EngineError for an empty prompt, or one that leaves
+        no room in the context; SettingsError for values that cannot be sampled with.
+        """
+        given: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+        }
+        listed = prompt_list(prompts)
+        sampling = [self.sampling(first_number + row, **given) for row in range(len(listed))]
+        return self.run(self._generate(listed, sampling, first_number))
+
+    def sampling(
+        self,
+        number: int = 0,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        seed: int | None = None,
+    ) -> Sampling:
+        """How prompt number n of a call is sampled. SettingsError for values that make no sense."""
+        sampling = Sampling(
+            max_tokens=self.max_tokens if max_tokens is None else max_tokens,
+            temperature=self.temperature if temperature is None else temperature,
+            top_p=self.top_p if top_p is None else top_p,
+            top_k=self.top_k if top_k is None else top_k,
+            min_p=self.min_p if min_p is None else min_p,
+            repetition_penalty=self.repetition_penalty if repetition_penalty is None else repetition_penalty,
+            seed=((self.seed if seed is None else seed) << 20) + number,
+        )
+        _check(sampling)
+        return sampling
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt, with a beginning-of-sequence token where the tokenizer puts one before a text.
+
+        Lone surrogates become question marks.
+        """
+        if not isinstance(prompt, str):
+            return self.renderer.prompt(_checked_messages(prompt))
+        bos_id = self.renderer.tokenizer.bos_token_id
+        token_ids = self.renderer.control(prompt.encode(errors="replace").decode())
+        has_bos = bos_id is not None and self.renderer.tokenizer("").input_ids[:1] == [bos_id]
+        return [bos_id, *token_ids] if has_bos and token_ids[:1] != [bos_id] else token_ids
+
+    @property
+    def pad_token_id(self) -> int:
+        """What fills `GenerationOutput.tokens`: the tokenizer's pad token, 0 where it has none."""
+        return self.renderer.tokenizer.pad_token_id or 0
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine on this engine's own event loop: all use of `core` from synchronous code goes this way.
+
+        EngineError after `shutdown`, and from a coroutine that this very loop runs.
+        """
+        if self._is_shut_down:
+            coroutine.close()
+            raise self._shut_down_error()
+        return self._loop.run(coroutine)
+
+    def next_episode(self) -> int:
+        """A number that names a new sequence to `core`. EngineError after `shutdown`."""
+        if self._is_shut_down:
+            raise self._shut_down_error()
+        return next(self._numbers)
+
+    def _shut_down_error(self) -> EngineError:
+        return EngineError(f"this {type(self).__name__} was shut down; make another one")
+
+    def update_weights(self) -> None:
+        """The model's weights were changed in place; engines elsewhere have their own way."""
+        raise EngineError(f"{type(self).__name__} takes no new weights")
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Give back what the engine holds; it cannot be used afterwards. Doing so twice is fine."""
+        self._is_shut_down = True
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    async def _generate(
+        self, prompts: Sequence[Prompt], sampling: Sequence[Sampling], first_number: int
+    ) -> GenerationOutput:
+        sequences = [self.encode(prompt) for prompt in prompts]
+        if empty := [row for row, token_ids in enumerate(sequences) if not token_ids]:
+            raise EngineError(f"prompt {first_number + empty[0]} is empty; give at least one token to continue")
+        numbers = [self.next_episode() for _ in sequences]
+        for number in numbers:
+            self.core.open(number)
+
+        async def one(row: int) -> Completion:
+            try:
+                completion = await self.core.sample(numbers[row], sequences[row], sampling[row])
+            finally:
+                self.core.close(numbers[row])
+            if not completion.token_ids:
+                raise EngineError(
+                    f"prompt {first_number + row} has {len(sequences[row])} tokens and fills the engine's context; "
+                    "shorten it, or make the engine with room for longer sequences"
+                )
+            return completion
+
+        running = [asyncio.ensure_future(one(row)) for row in range(len(sequences))]
+        try:
+            return self._output(await asyncio.gather(*running))
+        finally:
+            for row in running:
+                row.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            for number in numbers:
+                self.core.close(number)
+
+    def _output(self, completions: Sequence[Completion]) -> GenerationOutput:
+        import torch
+
+        lengths = [len(completion.token_ids) for completion in completions]
+        shape = (len(completions), max(lengths, default=0))
+        tokens = torch.full(shape, self.pad_token_id, dtype=torch.int64)
+        log_probs = torch.zeros(shape)
+        for row, completion in enumerate(completions):
+            tokens[row, : lengths[row]] = torch.tensor(completion.token_ids, dtype=torch.int64)
+            log_probs[row, : lengths[row]] = torch.tensor(completion.sampled_logprobs)
+        return GenerationOutput(
+            sequences=[self._text(completion) for completion in completions],
+            tokens=tokens,
+            log_probs=log_probs,
+            lengths=lengths,
+            finishes=[completion.finish for completion in completions],
+        )
+
+    def _text(self, completion: Completion) -> str:
+        token_ids = completion.token_ids
+        return self.renderer.decode(token_ids[:-1] if completion.finish is Finish.END else token_ids)
+
+
+def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several as a list; a list of `role`/`content` messages is one conversation."""
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _check(sampling: Sampling) -> None:
+    """Raise SettingsError for what cannot be sampled with."""
+    is_possible = {
+        "max_tokens": (
+            isinstance(sampling.max_tokens, int) and sampling.max_tokens >= 1,
+            "a whole number of 1 or more",
+        ),
+        "temperature": (0 <= sampling.temperature < float("inf"), "a number of 0 (greedy) or more"),
+        "top_p": (0 < sampling.top_p <= 1, "a number above 0, at most 1"),
+        "top_k": (isinstance(sampling.top_k, int) and sampling.top_k >= 0, "a whole number, 0 for all tokens"),
+        "min_p": (0 <= sampling.min_p <= 1, "a number from 0 to 1"),
+        "repetition_penalty": (0 < sampling.repetition_penalty < float("inf"), "a number above 0, 1 for none"),
+    }
+    for name, (is_right, remedy) in is_possible.items():
+        if not is_right:
+            raise SettingsError(f"{name}={getattr(sampling, name)!r}: give {remedy}")
+
+
+def _checked_messages(messages: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not all(
+            isinstance(message.get(key), str) for key in ("role", "content")
+        ):
+            raise SettingsError(
+                f"message {number} of a prompt is {message!r:.80}; write {{'role': 'user', 'content': 'some text'}}"
+            )
+    return messages

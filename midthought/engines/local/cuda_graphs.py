@@ -1,0 +1,183 @@
+"""ForwardPasses of decoding that are recorded once and replayed: on a GPU, launching a pass's operations costs more than they do.
+
+A recording is a CUDA graph: the same operations on the same memory, of so many rows and keys whatever stands in them. It is
+compared with the pass as it is usually computed before it is used; where they differ, nothing is recorded any more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from midthought.engines.local.float32_reference import expected_difference
+from midthought.engines.local.kv_cache import SlotCache
+from midthought.engines.local.slot_attention import SlotBatch
+
+MIN_PASSES = 8
+"""A size is recorded when so many passes of it have been computed."""
+KEYS_PER_STEP = 256
+"""Sequences are attended up to a multiple of this."""
+
+Pass = Callable[[], Tensor]
+Record = Callable[[Pass], Pass]
+"""Takes what computes a pass from tensors that stay where they are; gives what computes it from them anew, into one tensor."""
+
+_log = logging.getLogger(__name__)
+
+
+def cuda_graphs() -> Record:
+    """Records CUDA graphs, which share the memory of what they compute on the way: only the last result holds."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(compute: Pass) -> Pass:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            compute()  # what is set up at the first call would be in the way
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            logits = compute()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return logits
+
+        return replay
+
+    return record
+
+
+class _Recording:
+    """A pass of rows `0:num_rows`, row i in slot i, over keys `0:length`.
+
+    A row that has no sequence writes into the cache's spare slot, and its logits are nobody's.
+    """
+
+    def __init__(
+        self, cache: SlotCache, num_rows: int, length: int, device: torch.device, compute: Callable[..., Tensor]
+    ) -> None:
+        self._spare = cache.num_slots
+        self._inputs = torch.zeros(3, num_rows, dtype=torch.int64, device=device)
+        self._inputs[2] = self._spare
+        token_ids, positions, slots = self._inputs
+        batch = SlotBatch(
+            cache=cache,
+            slots=slots,
+            positions=positions,
+            length=length,
+            span=num_rows,
+            ordered=True,
+            is_level=False,
+            several=(),
+            longest=cache.length,
+            num_advances=1,
+        )
+
+        def compute_all() -> Tensor:
+            batch.forget_masks()
+            return compute(token_ids, positions, batch, None)
+
+        self._replay = compute_all
+
+    def record(self, record: Record) -> None:
+        self._replay = record(self._replay)
+
+    def __call__(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray) -> Tensor:
+        inputs = np.zeros(self._inputs.shape, dtype=np.int64)
+        inputs[2] = self._spare
+        inputs[:, slots] = token_ids, positions, slots
+        self._inputs.copy_(torch.from_numpy(inputs))
+        logits = self._replay()
+        if (slots == np.arange(len(slots))).all():
+            return logits[: len(slots)]
+        return logits[torch.from_numpy(slots).to(logits.device)]
+
+
+class StepRecorder:
+    """Replays passes that bring one token a row, where one of that size is recorded.
+
+    Args:
+        compute: `(token_ids, positions, batch, None)` to logits.
+        addresses: where everything lies that a pass reads beside the cache.
+        tolerance: largest expected |Δ log-probability| of a token, in nats, between a recorded pass and the usual one.
+    """
+
+    def __init__(
+        self,
+        cache: SlotCache,
+        compute: Callable[..., Tensor],
+        addresses: Callable[[], Sequence[int]],
+        record: Record,
+        *,
+        device: torch.device,
+        tolerance: float,
+    ) -> None:
+        cache.has_spare = True
+        self._cache = cache
+        self._compute = compute
+        self._addresses = addresses
+        self._record: Record | None = record
+        self._device = device
+        self._tolerance = tolerance
+        self._recordings: dict[tuple[int, int], _Recording] = {}
+        self._num_passes: Counter[tuple[int, int]] = Counter()
+        self._known: tuple[int, ...] = ()
+        self._layout = cache.num_layouts
+
+    def begin(self) -> None:
+        """Before the first pass of other rows: weights that have moved are not read where they were."""
+        if self._record is not None and (addresses := tuple(self._addresses())) != self._known:
+            self._recordings.clear()
+            self._known = addresses
+
+    def replay(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
+        """`[n, V]` for `n` rows with a new token each; None where no pass of that size is recorded.
+
+        The tensor holds until the next pass.
+        """
+        if self._layout != self._cache.num_layouts:
+            self._recordings.clear()
+            self._layout = self._cache.num_layouts
+        recording = self._recordings.get(self._size(positions, slots))
+        return None if recording is None else recording(token_ids, positions, slots)
+
+    def consider(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray, logits: Tensor) -> None:
+        """Such a pass was computed, with these logits: record one of its size, where there have been several."""
+        size = self._size(positions, slots)
+        self._num_passes[size] += 1
+        if self._record is None or self._num_passes[size] < MIN_PASSES:
+            return
+        try:
+            recording = _Recording(self._cache, *size, self._device, self._compute)
+            recording.record(self._record)
+            found = recording(token_ids, positions, slots)
+        except RuntimeError as error:
+            return self._give_up(f"{type(error).__name__}: {error}".splitlines()[0])
+        difference = expected_difference(found, logits.float().log_softmax(-1)).max().item()
+        if not difference <= self._tolerance:
+            return self._give_up(
+                f"log-probabilities were off by {difference:.2g} nats, {self._tolerance:.2g} are accepted"
+            )
+        self._recordings[size] = recording
+
+    def clear(self) -> None:
+        """Give the recordings' memory back."""
+        self._recordings.clear()
+
+    def _give_up(self, reason: str) -> None:
+        _log.warning("passes of decoding are not recorded any more, which is slower and as right (%s)", reason)
+        self._record = None
+        self._recordings.clear()
+
+    def _size(self, positions: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
+        """Rows and keys, rounded up so that few sizes are needed: 1, 2, 4, 8, then eights, and multiples of KEYS_PER_STEP."""
+        num_rows, length = int(slots.max()) + 1, int(positions.max()) + 1
+        num_rows = 1 << (num_rows - 1).bit_length() if num_rows < 8 else -(-num_rows // 8) * 8
+        length = -(-length // KEYS_PER_STEP) * KEYS_PER_STEP
+        return min(num_rows, self._cache.num_slots), min(length, self._cache.length)

@@ -1,0 +1,168 @@
+"""The forward pass of Llama-like decoders over a model's own tensors, without the modules around them.
+
+In small models, and wherever few tokens are decoded, calling modules costs as much as computing. Nothing here is trusted:
+`make_runner` compares it with the model's own forward pass before it is used, and models that are not known, or were
+changed, keep their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from midthought.engines.local.slot_attention import SlotBatch, attend
+from midthought.engines.local.weight_copies import HeadNorms, Projection, WeightCopies, normed
+from midthought.peft_weights import is_adapted, is_mergeable, used_module
+
+_KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
+_FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
+"""Kinds of rotary positions that depend on the position alone, not on how long the longest sequence is."""
+
+
+class _Layer(NamedTuple):
+    input_norm: nn.Module
+    queries_keys_values: Projection
+    head_norms: HeadNorms | None
+    output: Projection
+    mlp_norm: nn.Module
+    gate_up: Projection
+    down: Projection
+    scaling: float
+    window: int | None
+
+
+class Decoder:
+    """Logits of new tokens; their keys and values go into the cache.
+
+    Weights that a learner changed in place take effect in the next batch: they are read in place, or copied again if they
+    have changed. LoRA layers are merged into copies; without memory for copies they are called.
+    """
+
+    def __init__(self, policy: Any, *, merge_adapters: bool = True) -> None:
+        config, trunk = policy.config, policy.base_model
+        self._embeddings, self._head = used_module(trunk.embed_tokens), Projection(used_module(policy.lm_head))
+        self._rotary, self._norm = trunk.rotary_emb, used_module(trunk.norm)
+        self._num_queries, self._num_keys = config.num_attention_heads, config.num_key_value_heads
+        self._head_dim = trunk.layers[0].self_attn.head_dim
+        self._layers = [self._layer(layer, config) for layer in trunk.layers]
+        copied = [each for layer in self._layers for each in _copied(layer)] + [self._head]
+        self._copies = WeightCopies(copied, merge_adapters=merge_adapters)
+        self._turns: Tensor | None = None
+
+    def _layer(self, layer: Any, config: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+
+        def project(owner: Any, *names: str) -> Projection:
+            return Projection(*(used_module(getattr(owner, name)) for name in names))
+
+        def norms() -> HeadNorms:
+            norms = used_module(attention.q_norm), used_module(attention.k_norm)
+            return HeadNorms(*norms, self._num_queries, self._num_keys, attention.scaling)
+
+        return _Layer(
+            input_norm=used_module(layer.input_layernorm),
+            queries_keys_values=project(attention, "q_proj", "k_proj", "v_proj"),
+            head_norms=norms() if hasattr(attention, "q_norm") else None,
+            output=project(attention, "o_proj"),
+            mlp_norm=used_module(layer.post_attention_layernorm),
+            gate_up=project(mlp, "gate_proj", "up_proj"),
+            down=project(mlp, "down_proj"),
+            scaling=attention.scaling,
+            window=_window(attention, config),
+        )
+
+    @classmethod
+    def of(cls, policy: Any, *, merge_adapters: bool = True) -> Decoder | None:
+        """The decoder of a model that is known and as it was made; None for any other."""
+        if type(policy).__name__ not in _KNOWN or policy.config.hidden_act != "silu":
+            return None
+        if policy.base_model.rotary_emb.rope_type not in _FIXED_TURNS:
+            return None
+        is_known = all(_is_known(module) for module in _modules(policy))
+        return cls(policy, merge_adapters=merge_adapters) if is_known else None
+
+    def forget_copies(self) -> None:
+        """Weights have changed, maybe in a way that no tensor counts."""
+        self._copies.forget()
+
+    def settled_addresses(self) -> list[int]:
+        """Where it will read what it has copied, the copies being those of the weights as they are."""
+        self._copies.renew()
+        return self._copies.addresses
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
+        """`[n, V]` logits after the `n` tokens that `columns` names (None: all), of `[T]` token ids at `[T]` positions."""
+        if not batch.num_advances:
+            self._copies.renew()
+        hidden = F.embedding(token_ids, self._embeddings.weight)
+        cos, sin = self._turns_at(positions, hidden, batch.longest)
+        num_turned = self._num_queries + self._num_keys
+        for index, layer in enumerate(self._layers):
+            heads = layer.queries_keys_values(normed(layer.input_norm, hidden)).view(len(hidden), -1, self._head_dim)
+            turned, values, scaling = heads[:, :num_turned], heads[:, num_turned:], layer.scaling
+            if layer.head_norms is not None:
+                turned, scaling = layer.head_norms(turned)
+            turned = self._turned(turned, cos, sin)
+            queries, keys = turned[:, : self._num_queries], turned[:, self._num_queries :]
+            attended = attend(batch, index, queries, keys, values, scaling=scaling, window=layer.window)
+            hidden = layer.output(attended.flatten(1), onto=hidden)
+            gate, up = layer.gate_up(normed(layer.mlp_norm, hidden)).chunk(2, dim=-1)
+            hidden = layer.down(F.silu(gate).mul_(up), onto=hidden)
+        return self._head(normed(self._norm, hidden if columns is None else hidden[columns]))
+
+    def _turns_at(self, positions: Tensor, hidden: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """`[T, 1, head_dim]`: cosines, and sines whose first half is negated."""
+        table = self._turns
+        if table is None or len(table) < length or table.dtype != hidden.dtype or table.device != hidden.device:
+            all_positions = torch.arange(-(-length // 1024) * 1024, device=hidden.device)
+            cos, sin = self._rotary(hidden[None], all_positions[None])
+            sin = torch.cat([-sin[..., : self._head_dim // 2], sin[..., self._head_dim // 2 :]], dim=-1)
+            table = self._turns = torch.stack([cos[0], sin[0]], dim=1)
+        cos, sin = table.index_select(0, positions).unbind(1)
+        return cos[:, None], sin[:, None]
+
+    def _turned(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`[T, heads, head_dim]` with rotary positions (RoFormer, arXiv 2104.09864), in place."""
+        rolled = heads.roll(self._head_dim // 2, -1)
+        return heads.mul_(cos).addcmul_(rolled, sin)
+
+
+def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:
+    yield from (layer.queries_keys_values, layer.output, layer.gate_up, layer.down)
+    if layer.head_norms is not None:
+        yield layer.head_norms
+
+
+def _window(attention: Any, config: Any) -> int | None:
+    """As the module itself asks for it: Mistral's reads the settings, Qwen's hold their own, Llama's have none."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window
+    return getattr(config, "sliding_window", None)
+
+
+def _modules(policy: Any) -> Iterator[nn.Module]:
+    """Everything that is left out or taken apart: of a layer with adapters the layer alone, which is merged or called."""
+    trunk = policy.base_model
+    yield from (policy, trunk)
+    for module in (trunk.embed_tokens, trunk.norm, policy.lm_head, *trunk.layers):
+        yield from _outer_modules(module)
+
+
+def _outer_modules(module: nn.Module) -> Iterator[nn.Module]:
+    used = used_module(module)
+    yield used
+    if not is_adapted(used):
+        for child in used.children():
+            yield from _outer_modules(child)
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Whether it is what transformers made, nothing put around it or into it but LoRA on a linear layer."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    is_extended = isinstance(module, nn.Linear) and type(module) is not nn.Linear
+    is_foreign = is_adapted(module) and not is_mergeable(module)
+    return not any(hooks) and not is_extended and not is_foreign and "forward" not in vars(module)

@@ -1,0 +1,161 @@
+"""The engine's room: a model's runner, the slots of its cache, and the memory that they may take.
+
+Lays slots out as long as sequences need them, and finds in them what a request does not have to compute. Knows nothing of
+drawing tokens, nor of who waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from midthought.engines.local.cuda_graphs import cuda_graphs
+from midthought.engines.local.device_memory import memory_bytes
+from midthought.engines.local.request import EngineStats, Request
+from midthought.engines.local.runner import Row, Runner, shares_tensors
+from midthought.engines.local.runner_selection import make_runner
+from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
+from midthought.peft_weights import adapter_state
+
+MAX_DEFERRED = 2
+"""ForwardPasses that a request waits for others at most."""
+
+_log = logging.getLogger(__name__)
+
+
+class KVCacheManager:
+    """Slots for up to `max_num_seqs` episodes, fewer where memory is short.
+
+    Args:
+        max_cache_bytes: most memory for keys and values; None: half of the device's.
+        share_prefixes: copy what another slot holds of a sequence's beginning.
+        records_steps: on a GPU, record passes of decoding and replay them.
+        merge_adapters: sample from merged copies of layers with adapters, if memory allows.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        stats: EngineStats,
+        *,
+        max_num_seqs: int,
+        max_cache_bytes: int | None,
+        share_prefixes: bool,
+        records_steps: bool,
+        merge_adapters: bool,
+    ) -> None:
+        self.slots = Slots(max_num_seqs)
+        self.length = 0
+        """Tokens of a sequence that the cache has been laid out for."""
+        self.share_prefixes = share_prefixes
+        self._model = model
+        self._stats = stats
+        self._max_num_seqs = max_num_seqs
+        self._max_cache_bytes = max_cache_bytes
+        self._records_steps = records_steps and model.device.type == "cuda"
+        self._merge_adapters = merge_adapters
+        self._runner: Runner | None = None
+        self._adapter_state: tuple[Any, ...] = ()
+        """Of the model when the runner was made."""
+
+    @property
+    def runner(self) -> Runner:
+        if self._runner is None:
+            self._adapter_state = adapter_state(self._model)
+            record = cuda_graphs() if self._records_steps else None
+            self._runner = make_runner(self._model, record=record, merge_adapters=self._merge_adapters)
+        return self._runner
+
+    def follow_adapters(self) -> None:
+        """Choose a runner again if adapters were added, removed, switched or merged since the last choice."""
+        if self._runner is not None and adapter_state(self._model) != self._adapter_state:
+            self.slots.forget_tokens()
+            self._runner = None
+
+    def row(self, request: Request) -> Row:
+        """What a request brings to a pass."""
+        return Row(request.token_ids, request.num_cached, self.slots.slot(request.episode))
+
+    def lay_out(self, requests: Sequence[Request]) -> bool:
+        """See that the longest sequence has room for its next tokens, and that as many slots as fit may be given.
+
+        False where memory is short for the slots in use at that length: all of them are given up then, to be computed anew,
+        fewer at once. That is rare: lengths grow by half as much again each time.
+        """
+        if max(len(request.token_ids) for request in requests) < self.length:
+            return True
+        self.length = max(len(request.token_ids) + request.num_coming for request in requests)
+        if self._max_cache_bytes is None:
+            self._max_cache_bytes = memory_bytes(self._model.device) // 2
+        limit = min(self._max_num_seqs, self.runner.fit(self.length, self._max_cache_bytes))
+        if limit < self.slots.max_num_slots:
+            _log.warning(
+                "the key/value cache has room for %d sequences of %d tokens: so many run at once (max_num_seqs=%d)",
+                limit, self.length, self._max_num_seqs,
+            )  # fmt: skip
+        self.slots.max_num_slots = limit
+        if limit < len(self.slots):
+            self._give_up_cache()
+            return False
+        self.runner.make_room(limit, self.length)
+        return True
+
+    def halve(self) -> None:
+        """Memory has run out: give up all that is cached, and go on with half of it."""
+        self._max_cache_bytes = self.runner.num_bytes // 2
+        self._give_up_cache()
+
+    def _give_up_cache(self) -> None:
+        self._stats.num_relaid += 1
+        self.slots.clear()
+        self.runner.clear()
+        self.length = 0
+
+    def find_cached(self, request: Request, taken: Sequence[Request]) -> bool:
+        """Set `num_cached`, after copying what another slot holds. False where it pays to wait for one that was just taken."""
+        own = request.num_cached = self.slots.num_cached(request.episode, request.token_ids)
+        if not self.share_prefixes:
+            self._stats.num_reused_tokens += own
+            return True
+        outside = [other.episode for other in taken]
+        worth = own + MIN_SHARED_TOKENS - 1
+        found = self.slots.find_prefix(request.token_ids, longer_than=worth, outside=[*outside, request.episode])
+        worth = (found[1] if found else own) + MIN_SHARED_TOKENS - 1
+        if request.num_deferred < MAX_DEFERRED:
+            wanted = request.token_ids[:-1]
+            if any(num_common(other.token_ids, wanted, more_than=worth) for other in taken):
+                request.num_deferred += 1
+                return False
+        if found:
+            self.runner.copy_slot(found[0], self.slots.slot(request.episode), found[1])
+            self.slots.set_tokens(request.episode, request.token_ids[: found[1]], now=time.monotonic())
+            request.num_cached = found[1]
+            self._stats.num_shared_tokens += found[1] - own
+        self._stats.num_reused_tokens += own
+        return True
+
+    def move_together(self, running: Sequence[Request]) -> None:
+        """Move the slots of running sequences down where too many others lie between them."""
+        if self.runner.keeps_cache:
+            for source, target, num_tokens in self.slots.compact({each.episode: each.num_cached for each in running}):
+                self.runner.copy_slot(source, target, num_tokens)
+
+    def update_weights(self) -> None:
+        """The model's weights were changed in place: what the old ones computed counts no more."""
+        self.slots.forget_tokens()
+        self.follow_adapters()
+        if self._runner is None:
+            return
+        if shares_tensors(self._model, self._runner.model):
+            self._runner.update_weights()
+        else:
+            self._runner = None
+
+    def clear(self) -> None:
+        """Give back all memory; it is taken anew when it is needed."""
+        self.slots.clear()
+        self._runner, self.length = None, 0

@@ -1,0 +1,351 @@
+"""Runs a model forward for the engine: next-token logits of many sequences, with a slotted cache or without any cache.
+
+Knows token ids and slots, not episodes. The caller's model is shared: its tensors are read, its modules left alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from midthought.engines.local.cuda_graphs import Record, StepRecorder
+from midthought.engines.local.decoder import Decoder
+from midthought.engines.local.kv_cache import SlotCache
+from midthought.engines.local.prefix_attention import Group
+from midthought.engines.local.slot_attention import ATTENTION_NAME, RowGroup, SlotBatch
+
+
+class Row(NamedTuple):
+    """One sequence of a forward pass: all of its ids, how many of them stand in the cache, and its slot."""
+
+    token_ids: Sequence[int]
+    num_cached: int
+    slot: int
+
+
+Steps = Callable[[Sequence[int]], torch.Tensor]
+"""Carries the same rows on: takes the next token of each, `n` of them, and gives the `[n, V]` logits after them."""
+
+
+class Runner(Protocol):
+    """Gives the logits of each row's next token."""
+
+    model: PreTrainedModel
+    """The runner's own modules over the shared tensors."""
+    keeps_cache: bool
+    """False: every row is computed from its first token, whatever `num_cached` says, and slots mean nothing."""
+
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row.
+
+        Args:
+            room_for: sequences of so many tokens are to come.
+            groups: rows that begin alike, where all rows stand in the order of their slots; to be used or not.
+        """
+        ...
+
+    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        """For rows of which all but the last token is cached: what carries them on by a token a call, that last one first.
+
+        It holds as long as nobody else writes into their slots, moves them or changes the weights.
+        """
+        ...
+
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first tokens of one slot over another."""
+        ...
+
+    def fit(self, length: int, num_bytes: int) -> int:
+        """See that no more than `num_bytes` will be taken with sequences of `length` tokens; how many of them fit, at least
+        one."""
+        ...
+
+    def make_room(self, num_slots: int, length: int) -> None:
+        """Let all slots have room for so many tokens, and give back that of slots beyond `num_slots`."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """What keys and values take now."""
+        ...
+
+    def update_weights(self) -> None:
+        """The shared tensors were changed in place."""
+        ...
+
+    def clear(self) -> None:
+        """Give that back."""
+        ...
+
+
+def share_tensors(model: PreTrainedModel) -> PreTrainedModel:
+    """A second tree of modules over the same parameters and buffers, in eval mode.
+
+    The learner may switch its own tree to train mode or set hooks; in-place updates of the weights are seen here.
+    """
+    tensors: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    return twin.eval()
+
+
+def shares_tensors(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
+    """True if both have the same parameter objects, in the same order."""
+    mine, theirs = list(model.parameters()), list(twin.parameters())
+    return len(mine) == len(theirs) and all(one is other for one, other in zip(mine, theirs, strict=True))
+
+
+class CachedRunner:
+    """Computes only what is new: keys and values of earlier tokens are read from their slots, in place."""
+
+    keeps_cache = True
+
+    def __init__(self, model: PreTrainedModel, *, decoder: Decoder | None = None) -> None:
+        """`decoder`: computes in the place of the model's own forward pass."""
+        self.cache = SlotCache()
+        self._decoder = decoder
+        self._recorder: StepRecorder | None = None
+        self._max_num_slots = sys.maxsize
+        self.model = model
+        self.model.config._attn_implementation = ATTENTION_NAME
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row. Every row has at least one new token."""
+        singles = [row for row in rows if len(row.token_ids) - row.num_cached == 1]
+        token_ids = [own_ids[-1] for own_ids, _, _ in singles]
+        positions = [num_cached for _, num_cached, _ in singles]
+        several, columns = _lay_behind(rows, token_ids, positions) if len(singles) < len(rows) else ([], [])
+        device = self.model.device
+        flat_positions = _tensor(positions, device)
+        batch = self._batch(singles, flat_positions[: len(singles)], several, groups)
+        self._reserve(max(row.slot for row in rows) + 1, max(room_for, batch.longest))
+        last = _tensor(columns, device) if several else None
+        return self._compute(_tensor(token_ids, device), flat_positions, batch, last)
+
+    def record_steps(self, record: Record, *, tolerance: float) -> None:
+        """From now on let passes of `steps` be recorded, and replay them. Only before the first pass.
+
+        `tolerance`: expected |Δ log-probability| between a recorded pass and the usual one, in nats.
+        """
+        assert not self.cache.num_slots
+        self._recorder = StepRecorder(
+            self.cache,
+            self._compute,
+            self._addresses,
+            record,
+            device=self.model.device,
+            tolerance=tolerance,
+        )
+
+    def _addresses(self) -> list[int]:
+        """Where weights lie, and what was copied of them."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        copies = [] if self._decoder is None else self._decoder.settled_addresses()
+        return [*(tensor.data_ptr() for tensor in tensors), *copies]
+
+    @torch.inference_mode()
+    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        return self._steps(rows, groups) if self._recorder is None else self._recorded_steps(rows, self._recorder)
+
+    def _recorded_steps(self, rows: Sequence[Row], recorder: StepRecorder) -> Steps:
+        slots = np.array([row.slot for row in rows])
+        positions = np.array([row.num_cached for row in rows])
+        recorder.begin()
+
+        @torch.inference_mode()
+        def step(token_ids: Sequence[int]) -> torch.Tensor:
+            self._reserve(int(slots.max()) + 1, int(positions.max()) + 1)
+            logits = recorder.replay(token_ids, positions, slots)
+            if logits is None:
+                now = [row._replace(num_cached=int(position)) for row, position in zip(rows, positions, strict=True)]
+                its_positions = _tensor(positions, self.model.device)
+                batch = self._batch(now, its_positions, [], ())
+                logits = self._compute(_tensor(token_ids, self.model.device), its_positions, batch, None)
+                recorder.consider(token_ids, positions, slots, logits)
+            positions[:] += 1
+            return logits
+
+        return step
+
+    def _steps(self, rows: Sequence[Row], groups: Sequence[Group]) -> Steps:
+        device = self.model.device
+        batch = self._batch(rows, _tensor([row.num_cached for row in rows], device), [], groups)
+        num_slots = max(row.slot for row in rows) + 1
+        is_first = True
+
+        @torch.inference_mode()
+        def step(token_ids: Sequence[int]) -> torch.Tensor:
+            nonlocal is_first
+            if not is_first:
+                batch.advance()
+            is_first = False
+            self._reserve(num_slots, batch.longest)
+            return self._compute(_tensor(token_ids, device), batch.positions, batch, None)
+
+        return step
+
+    def _batch(
+        self, singles: Sequence[Row], positions: torch.Tensor, several: Sequence[RowGroup], groups: Sequence[Group]
+    ) -> SlotBatch:
+        """`positions`: of the singles' new tokens."""
+        slots = [row.slot for row in singles]
+        numbers_cached = [row.num_cached for row in singles]
+        length = max(numbers_cached, default=-1) + 1
+        in_place = bool(slots) and max(slots) < 2 * len(slots) + 8
+        is_ordered = in_place and slots == list(range(len(slots)))
+        return SlotBatch(
+            cache=self.cache,
+            slots=_tensor(slots, self.model.device),
+            positions=positions,
+            length=length,
+            span=max(slots) + 1 if in_place else None,
+            ordered=is_ordered,
+            is_level=len(set(numbers_cached)) == 1,
+            several=several,
+            longest=max(length, *(row.length for row in several), 1),
+            groups=groups if is_ordered and not several else (),
+        )
+
+    def _compute(
+        self, ids: torch.Tensor, positions: torch.Tensor, batch: SlotBatch, columns: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`[n, V]` logits after the tokens at `columns`; None: after all."""
+        if self._decoder is not None:
+            return self._decoder(ids, positions, batch, columns)
+        output = self.model(
+            input_ids=ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=0 if columns is None else columns,
+            slot_batch=batch,
+        )
+        return output.logits[0]
+
+    def fit(self, length: int, num_bytes: int) -> int:
+        per_token = self.cache.num_bytes_per_token
+        fitting = num_bytes // (per_token * self._grown_length(length)) if per_token else sys.maxsize
+        self._max_num_slots = max(1, fitting - self.cache.has_spare)
+        return self._max_num_slots
+
+    def make_room(self, num_slots: int, length: int) -> None:
+        self.cache.lay_out(min(num_slots, self.cache.num_slots), self._grown_length(length))
+
+    @property
+    def num_bytes(self) -> int:
+        return self.cache.num_bytes_per_token * self.cache.num_rows * self.cache.length
+
+    def update_weights(self) -> None:
+        if self._decoder is not None:
+            self._decoder.forget_copies()
+
+    def clear(self) -> None:
+        self.cache.clear()
+        if self._recorder is not None:
+            self._recorder.clear()
+
+    def _grown_length(self, length: int) -> int:
+        """KVCacheManager for so many tokens and half as much again as there was, so that growing is rare."""
+        known = self.cache.length
+        return known if length <= known else -(-max(length, known * 3 // 2) // 64) * 64
+
+    def _reserve(self, num_slots: int, length: int) -> None:
+        known = self.cache.num_slots
+        if num_slots > known:
+            num_slots = max(num_slots, min(-(-max(num_slots, known * 3 // 2) // 8) * 8, self._max_num_slots))
+        self.cache.reserve(num_slots, self._grown_length(length))
+
+    @torch.inference_mode()
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        self.cache.reserve(max(source, target) + 1, num_tokens)
+        self.cache.copy(source, target, num_tokens)
+
+
+class RecomputingRunner:
+    """Computes every row from its first token: slow, and right for any causal model."""
+
+    keeps_cache = False
+
+    def __init__(self, model: PreTrainedModel, *, max_batched_tokens: int = 16_384) -> None:
+        self.model = model
+        self._max_batched_tokens = max_batched_tokens
+
+    @torch.inference_mode()
+    def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
+        """`[n, V]` logits after the last token of each row, in chunks of a bounded number of tokens."""
+        rows_per_chunk = max(1, self._max_batched_tokens // max(len(row.token_ids) for row in rows))
+        chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
+        return torch.cat([self._forward_chunk(chunk) for chunk in chunks])
+
+    def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
+        sequences = [list(row.token_ids[:-1]) for row in rows]
+
+        def step(token_ids: Sequence[int]) -> torch.Tensor:
+            for sequence, token_id in zip(sequences, token_ids, strict=True):
+                sequence.append(token_id)
+            return self.forward([Row(sequence, 0, row.slot) for sequence, row in zip(sequences, rows, strict=True)])
+
+        return step
+
+    def _forward_chunk(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Padded on the right: causal models, recurrent ones too, never look there."""
+        lengths = [len(row.token_ids) for row in rows]
+        padded = [[*row.token_ids, *[0] * (max(lengths) - len(row.token_ids))] for row in rows]
+        last = sorted(set(lengths))
+        output = self.model(
+            input_ids=torch.tensor(padded, device=self.model.device),
+            use_cache=False,
+            logits_to_keep=torch.tensor([length - 1 for length in last], device=self.model.device),
+        )
+        columns = {length: column for column, length in enumerate(last)}
+        return output.logits[torch.arange(len(rows)), [columns[length] for length in lengths]]
+
+    def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
+        raise AssertionError("there are no slots without a cache")
+
+    def fit(self, length: int, num_bytes: int) -> int:
+        return sys.maxsize
+
+    def make_room(self, num_slots: int, length: int) -> None:
+        """There is none."""
+
+    num_bytes = 0
+
+    def update_weights(self) -> None:
+        """They are read where they are."""
+
+    def clear(self) -> None:
+        """There is nothing to give back."""
+
+
+def _tensor(numbers: Sequence[int] | np.ndarray, device: torch.device) -> torch.Tensor:
+    """`[n]`, int64. By way of numpy, which reads lists several times faster."""
+    return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
+
+
+def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int]) -> tuple[list[RowGroup], list[int]]:
+    """Append the new tokens of rows that bring several to those that bring one each. Where they stand, and where the last
+    token of every row does."""
+    several: list[RowGroup] = []
+    columns: list[int] = []
+    num_singles = 0
+    for own_ids, num_cached, slot in rows:
+        if len(own_ids) - num_cached == 1:
+            columns.append(num_singles)
+            num_singles += 1
+            continue
+        start = len(token_ids)
+        token_ids += own_ids[num_cached:]
+        positions += range(num_cached, len(own_ids))
+        columns.append(len(token_ids) - 1)
+        row = RowGroup(start, len(token_ids), slot, num_cached)
+        if several and (joined := several[-1].joined(row)):
+            several[-1] = joined
+        else:
+            several.append(row)
+    return several, columns

@@ -1,0 +1,123 @@
+"""Chooses a model's runner: the fastest one whose log-probabilities are as exact as those of the model's own forward pass."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from midthought.engines.local.cuda_graphs import Record
+from midthought.engines.local.decoder import Decoder
+from midthought.engines.local.float32_reference import Deviation, float32_logprobs
+from midthought.engines.local.runner import CachedRunner, RecomputingRunner, Row, Runner, share_tensors
+from midthought.errors import EngineError
+from midthought.peft_weights import base_of
+
+ROUNDING = 1e-4
+"""Nats by which a runner may always deviate from float32: another order of additions."""
+logger = logging.getLogger(__name__)
+
+
+def make_runner(model: PreTrainedModel, *, record: Record | None = None, merge_adapters: bool = True) -> Runner:
+    """Returns the first of these that deviates from float32 about as little as the model's own forward pass does: the fused
+    decoder, the model's own layers with a key/value cache, the model without a cache. Warns if it is not the first possible.
+
+    `record`: records passes of decoding (CUDA graphs). `merge_adapters`: as in `LocalEngine`.
+    Raises EngineError for a PEFT model that learns a prompt.
+    """
+    try:
+        model = base_of(model)
+    except ValueError as error:
+        raise EngineError(str(error)) from error
+    plain, twin = RecomputingRunner(share_tensors(model)), share_tensors(model)
+    trial = Trial(plain)
+    decoder = Decoder.of(twin, merge_adapters=merge_adapters)
+    cached = CachedRunner(twin, decoder=decoder)
+    reason = trial.why_not(cached)
+    if reason is not None and decoder is not None:
+        _warn(
+            model, f"decoding calls the model's own layers, which is slower: the fused decoder is not used ({reason})"
+        )
+        cached = CachedRunner(twin)
+        reason = trial.why_not(cached)
+    if reason is not None:
+        _warn(
+            model,
+            f"the key/value cache cannot be kept across calls ({reason}); every step computes the whole sequence anew, which "
+            "is slow but right",
+        )
+        return plain
+    if record is not None:
+        cached.record_steps(record, tolerance=2 * trial.bound.largest)
+    return cached
+
+
+def _warn(model: PreTrainedModel, message: str) -> None:
+    warnings.warn(f"{type(model).__name__} in {str(model.dtype).removeprefix('torch.')}: {message}", stacklevel=3)
+
+
+class Trial:
+    """Three sequences: prefilled in part, continued by one token several times, then by several at once."""
+
+    def __init__(self, plain: RecomputingRunner) -> None:
+        self._plain = plain
+        self._config = config = plain.model.config.get_text_config()
+        window = getattr(config, "sliding_window", None) or 0
+        base = 12 + (window if window <= 128 else 0)
+        lengths = (base, base - 4, base + 3)
+        generator = torch.Generator().manual_seed(0)
+        sequences = [torch.randint(config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
+        self._rounds: list[list[Row]] = []
+        before: tuple[int, ...] = (0, 0, 0)
+        for left_out in ((7, 6, 7), (6, 5, 6), (5, 4, 5), (4, 3, 4), (1, 1, 0), (0, 0, 0)):
+            cuts = tuple(length - missing for length, missing in zip(lengths, left_out, strict=True))
+            parts = zip(sequences, cuts, before, (1, 0, 3), strict=True)
+            self._rounds.append([Row(ids[:cut], start, slot) for ids, cut, start, slot in parts if cut > start])
+            before = cuts
+        logprobs = dict(zip((1, 0, 3), float32_logprobs(plain.model, sequences), strict=True))
+        self._reference = [logprobs[row.slot][len(row.token_ids) - 1] for row in itertools.chain(*self._rounds)]
+        self.own = self.deviation(plain)
+        """Of the model's own forward pass."""
+        self.bound = Deviation(2 * self.own.mean + ROUNDING, 3 * self.own.largest + ROUNDING)
+        """Largest deviation of a runner that is accepted."""
+
+    def deviation(self, runner: Runner) -> Deviation:
+        found: list[Tensor] = [logits for rows in self._rounds for logits in runner.forward(rows)]
+        return Deviation.of(found, self._reference)
+
+    def why_not(self, cached: CachedRunner) -> str | None:
+        """None if the cached runner computes what the model's own forward pass computes; else the reason. Clears its cache."""
+        layer_types: list[str] | None = getattr(self._config, "layer_types", None)
+        if layer_types and (other := set(layer_types) - {"full_attention", "sliding_attention"}):
+            return f"it has layers of type {', '.join(sorted(other))}"
+        try:
+            found = self.deviation(cached)
+        except Exception as error:
+            logger.debug("the cached forward failed", exc_info=True)
+            return f"its attention does not take a cache of slots: {type(error).__name__}: {error}".splitlines()[0]
+        finally:
+            cached.clear()
+        if not (found.mean <= self.bound.mean and found.largest <= self.bound.largest):
+            return (
+                f"its log-probabilities would be wrong by {found.mean:.2g} nats on average and up to {found.largest:.2g}; those "
+                f"of the model's own forward pass are off by {self.own.mean:.2g} and {self.own.largest:.2g}"
+            )
+        return _why_windows_differ(cached.cache.windows, self._config, layer_types)
+
+
+def _why_windows_differ(windows: dict[int, int | None], config: Any, layer_types: list[str] | None) -> str | None:
+    """A window longer than the checked sequences leaves no trace in the numbers: compare what the layers asked for."""
+    if len(windows) != config.num_hidden_layers:
+        return f"{len(windows)} of its {config.num_hidden_layers} layers ask for attention the usual way"
+    configured = getattr(config, "sliding_window", None)
+    if layer_types:
+        expected = [configured if kind == "sliding_attention" else None for kind in layer_types]
+    else:
+        expected = [configured] * config.num_hidden_layers
+    asked = [windows[index] for index in sorted(windows)]
+    return None if asked == expected else f"its layers ask for windows {asked}, its settings say {expected}"

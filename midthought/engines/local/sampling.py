@@ -1,0 +1,174 @@
+"""Draws tokens from logits, a whole batch at once, each row from its own stream. Knows nothing of models or sequences.
+
+One uniform number per token comes from a hash of (seed, position): what else is in the batch does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from midthought.engines.engine import Sampling
+
+BLOCK = 128
+"""Tokens whose probabilities are summed up at once in the search for the one that is drawn."""
+MAX_SUMMED = 4096
+"""Vocabularies up to this size are summed up token by token."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+_Filter = Callable[[torch.Tensor, Sequence[Sampling]], torch.Tensor]
+
+
+def _mix(state: np.ndarray) -> np.ndarray:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers that scatters every bit."""
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+class RandomStreams:
+    """Uniform numbers of several seeds side by side."""
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        words = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
+        self._mixed = _mix(words + _GOLDEN)
+
+    def at(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
+        """`[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each. Of positions `[m, n]`: `[m, n]`."""
+        words = _mix(self._mixed + (np.array(positions, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
+        return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+class SamplingBatch:
+    """How each row of a batch is drawn. It holds as long as the batch is the same."""
+
+    def __init__(self, samplings: Sequence[Sampling]) -> None:
+        self.streams = RandomStreams([sampling.seed for sampling in samplings])
+        self._sums: torch.Tensor | None = None
+        self.penalties = {
+            row: sampling.repetition_penalty
+            for row, sampling in enumerate(samplings)
+            if sampling.repetition_penalty != 1.0
+        }
+        self.temperatures: list[float] | None = None
+        if any(sampling.temperature not in (0.0, 1.0) for sampling in samplings):
+            self.temperatures = [sampling.temperature or 1.0 for sampling in samplings]
+        self.greedy = [row for row, sampling in enumerate(samplings) if sampling.temperature == 0.0]
+        self.filters: list[tuple[_Filter, list[int], list[Sampling]]] = []
+        for leave_out, asks in _FILTERS:
+            rows = [row for row, sampling in enumerate(samplings) if sampling.temperature and asks(sampling)]
+            if rows:
+                self.filters.append((leave_out, rows, [samplings[row] for row in rows]))
+
+    def running_sums(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """`[n, V]` in float64, in memory that is taken once: giving it back and taking it anew costs as much as summing."""
+        if self._sums is None or self._sums.shape != probabilities.shape or self._sums.device != probabilities.device:
+            self._sums = torch.empty_like(probabilities, dtype=torch.float64)
+        return self._sums.copy_(probabilities).cumsum_(-1)
+
+
+@torch.inference_mode()
+def draw_tokens(
+    logits: torch.Tensor,
+    uniforms: np.ndarray,
+    ways: SamplingBatch,
+    histories: Sequence[Sequence[int]] = (),
+) -> tuple[list[int], list[float]]:
+    """Draw one token a row from `softmax(logits / temperature)`, by inverse CDF.
+
+    The repetition penalty comes first, then the temperature, then `min_p`, `top_k` and `top_p` in this order (vLLM's), each
+    on what the one before has left. At temperature 0 the most probable token is taken.
+
+    Args:
+        logits: `[n, V]`, any float type; computed with in fp32.
+        uniforms: `[n]` float64 in [0, 1).
+        ways: `n` ways of drawing.
+        histories: the tokens of each sequence so far, for the repetition penalty.
+
+    Returns:
+        The tokens, and the log-probability of each under the distribution it was drawn from (at temperature 0: that at
+        temperature 1, penalty included).
+    """
+    logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # no float64 on mps
+    if ways.penalties:
+        logits = _penalise(logits, ways.penalties, histories)
+    if ways.temperatures is not None:
+        logits = logits / torch.tensor(ways.temperatures, device=logits.device)[:, None]
+    for leave_out, rows, samplings in ways.filters:
+        logits = logits.clone()
+        logits[rows] = leave_out(logits[rows], samplings)
+    probabilities = logits.softmax(-1)
+    tokens = _inverse_cdf(probabilities, torch.from_numpy(uniforms).to(logits.device)[:, None], ways)
+    if ways.greedy:
+        tokens[ways.greedy] = logits[ways.greedy].argmax(-1, keepdim=True)
+    logprobs = probabilities.gather(-1, tokens).double().log()
+    return tokens[:, 0].tolist(), logprobs[:, 0].tolist()
+
+
+def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> torch.Tensor:
+    """`[n, 1]`: where the running sum of `[n, V]` passes the share `[n, 1]` of the total. Never a token of probability 0.
+
+    Of a long row the block is found first, then the token in it, so that few tokens are summed up one by one in float64.
+    """
+    num_tokens = probabilities.shape[1]
+    if num_tokens <= MAX_SUMMED:
+        sums = ways.running_sums(probabilities)
+        # No float64 below 1 times the total rounds to the total itself, so some sum is above the target.
+        return torch.searchsorted(sums, uniforms * sums[:, -1:], right=True).clamp_(max=num_tokens - 1)
+    num_whole = num_tokens // BLOCK * BLOCK
+    blocks = probabilities[:, :num_whole].unflatten(1, (-1, BLOCK)).sum(-1)
+    blocks = torch.cat([blocks, probabilities[:, num_whole:].sum(-1, keepdim=True)], dim=1)
+    sums = blocks.cumsum(-1, dtype=torch.float64)
+    block, target = _passed(sums, uniforms * sums[:, -1:])
+    missing = (target - (sums - blocks).gather(-1, block)).clamp_(min=0.0)
+    columns = block * BLOCK + torch.arange(BLOCK, device=block.device)
+    inside = probabilities.gather(-1, columns.clamp(max=num_tokens - 1)).masked_fill_(columns >= num_tokens, 0.0)
+    return block * BLOCK + _passed(inside.cumsum(-1, dtype=torch.float64), missing)[0]
+
+
+def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The column at which running sums `[n, C]` pass the target `[n, 1]`, and the target, kept below the total."""
+    total = sums[:, -1:]
+    target = torch.minimum(target, total.nextafter(total.new_zeros(())))
+    return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1), target
+
+
+def _penalise(logits: torch.Tensor, penalties: Mapping[int, float], histories: Sequence[Sequence[int]]) -> torch.Tensor:
+    logits = logits.clone()
+    for row, penalty in penalties.items():
+        seen = torch.tensor(sorted(set(histories[row])), device=logits.device)
+        values = logits[row, seen]
+        logits[row, seen] = torch.where(values > 0, values / penalty, values * penalty)
+    return logits
+
+
+def _leave_out_improbable(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """min-p (arXiv 2407.01082): tokens stay that are at least `min_p` times as probable as the most probable one."""
+    shares = torch.tensor([sampling.min_p for sampling in samplings], device=logits.device).log()
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + shares[:, None], -torch.inf)
+
+
+def _leave_out_low_ranks(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """The `top_k` most probable tokens stay, and those that are exactly as probable as the last of them."""
+    ranks = torch.tensor([min(sampling.top_k, logits.shape[-1]) - 1 for sampling in samplings], device=logits.device)
+    lowest = logits.sort(dim=-1, descending=True).values.gather(-1, ranks[:, None])
+    return logits.masked_fill(logits < lowest, -torch.inf)
+
+
+def _leave_out_tail(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """Nucleus sampling (arXiv 1904.09751): the smallest set of most probable tokens stays whose probability reaches `top_p`."""
+    shares = torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float64, device=logits.device)
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    probabilities = ordered.softmax(-1, dtype=torch.float64)
+    tail = probabilities.cumsum(-1) - probabilities >= shares[:, None]
+    tail[:, 0] = False
+    return logits.masked_fill(torch.zeros_like(tail).scatter_(-1, order, tail), -torch.inf)
+
+
+_FILTERS: tuple[tuple[_Filter, Callable[[Sampling], bool]], ...] = (
+    (_leave_out_improbable, lambda sampling: sampling.min_p > 0.0),
+    (_leave_out_low_ranks, lambda sampling: sampling.top_k > 0),
+    (_leave_out_tail, lambda sampling: sampling.top_p < 1.0),
+)

@@ -1,0 +1,229 @@
+"""Copies of weights for fast decoding: projections of one input are joined into one, LoRA adapters are merged.
+
+Joining pays for small models only; those of large models are read in place. Merged copies exist if memory allows; without
+them the adapters are computed beside the base weights. The model's own tensors are never changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from midthought.engines.local.device_memory import memory_bytes
+from midthought.peft_weights import effective_tensors, is_adapted, stochastically_rounded
+from midthought.plan.memory import MERGED_SHARE
+
+MAX_COPIED_BYTES = 2**29
+"""Joined projections that take more are read in place."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Copied(Protocol):
+    """Something that works on the original tensors until they are copied."""
+
+    @property
+    def modules(self) -> Sequence[nn.Module]:
+        """What holds the tensors."""
+        ...
+
+    def copy(self) -> None:
+        """Copy the tensors as they are now."""
+        ...
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether the copy merges adapters."""
+        ...
+
+    @property
+    def copied_bytes(self) -> int:
+        """Size of the copy."""
+        ...
+
+    @property
+    def copies(self) -> Sequence[Tensor | None]:
+        """The copies, if there are any yet."""
+        ...
+
+
+class Projection:
+    """Linear maps of one input, side by side in the output; some may have adapters.
+
+    Without a copy, weights are read in place and layers with adapters are called. The copy of a single layer without adapters
+    is a view.
+    """
+
+    def __init__(self, *modules: Any) -> None:
+        self.modules = modules
+        self.has_adapters = any(is_adapted(module) for module in modules)
+        self._laid_out: tuple[Tensor, Tensor | None] | None = None
+        """`[in, out]` and `[out]`."""
+
+    def copy(self) -> None:
+        weight, bias = self._laid_out or (None, None)
+        tensors = [_tensors(module) for module in self.modules]
+        if len(tensors) > 1 or self.has_adapters:
+            weight = _joined([its for its, _ in tensors], None if weight is None else weight.t())
+            biases = [its for _, its in tensors if its is not None]
+            bias = _joined(biases, bias) if biases else None
+        else:
+            [(weight, bias)] = tensors
+        self._laid_out = weight.t(), bias
+
+    @property
+    def copied_bytes(self) -> int:
+        """Size of the copy; 0 for a view."""
+        if len(self.modules) == 1 and not self.has_adapters:
+            return 0
+        bases = [module.get_base_layer() if is_adapted(module) else module for module in self.modules]
+        return sum(tensor.nbytes for base in bases for tensor in base.parameters())
+
+    @property
+    def copies(self) -> tuple[Tensor | None, ...]:
+        """What is read in the place of the modules' tensors."""
+        return self._laid_out or ()
+
+    def __call__(self, hidden: Tensor, *, onto: Tensor | None = None) -> Tensor:
+        """`[T, out]` of `[T, in]`, added to something."""
+        if self._laid_out is None:
+            outs = [
+                module(hidden) if is_adapted(module) else F.linear(hidden, module.weight, module.bias)
+                for module in self.modules
+            ]
+            out = torch.cat(outs, dim=-1) if len(outs) > 1 else outs[0]
+            return out if onto is None else onto + out
+        weight, bias = self._laid_out
+        if onto is None:
+            return torch.mm(hidden, weight) if bias is None else torch.addmm(bias, hidden, weight)
+        out = torch.addmm(onto, hidden, weight)
+        return out if bias is None else out.add_(bias)
+
+
+def _tensors(module: Any) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias that a linear layer computes with, its adapters included."""
+    if not is_adapted(module):
+        return module.weight, module.bias
+    tensors = effective_tensors(module, round_to=stochastically_rounded)
+    return tensors["weight"], tensors.get("bias")
+
+
+class HeadNorms:
+    """RMS norms (arXiv 1910.07467) of the heads of queries and keys, `[T, num_queries + num_keys, head_dim]`.
+
+    `scaling` is what the scores of queries and keys are multiplied with; the copied weights of the queries hold it.
+    """
+
+    def __init__(self, query_norm: Any, key_norm: Any, num_queries: int, num_keys: int, scaling: float) -> None:
+        self.modules = (query_norm, key_norm)
+        self._numbers = (num_queries, num_keys)
+        self._scaling = scaling
+        self._weight: Tensor | None = None
+
+    def copy(self) -> None:
+        query_norm, key_norm = self.modules
+        weights = (self._scaling * query_norm.weight, key_norm.weight)
+        pairs = zip(weights, self._numbers, strict=True)
+        self._weight = _joined([weight.expand(number, -1) for weight, number in pairs], self._weight)
+
+    has_adapters = False
+
+    @property
+    def copied_bytes(self) -> int:
+        """Size of the copy."""
+        return sum(tensor.nbytes for norm in self.modules for tensor in norm.parameters())
+
+    @property
+    def copies(self) -> tuple[Tensor | None, ...]:
+        """What is read in the place of the modules' tensors."""
+        return (self._weight,)
+
+    def __call__(self, heads: Tensor) -> tuple[Tensor, float]:
+        """The heads normed, and what is left to multiply the scores with."""
+        if self._weight is None or heads.dtype != torch.float32:
+            parts = zip(self.modules, heads.split(self._numbers, dim=1), strict=True)
+            return torch.cat([normed(norm, part) for norm, part in parts], dim=1), self._scaling
+        return rms_normed(heads, self._weight, self.modules[0].variance_epsilon), 1.0
+
+
+def _joined(parts: Sequence[Tensor], before: Tensor | None) -> Tensor:
+    """Side by side, where they stood before: recorded passes read them there."""
+    is_alike = before is not None and before.dtype == parts[0].dtype and before.device == parts[0].device
+    return torch.cat(list(parts), out=before) if is_alike else torch.cat(list(parts))
+
+
+def normed(norm: Any, hidden: Tensor) -> Tensor:
+    """An RMS norm, arXiv 1910.07467. In half precision modules differ in where they round, so they do it themselves."""
+    return rms_normed(hidden, norm.weight, norm.variance_epsilon) if hidden.dtype == torch.float32 else norm(hidden)
+
+
+def rms_normed(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """`weight · hidden / √(mean(hidden²) + epsilon)` over the last dimension, in fp32.
+
+    On a CPU torch's own is put together from a dozen operations; these four take half of the time.
+    """
+    if hidden.device.type != "cpu":
+        return F.rms_norm(hidden, hidden.shape[-1:], None, epsilon) * weight
+    length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+    mean_of_squares = torch.addcmul(_constant(epsilon), length, length, value=1 / hidden.shape[-1])
+    return torch.mul(hidden, mean_of_squares.rsqrt_()).mul_(weight)
+
+
+@functools.cache
+def _constant(value: float) -> Tensor:
+    return torch.tensor(value)
+
+
+class WeightCopies:
+    """Keeps copies equal to the weights as they are now.
+
+    All are copied if they are small. Of large models only projections with adapters are, if memory allows.
+    """
+
+    def __init__(self, copied: Sequence[_Copied], *, merge_adapters: bool = True) -> None:
+        if not merge_adapters:
+            copied = [each for each in copied if not each.has_adapters]
+        merged = [each for each in copied if each.has_adapters]
+        num_bytes = sum(each.copied_bytes for each in copied)
+        self._copied: Sequence[_Copied] = copied if num_bytes <= MAX_COPIED_BYTES else _if_they_fit(merged)
+        self._originals = [tensor for each in self._copied for module in each.modules for tensor in module.parameters()]
+        self._states: list[tuple[int, int]] | None = None
+
+    def renew(self) -> None:
+        """Copy anew where a tensor has been changed in place or been given other memory."""
+        states = [(0 if tensor.is_inference() else tensor._version, tensor.data_ptr()) for tensor in self._originals]
+        if states != self._states:
+            for each in self._copied:
+                each.copy()
+            self._states = states
+
+    @property
+    def addresses(self) -> list[int]:
+        """Where the copies lie."""
+        return [copy.data_ptr() for each in self._copied for copy in each.copies if copy is not None]
+
+    def forget(self) -> None:
+        """Copy anew at the next `renew`: writes through `.data` and those of fused optimizers are counted nowhere."""
+        self._states = None
+
+
+def _if_they_fit(merged: Sequence[_Copied]) -> Sequence[_Copied]:
+    """The projections with adapters if there is memory for merged copies of all of them, else none."""
+    if not merged:
+        return ()
+    num_bytes = sum(each.copied_bytes for each in merged)
+    free = memory_bytes(next(merged[0].modules[0].parameters()).device)
+    if num_bytes <= MERGED_SHARE * free:
+        return merged
+    _log.warning(
+        "adapters are computed beside the base weights, which is slower: merged copies would take %.1f GiB of %.1f GiB free",
+        num_bytes / 2**30,
+        free / 2**30,
+    )
+    return ()

@@ -1,0 +1,97 @@
+"""An engine that writes what it is told to, for testing recipes, notations and tools without any model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from numbers import Integral
+
+from midthought.engines.engine import Sampling, Stopper
+from midthought.errors import EngineError
+from midthought.text import Renderer
+from midthought.types import Completion, Finish
+
+Script = Sequence[str | Sequence[int]] | Callable[[int, Sequence[int]], str | Sequence[int] | None]
+
+
+class ScriptedEngine:
+    """Implements `midthought.engines.engine.Engine` from a script; stops where a real engine would.
+
+    Args:
+        script: what the policies write, either a list with one text (or token ids) per episode number, or a function of
+            (episode, the ids so far) that gives the next words whenever an episode has written the last ones, and None
+            where it has no more to say. What stands after a call in a text is written after the call's result. A policy that
+            has nothing more to say writes the end-of-sequence token.
+        renderer: turns text into ids; names of control tokens in it become those tokens.
+        eos_token_id: the end of sequence; None for the lowest of the renderer's.
+        logprob: what is recorded for every token.
+    """
+
+    policy_version = 0
+
+    def __init__(
+        self, script: Script, renderer: Renderer, *, eos_token_id: int | None = None, logprob: float = -0.5
+    ) -> None:
+        if eos_token_id is None and not renderer.eos_token_ids:
+            raise EngineError("the tokenizer has no end-of-sequence token; name one as eos_token_id")
+        self.eos_token_id = min(renderer.eos_token_ids) if eos_token_id is None else eos_token_id
+        self.eos_token_ids = frozenset({self.eos_token_id})
+        self._script = script
+        self._renderer = renderer
+        self._logprob = logprob
+        self._unwritten: dict[int, list[int]] = {}
+        """Ids that an episode has still to write of its last words."""
+        self._has_begun: set[int] = set()
+
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        """Write on, up to a call's end, the end of sequence or `max_tokens`."""
+        await asyncio.sleep(0)
+        written: list[int] = []
+        finish = Finish.LENGTH
+        while len(written) < sampling.max_tokens:
+            token_id = self._next_token(episode, [*token_ids, *written])
+            written.append(token_id)
+            if token_id in self.eos_token_ids:
+                finish = Finish.END
+                break
+            if stopper is not None and stopper.feed(token_id):
+                finish = Finish.CALL
+                break
+        return Completion(token_ids=tuple(written), sampled_logprobs=(self._logprob,) * len(written), finish=finish)
+
+    def open(self, episode: int) -> None:
+        """A new episode: its script begins at the beginning."""
+        self.close(episode)
+
+    def close(self, episode: int) -> None:
+        """The episode has ended."""
+        self._unwritten.pop(episode, None)
+        self._has_begun.discard(episode)
+
+    def _next_token(self, episode: int, token_ids: Sequence[int]) -> int:
+        unwritten = self._unwritten.setdefault(episode, [])
+        if not unwritten:
+            words = self._next_words(episode, token_ids)
+            unwritten += self._renderer.control(words) if isinstance(words, str) else self._ids(words)
+        return unwritten.pop(0) if unwritten else self.eos_token_id
+
+    @staticmethod
+    def _ids(words: Sequence[int] | None) -> Sequence[int]:
+        for each in words or ():
+            if not isinstance(each, Integral):
+                raise EngineError(
+                    f"the script has {each!r} among an episode's token ids; one text or a list of ids per episode"
+                )
+        return words or ()
+
+    def _next_words(self, episode: int, token_ids: Sequence[int]) -> str | Sequence[int] | None:
+        if callable(self._script):
+            return self._script(episode, token_ids)
+        if episode in self._has_begun:
+            return None
+        self._has_begun.add(episode)
+        if episode >= len(self._script):
+            raise EngineError(f"the script has {len(self._script)} episodes, episode {episode} was asked for")
+        return self._script[episode]

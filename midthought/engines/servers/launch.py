@@ -1,0 +1,63 @@
+"""Model servers of any dialect, started on this machine with the flags that our engines need."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from midthought.engines.servers.connection import is_loopback
+from midthought.engines.servers.dialect import Dialect, ServerOptions
+from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
+from midthought.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command that starts a server."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    """Variables for it, where they are not set already."""
+    port: int
+
+
+def plan_launch(
+    dialect: Dialect, model_path: str | Path, options: ServerOptions, *, python: str | None = None
+) -> Launch:
+    """How a server is started; `python` is the interpreter of an environment that has its package, this one by default.
+
+    Raises NoServerPackageError where the package is not installed, SettingsError for a server that would take weights
+    from anybody in the network.
+    """
+    takes_orders = options.takes_weights or options.max_lora_rank > 0
+    if takes_orders and not is_loopback(options.host):
+        raise SettingsError(
+            f"host={options.host!r}: whoever reaches a server that takes weights or adapters can replace its model; bind it "
+            "to 127.0.0.1 and let other machines reach it through a tunnel (ssh -L), or start it without (--no-weights)"
+        )
+    options = dataclasses.replace(options, port=options.port or free_port())
+    words, environment = dialect.command(str(model_path), options)
+    if Path(model_path).is_dir():
+        environment["HF_HUB_OFFLINE"] = "1"
+    return Launch([interpreter_with(dialect.name, python), *words, *options.flags], environment, options.port)
+
+
+def start_server(
+    dialect: Dialect,
+    model_path: str | Path,
+    options: ServerOptions | None = None,
+    *,
+    python: str | None = None,
+    log_path: str | Path | None = None,
+    timeout_seconds: float = 900.0,
+) -> ServerProcess:
+    """Start a server on this machine and wait until it is ready.
+
+    Raises what `plan_launch` raises, and EngineError, with the end of its log, where it does not get ready.
+    """
+    launch = plan_launch(dialect, model_path, options or ServerOptions(), python=python)
+    server = ServerProcess(launch.words, launch.port, environment=launch.environment, log_path=log_path)
+    server.wait_until_ready(timeout_seconds)
+    return server

@@ -1,0 +1,341 @@
+"""vLLM without a server: its own asynchronous engine, held by this process and given token ids.
+
+vllm is imported only when an engine is made. Knows nothing of text, tools or rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.generation import BaseInferenceEngine
+from midthought.engines.servers.connection import RetryPolicy, named
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.engine import request_seed
+from midthought.engines.servers.streams import Chunk, PartialCompletion
+from midthought.engines.servers.vllm import VLLMDialect
+from midthought.engines.vllm_setup import checked_arguments, environment, import_vllm
+from midthought.errors import EngineError, SettingsError
+from midthought.pretrained import load_tokenizer
+from midthought.text import Renderer
+from midthought.types import Completion, Finish
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+News = Chunk | Exception
+_DEFAULT = RetryPolicy()
+_END_SECONDS = 15.0
+"""How long vLLM's processes may take to end by themselves."""
+_SAID_OF_SAMPLING = (
+    *("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "seed", "ignore_eos", "stop_token_ids", "skip_special_tokens", "logprobs"),
+)
+"""What `VLLMDialect.body` and vLLM's `SamplingParams` call by the same names."""
+
+
+class VLLMInProcessEngine:
+    """Samples from one model with vLLM's `AsyncLLM`. Implements `midthought.engines.engine.Engine`.
+
+    Usable from any event loop, and from several: vLLM itself lives on one of its own. Its computing runs in child
+    processes, which `shutdown` ends. Log-probabilities are those of the distribution sampled from. The seed of every call
+    of `sample` follows from (seed, position of its first token).
+
+    Args:
+        model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
+        eos_token_ids: the tokens that end a sequence; the model's own settings do not count.
+        max_seq_len: most tokens of a sequence, prompt included; the model's own limit by default.
+        max_num_seqs: most sequences sampled at once; further ones wait.
+        dtype: type of the weights.
+        engine_args: further fields of vLLM's `AsyncEngineArgs`.
+
+    Raises VLLMNotInstalledError without vLLM; SettingsError for an argument that vLLM does not know, or that is set here.
+    """
+
+    policy_version = 0
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        *,
+        eos_token_ids: Sequence[int] | frozenset[int],
+        max_seq_len: int | None = None,
+        max_num_seqs: int = 128,
+        dtype: str = "auto",
+        engine_args: Mapping[str, Any] | None = None,
+        patience: RetryPolicy | None = None,
+    ) -> None:
+        if max_num_seqs < 1 or (max_seq_len is not None and max_seq_len < 2):
+            raise SettingsError(
+                f"max_num_seqs={max_num_seqs}, max_seq_len={max_seq_len}: "
+                "an engine needs room for at least one sequence of two tokens"
+            )
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.patience = patience or RetryPolicy()
+        self.max_seq_len = 0
+        words, self._environment = VLLMDialect().command(str(model_path), ServerOptions())
+        self._arguments = checked_arguments(engine_args or {}) | {
+            "model": str(model_path),
+            "dtype": dtype,
+            "max_model_len": max_seq_len,
+            "max_num_seqs": max_num_seqs,
+            "logprobs_mode": "processed_logprobs",
+            "load_format": "safetensors",
+            "trust_remote_code": False,
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",
+        }
+        self._arguments = {
+            "enforce_eager": "--enforce-eager" in words,
+            "enable_chunked_prefill": False if "--no-enable-chunked-prefill" in words else None,
+            "disable_log_stats": True,
+        } | self._arguments
+        # Threads of this process must not be forked into vLLM's; nothing of it is for the network.
+        self._environment |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_HOST_IP": "127.0.0.1"}
+        if Path(model_path).is_dir():
+            self._environment["HF_HUB_OFFLINE"] = "1"
+        self._places = asyncio.Semaphore(max_num_seqs)
+        self._numbers = itertools.count()
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._loop = BackgroundLoop("midthought-vllm")
+        self._llm: AsyncLLM | None = None
+        self._end: weakref.finalize[..., VLLMInProcessEngine] | None = None
+
+    def start(self) -> None:
+        """Load the model; this takes a while. EngineError where vLLM does not get ready."""
+
+        async def make() -> AsyncLLM:
+            make_arguments, make_engine = import_vllm()
+            return make_engine.from_engine_args(make_arguments(**self._arguments))
+
+        try:
+            with environment(self._environment):
+                self._llm = self._loop.run(make())
+        except BaseException as error:
+            self._loop.close()
+            if not isinstance(error, Exception):
+                raise
+            raise EngineError(
+                f"vLLM does not start ({named(error)}); its log says more. A script that makes this engine needs "
+                "`if __name__ == '__main__':`, for vLLM's own process imports it again"
+            ) from error
+        self._end = weakref.finalize(self, _end, self._loop, self._llm)
+        self.max_seq_len = self._llm.model_config.max_model_len
+
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        """Continue `token_ids` until the stopper, an end-of-sequence token, `max_tokens` or `max_seq_len` ends it.
+
+        vLLM's request is aborted there, and where the caller is cancelled; whole tokens that had come beyond are cut and
+        counted.
+
+        Raises EngineError where `token_ids` is empty or holds what is no token of the model, the episode is being sampled
+        already, or vLLM fails or stalls.
+        """
+        if self._llm is None:
+            raise EngineError(f"this {type(self).__name__} is not running: it was never started, or was shut down")
+        if self._llm.errored:
+            raise EngineError("vLLM's process has ended, and its log says why; make another engine")
+        if not token_ids:
+            raise EngineError(f"episode {episode}: nothing to continue; give at least one token id")
+        if episode in self._running:
+            raise EngineError(f"episode {episode} is being sampled already; await its completion first")
+        vocab_size = self._llm.model_config.get_vocab_size()
+        if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
+            raise EngineError(
+                f"episode {episode}: {wrong[0]} is no token of the model, whose vocabulary has {vocab_size}"
+            )
+        draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
+        task = asyncio.ensure_future(self._complete(self._llm, episode, draft))
+        self._running[episode] = task
+        try:
+            await task
+        finally:
+            del self._running[episode]
+        assert draft.finish is not None
+        return Completion(
+            token_ids=tuple(draft.token_ids),
+            sampled_logprobs=tuple(draft.logprobs),
+            finish=draft.finish,
+            policy_version=self.policy_version,
+            num_cut=draft.num_cut,
+        )
+
+    def open(self, episode: int) -> None:
+        """Nothing: vLLM finds the prefixes that it knows by itself."""
+
+    def close(self, episode: int) -> None:
+        """The episode has ended. A sample that is still on its way is cancelled."""
+        if episode in self._running:
+            self._running[episode].cancel()
+
+    def shutdown(self) -> None:
+        """End vLLM and its processes; samples on their way fail. Doing so twice is fine."""
+        self._llm = None
+        if self._end is not None:
+            self._end()
+
+    async def _complete(self, llm: AsyncLLM, episode: int, draft: PartialCompletion) -> None:
+        """Have one request made on vLLM's event loop, and take its tokens here as they come."""
+        room = min(draft.sampling.max_tokens, self.max_seq_len - len(draft.prompt))
+        if room <= 0:
+            draft.finish = Finish.LENGTH
+            return
+        here = asyncio.get_running_loop()
+        arrived: asyncio.Queue[News] = asyncio.Queue()
+
+        def hand_over(news: News) -> None:
+            with contextlib.suppress(RuntimeError):  # the caller's loop may have been closed meanwhile
+                here.call_soon_threadsafe(arrived.put_nowait, news)
+
+        seconds = self.patience.total_timeout_seconds
+        request = self._loop.start(self._request(llm, list(draft.prompt), self._params(draft, room), hand_over))
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                while draft.finish is None:
+                    _take(await arrived.get(), draft, episode)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            came = f"{len(draft.token_ids)} tokens came"
+            raise EngineError(f"episode {episode}: not complete after {seconds:g} s; {came}") from None
+        finally:
+            request.cancel()
+        while not arrived.empty():
+            if isinstance(news := arrived.get_nowait(), Chunk):
+                draft.add(news)
+
+    async def _request(
+        self, llm: AsyncLLM, token_ids: list[int], params: SamplingParams, hand_over: Callable[[News], None]
+    ) -> None:
+        """One request in its turn, on vLLM's event loop; cancelling it aborts it there."""
+        name = f"midthought-{next(self._numbers)}"
+        seconds = self.patience.first_token_timeout_seconds
+        try:
+            async with self._places, asyncio.timeout(seconds) as deadline:
+                outputs = llm.generate({"type": "token", "prompt_token_ids": token_ids}, params, name)
+                try:
+                    async for output in outputs:
+                        hand_over(_chunk(output))
+                        seconds = self.patience.next_token_timeout_seconds
+                        deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+                finally:
+                    await outputs.aclose()
+                    # What was cancelled while vLLM took it in is known to it, but not to its generator.
+                    await llm.abort(name)
+        except Exception as error:
+            stalled = isinstance(error, TimeoutError) and deadline.expired()
+            hand_over(EngineError(f"vLLM gave no token for {seconds:g} s") if stalled else error)
+        except asyncio.CancelledError:
+            hand_over(EngineError("the engine was shut down"))
+            raise
+
+    def _params(self, draft: PartialCompletion, room: int) -> SamplingParams:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        seed = request_seed(draft.sampling.seed, len(draft.prompt))
+        sampling = dataclasses.replace(draft.sampling, max_tokens=room, seed=seed)
+        body = VLLMDialect().body("", (), sampling, sorted(draft.eos_token_ids))
+        said = {name: body[name] for name in _SAID_OF_SAMPLING}
+        return SamplingParams(**said, detokenize=False, output_kind=RequestOutputKind.DELTA)
+
+
+class VLLMInProcessInferenceEngine(BaseInferenceEngine):
+    """vLLM in this process: what `create_inference_engine(…, "vllm", in_process=True)` makes.
+
+    Args:
+        model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
+        tokenizer: the model's fast tokenizer; that of `model_path` by default.
+        max_seq_len, max_num_seqs, dtype, engine_args: see `VLLMInProcessEngine`.
+        first_token_timeout_seconds, next_token_timeout_seconds, total_timeout_seconds: see `RetryPolicy`.
+
+    Raises:
+        VLLMNotInstalledError: (a MissingExtraError) vLLM is not installed in this environment.
+        SettingsError: an argument that vLLM does not know, or that is set here.
+        EngineError: vLLM does not start.
+    """
+
+    core: VLLMInProcessEngine
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        *,
+        tokenizer: Any = None,
+        max_seq_len: int | None = None,
+        max_num_seqs: int = 128,
+        dtype: str = "auto",
+        engine_args: Mapping[str, Any] | None = None,
+        first_token_timeout_seconds: float = _DEFAULT.first_token_timeout_seconds,
+        next_token_timeout_seconds: float = _DEFAULT.next_token_timeout_seconds,
+        total_timeout_seconds: float = _DEFAULT.total_timeout_seconds,
+        **sampling: Any,
+    ) -> None:
+        patience = RetryPolicy(
+            first_token_timeout_seconds=first_token_timeout_seconds,
+            next_token_timeout_seconds=next_token_timeout_seconds,
+            total_timeout_seconds=total_timeout_seconds,
+        )
+        import_vllm()
+        renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
+        core = VLLMInProcessEngine(
+            model_path,
+            eos_token_ids=renderer.eos_token_ids,
+            max_seq_len=max_seq_len,
+            max_num_seqs=max_num_seqs,
+            dtype=dtype,
+            engine_args=engine_args,
+            patience=patience,
+        )
+        super().__init__(core, renderer, **sampling)
+        core.start()
+
+    def shutdown(self) -> None:
+        """End vLLM and its processes."""
+        super().shutdown()
+        self.core.shutdown()
+
+
+def _end(loop: BackgroundLoop, llm: AsyncLLM) -> None:
+    """Also where the engine is forgotten (on that very loop, which cannot wait for itself, vLLM ends itself), or this
+    process ends."""
+
+    async def end() -> None:
+        llm.shutdown(timeout=_END_SECONDS)
+
+    with contextlib.suppress(EngineError):
+        loop.run(end())
+    loop.close()
+
+
+def _chunk(output: RequestOutput) -> Chunk:
+    """What one output says; its tokens are new ones only. EngineError where the request came to nothing."""
+    (completion,) = output.outputs
+    if completion.finish_reason not in (None, "stop", "length"):
+        raise EngineError(f"vLLM ended a request with {completion.finish_reason!r}")
+    token_ids = list(completion.token_ids)
+    logprobs = [each[token_id].logprob for token_id, each in zip(token_ids, completion.logprobs or [], strict=True)]
+    return Chunk(token_ids=token_ids, logprobs=logprobs, ended_by=completion.finish_reason)
+
+
+def _take(news: News, draft: PartialCompletion, episode: int) -> None:
+    """Add what came to the draft. EngineError where it is one, or nothing follows and the draft is not finished."""
+    if isinstance(news, EngineError):
+        raise EngineError(f"episode {episode}: {news}")
+    if isinstance(news, Exception):
+        cause = news.__cause__ if isinstance(news.__cause__, Exception) else news
+        raise EngineError(f"episode {episode}: vLLM failed ({named(cause)})") from news
+    draft.add(news)
+    if draft.finish is None and news.ended_by is not None:
+        raise EngineError(f"episode {episode}: vLLM stopped at no token that ends a sequence")

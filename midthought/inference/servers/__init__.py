@@ -1,1 +1,0 @@
-"""Model servers as engines: how they are started, spoken to, given new weights and relied on. Knows HTTP and token ids."""

@@ -1,0 +1,1 @@
+"""Rollouts: one episode, many concurrent episodes, episodes that outlive an iteration, conversations."""

@@ -1,0 +1,143 @@
+"""Trajectories from an engine, driven by the rollout loop in this process. A source for the training loop."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.engines.engine import TrainedEngine
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.rollout.in_flight import InFlightEpisodes, seed_of
+from midthought.tools.schedule import Toolbox
+from midthought.types import RolloutData, Task, Trajectory
+
+
+class Rollouts(ABC):
+    """Where a training run's trajectories come from: this process, or a cluster.
+
+    Every episode's seed follows from `seed`, the purpose and its place alone.
+    """
+
+    def __init__(
+        self, parts: RolloutParts, engine: TrainedEngine, *, seed: int, stream: InFlightEpisodes | None = None
+    ) -> None:
+        """`engine` counts the policy's versions; `stream`: episodes that may outlive an iteration (partial rollouts)."""
+        self.parts = parts
+        self.stream = stream
+        self._engine = engine
+        self._seed = seed
+
+    @property
+    def policy_version(self) -> int:
+        """The version that samples now."""
+        return self._engine.policy_version
+
+    def rollout(
+        self, tasks: Sequence[Task], *, iteration: int, group_size: int = 1, attempt: int = 0, greedy: bool = False
+    ) -> RolloutData:
+        """One training episode per task; every `group_size` in a row are one group.
+
+        `attempt` counts the batches of one iteration, each with seeds of its own; `greedy` samples at temperature 0.
+        """
+        began = time.perf_counter()
+        version = self.policy_version
+        parts = _at_temperature(self.parts, 0.0) if greedy else self.parts
+        purpose = f"train-{iteration}" + (f"-{attempt}" if attempt else "")
+        trajectories = self._run(parts, self._starts(purpose, tasks, group_size))
+        return RolloutData(trajectories=trajectories, seconds=time.perf_counter() - began, policy_version=version)
+
+    def evaluate(
+        self,
+        tasks: Sequence[Task],
+        *,
+        toolbox: Toolbox | None = None,
+        temperature: float = 0.0,
+        on_finished: Callable[[Trajectory], None] | None = None,
+    ) -> list[Trajectory]:
+        """One episode per task with another toolbox or temperature; 0 is greedy."""
+        parts = dataclasses.replace(_at_temperature(self.parts, temperature), toolbox=toolbox or self.parts.toolbox)
+        return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
+
+    def update_weights(self) -> None:
+        """The policy was changed in place."""
+        self._engine.update_weights()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what it and the sources that it shares engines with hold."""
+
+    @abstractmethod
+    def _run(
+        self,
+        parts: RolloutParts,
+        starts: Sequence[EpisodeStart],
+        on_finished: Callable[[Trajectory], None] | None = None,
+    ) -> list[Trajectory]:
+        """The episodes' trajectories, in their order; `on_finished` is called as each ends."""
+
+    def _starts(self, purpose: str, tasks: Sequence[Task], group_size: int) -> list[EpisodeStart]:
+        return [
+            EpisodeStart(task=task, seed=seed_of(self._seed, purpose, number), group=number // group_size)
+            for number, task in enumerate(tasks)
+        ]
+
+
+class LocalRollouts(Rollouts):
+    """Runs episodes with one engine of this process.
+
+    What a `stream` holds stays on `loop`, and whatever else is sampled goes there, too: sources that share an engine must
+    share the loop. None: every rollout has a loop of its own.
+    """
+
+    def __init__(
+        self,
+        parts: RolloutParts,
+        engine: TrainedEngine,
+        *,
+        seed: int,
+        stream: InFlightEpisodes | None = None,
+        loop: BackgroundLoop | None = None,
+    ) -> None:
+        super().__init__(parts, engine, seed=seed, stream=stream)
+        self._loop = loop
+
+    def close(self) -> None:
+        """Drop what the stream holds, end its loop, and shut the engine down, for all sources that share it."""
+        if self.stream is not None:
+            self.stream.drop()
+        if self._loop is not None:
+            self._loop.close()
+        self._engine.shutdown()
+
+    def _run(
+        self,
+        parts: RolloutParts,
+        starts: Sequence[EpisodeStart],
+        on_finished: Callable[[Trajectory], None] | None = None,
+    ) -> list[Trajectory]:
+        episodes = run_episodes(parts, starts, on_finished=on_finished)
+        return _wait_for(episodes) if self._loop is None else self._loop.run(episodes)
+
+
+def _at_temperature(parts: RolloutParts, temperature: float) -> RolloutParts:
+    """The same parts, sampling from all of the distribution at this temperature."""
+    settings = dataclasses.replace(parts.settings, temperature=temperature, top_p=1.0)
+    return dataclasses.replace(parts, settings=settings)
+
+
+def _wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
+    """Run them in this thread, or in one of their own where a loop runs here already (notebooks)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(episodes)
+    loop = BackgroundLoop("midthought-rollout")
+    try:
+        return loop.run(episodes)
+    finally:
+        loop.close()

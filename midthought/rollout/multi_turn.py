@@ -1,0 +1,458 @@
+"""Conversations by hand and episodes with an environment, on an engine by its model, with tools or without.
+
+All turns go through the rollout loop: what was sampled is never encoded again, and every conversation leaves the record
+that training reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
+from midthought.env.environment import BaseEnvironment
+from midthought.env.episode import EnvironmentEpisode, call_blocking
+from midthought.env.thought import THINK_CLOSE
+from midthought.errors import EngineError, SettingsError, near_names
+from midthought.rollout.episode import Episode, RolloutParts, RolloutSettings, open_tools, run_episode
+from midthought.tools.episode_tools import EpisodeTools
+from midthought.tools.parsers import ActionParser
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.tools.turns import MultiTurnManager, tool_figures
+from midthought.types import Completion, Finish, ParsedAction, Reward, SpanKind, StopReason, Task, Trajectory
+
+
+class MultiTurnInferenceEngine:
+    """Talks with one policy, turn by turn (`start_conversation`, `step`), or lets it play episodes (`run_episode`).
+
+    `**sampling` is everywhere `max_tokens` (of one answer; results written into it do not count), `temperature`, `top_p`
+    and `seed`, as in `engine.generate`; what is left out is as the engine was made with. To train on a record, sample it
+    at `temperature=1.0, top_p=1.0`.
+
+    Args:
+        engine: samples the answers; it stays the caller's, who shuts it down.
+        max_turns: answers of the policy in one conversation. Replies are limited by the environment (`max_steps`).
+        system_prompt: stands before everything, followed by what the tools are, where they are enabled. A chat template
+            that takes no system message gets both at the head of the first user message.
+        tool_manager: its parser, its tools and their deadlines; it follows the turns of `step` and `run_episode`.
+        enable_tools: whether calls are looked for and run.
+        max_tool_calls_per_cot: calls that are run between two messages of the user; further ones are answered so.
+        max_result_tokens: a longer result is cut.
+        keep_thoughts: False: after a message of the user, earlier thoughts are left out, as many chat templates do when
+            they serve; a new segment of the record begins then.
+
+    Raises:
+        SettingsError: tools enabled without a manager, or `max_turns` below 1.
+    """
+
+    def __init__(
+        self,
+        engine: BaseInferenceEngine,
+        max_turns: int = 5,
+        system_prompt: str | None = None,
+        tool_manager: MultiTurnManager | None = None,
+        enable_tools: bool = False,
+        *,
+        max_tool_calls_per_cot: int = 5,
+        max_result_tokens: int = 256,
+        keep_thoughts: bool = True,
+    ) -> None:
+        if enable_tools and not isinstance(tool_manager, MultiTurnManager):
+            raise SettingsError(
+                "enable_tools=True needs the tools: tool_manager=MultiTurnManager(registry, parser), "
+                f"got tool_manager={tool_manager!r:.80}"
+            )
+        self.engine = engine
+        self.max_turns = _positive(max_turns)
+        self.tool_manager = tool_manager
+        self.trajectories: list[Trajectory] = []
+        """The records of the newest conversation or episodes."""
+        tools = tool_manager if enable_tools else None
+        self._tools = tools
+        self._notation = (tools.parser if tools else _NoCalls()).notation
+        self._toolbox = tools.toolbox if tools else Toolbox(ToolRegistry())
+        about_tools = tools.get_system_prompt() if tools else ""
+        self._system_prompt = "\n\n".join(filter(None, (system_prompt, about_tools)))
+        self._settings = RolloutSettings(
+            max_tokens=sys.maxsize,
+            max_tool_calls_per_cot=max_tool_calls_per_cot,
+            max_result_tokens=max_result_tokens,
+            keep_thoughts=keep_thoughts,
+        )
+        self._may_warn = keep_thoughts
+        self._conversation: _Conversation | None = None
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The record of the newest conversation or episode. EngineError before the first.
+
+        A conversation by hand has no `stop_reason` while it goes on, and no `reward` but the one that you set.
+        """
+        if not self.trajectories:
+            raise EngineError("there is no conversation yet; call start_conversation(prompt) first")
+        return self.trajectories[-1]
+
+    def format_conversation(self) -> str:
+        """The conversation as the engine sees it, decoded from its token ids, control tokens spelled out."""
+        return self.engine.renderer.decode(self.trajectory.token_ids)
+
+    # -- a conversation by hand --------------------------------------------------------------------------------
+
+    def start_conversation(self, prompt: str) -> None:
+        """Begin anew, with what the user says first."""
+        _check_text(prompt)
+        self._close_conversation()
+        begun = self._new(prompt, _World(None), self.engine.sampling(), self.max_turns)
+        self._conversation, self.trajectories = begun, [begun.trajectory]
+        self._look_back(begun.trajectory)
+
+    @property
+    def awaits_policy(self) -> bool:
+        """Whether `step()` is to be called without a message: the prompt or results of calls wait to be answered."""
+        return self._conversation is not None and self._conversation.awaits_policy
+
+    def step(self, user_message: str | None = None, **sampling: Any) -> dict[str, Any]:
+        """One turn of the policy. Its calls are run, and their results stand in the conversation.
+
+        Args:
+            user_message: what the user says before it; None where `awaits_policy`.
+            sampling: see the class.
+
+        Returns:
+            `response`: what the policy wrote. `tool_call`: the first call as it was run, falsy where nothing was called.
+            `tool_result`: what the policy reads of all calls, None without any.
+
+        Raises:
+            EngineError: no conversation was begun, or it has ended (after `max_turns`, or an answer that was cut at
+                `max_tokens`); a message too many or too few; the engine failed.
+            SettingsError: an unknown sampling option, or a value that makes no sense.
+        """
+        trajectory, conversation = self.trajectory, self._conversation
+        if conversation is None:
+            raise EngineError(
+                f"the conversation has ended after {len(trajectory.turns)} turns ({trajectory.stop_reason}); call "
+                "start_conversation(prompt) for another, with a larger max_turns or max_tokens if that was too soon"
+            )
+        if user_message is not None and conversation.awaits_policy:
+            raise EngineError("the policy has the prompt or results to answer; call step() without a message first")
+        if user_message is None and not conversation.awaits_policy:
+            raise EngineError("the policy has answered; give step a user_message, or start another conversation")
+        how = self._how(sampling)
+        outcome = self.engine.run(self._take_turn(conversation, user_message, how))
+        self._look_back(trajectory)
+        return outcome
+
+    async def _take_turn(self, conversation: _Conversation, message: str | None, how: Sampling) -> dict[str, Any]:
+        # Never opened in the engine: deterministic waves would wait for a conversation that waits for its user.
+        trajectory, episode = conversation.trajectory, conversation.episode
+        num_turns, num_events = len(trajectory.turns), len(trajectory.tool_events)
+        conversation.voice.how, trajectory.seed = how, how.seed
+        stop: StopReason | None = StopReason.CANCELLED
+        try:
+            if message is not None:
+                episode.reply(message)
+            reason = await episode.take_turn()
+            conversation.awaits_policy = bool(episode.calls)
+            if episode.calls:
+                await episode.run_calls()
+            if reason is None and len(trajectory.turns) >= self.max_turns:
+                reason = StopReason.MAX_TURNS if conversation.awaits_policy else StopReason.ANSWERED
+                trajectory.turns[-1].done = reason is StopReason.ANSWERED
+            stop = reason
+        except Exception as error:
+            stop, trajectory.error = StopReason.FAILED, f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            if stop is not None:
+                trajectory.stop_reason, self._conversation = stop, None
+                await _close(self.engine.core, [conversation])
+        if len(trajectory.turns) == num_turns:
+            raise EngineError(
+                f"the conversation's {len(trajectory.token_ids)} tokens fill the engine's context; begin another, "
+                "or make the engine with room for longer sequences"
+            )
+        results = [event.call.result or "" for event in trajectory.tool_events[num_events:]]
+        return {
+            "response": trajectory.turns[-1].model_output,
+            "tool_call": trajectory.turns[-1].tool_call,
+            "tool_result": "\n".join(results) if results else None,
+        }
+
+    def _close_conversation(self) -> None:
+        """Give back the engine's room for a conversation that was left open."""
+        left, self._conversation = self._conversation, None
+        if left is not None:
+            self.engine.run(_close(self.engine.core, [left]))
+
+    # -- episodes ----------------------------------------------------------------------------------------------
+
+    def run_episode(
+        self,
+        environment: BaseEnvironment | None,
+        initial_prompt: str,
+        max_turns: int | None = None,
+        **sampling: Any,
+    ) -> dict[str, Any]:
+        """Let the policy play one episode to its end; `trajectory` is its record, with the rewards.
+
+        The prompt is the environment's `get_prompt_prefix()`, `initial_prompt` and the first observation, without what
+        `initial_prompt` holds already. The environment itself is played, not a copy, so tools may step it too; what that
+        pays is credited to the end. It is reset first, unless it comes fresh from `reset`. Without an environment the
+        episode is the answer to `initial_prompt`, with all the calls on the way to it.
+
+        Returns:
+            `num_turns`, `total_reward`, `turns` (a list of `Turn`), and `tools` (see `tool_figures`).
+
+        Raises:
+            EngineError: the episode broke; where the environment broke it, its error is attached.
+            SettingsError: neither an environment nor None; a limit or a sampling option that makes no sense.
+        """
+        (episode,) = self._play([environment], [initial_prompt], max_turns, sampling)
+        self._look_back(episode.trajectory)
+        if episode.trajectory.stop_reason is StopReason.FAILED:
+            raise EngineError(f"the episode broke: {episode.trajectory.error}") from episode.world.error
+        return _summary(episode.trajectory)
+
+    def run_episodes(
+        self,
+        environments: Sequence[BaseEnvironment | None],
+        initial_prompts: Sequence[str],
+        max_turns: int | None = None,
+        **sampling: Any,
+    ) -> list[dict[str, Any]]:
+        """Many episodes side by side, in order, each with an environment of its own; `trajectories` are their records.
+
+        As `run_episode`, but an episode that breaks ends alone: `total_reward` is None, its record holds the error.
+        """
+        episodes = self._play(environments, initial_prompts, max_turns, sampling)
+        return [_summary(episode.trajectory) for episode in episodes]
+
+    def _play(
+        self,
+        environments: Sequence[BaseEnvironment | None],
+        prompts: Sequence[str],
+        max_turns: int | None,
+        sampling: Mapping[str, Any],
+    ) -> list[_Conversation]:
+        _check_worlds(environments, prompts)
+        max_turns = self.max_turns if max_turns is None else _positive(max_turns)
+        hows = [self._how(sampling, row) for row in range(len(prompts))]
+        self._close_conversation()
+        openings = [_opening(environment, prompt) for environment, prompt in zip(environments, prompts, strict=True)]
+        episodes = [
+            self._new(opening, _World(environment), how, max_turns)
+            for environment, opening, how in zip(environments, openings, hows, strict=True)
+        ]
+        self.trajectories = [episode.trajectory for episode in episodes]
+        self.engine.run(_play_all(self.engine.core, self._toolbox, episodes))
+        for trajectory in self.trajectories:
+            self._warn_of_thoughts(trajectory)
+        return episodes
+
+    # -- both --------------------------------------------------------------------------------------------------
+
+    def _new(self, opening: str, world: _World, how: Sampling, max_turns: int) -> _Conversation:
+        number = self.engine.next_episode()
+        messages = self._messages(opening)
+        voice = _Voice(self.engine.core, how)
+        parts = RolloutParts(
+            engine=voice,
+            renderer=self.engine.renderer,
+            notation=self._notation,
+            toolbox=self._toolbox,
+            messages=lambda task: messages,
+            environment=lambda task: world,
+            settings=dataclasses.replace(self._settings, max_turns=max_turns),
+        )
+        task = Task(task_id=f"conversation-{number}", prompt=opening, answer="")
+        trajectory = Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed)
+        return _Conversation(parts, trajectory, number, voice, world)
+
+    def _messages(self, opening: str) -> list[dict[str, str]]:
+        user = {"role": "user", "content": opening}
+        if not self._system_prompt:
+            return [user]
+        messages = [{"role": "system", "content": self._system_prompt}, user]
+        try:
+            self.engine.renderer.prompt(messages)
+        except SettingsError:  # the chat template takes no system message
+            return [{"role": "user", "content": f"{self._system_prompt}\n\n{opening}"}]
+        return messages
+
+    def _how(self, sampling: Mapping[str, Any], number: int = 0) -> Sampling:
+        if unknown := sorted(sampling.keys() - set(SAMPLING_OPTIONS)):
+            raise SettingsError(f"unknown sampling option {unknown[0]!r}. {near_names(unknown[0], SAMPLING_OPTIONS)}")
+        return self.engine.sampling(number, **sampling)
+
+    def _look_back(self, trajectory: Trajectory) -> None:
+        if self._tools is not None:
+            self._tools.follow(trajectory.turns, trajectory.tool_events)
+        self._warn_of_thoughts(trajectory)
+
+    def _warn_of_thoughts(self, trajectory: Trajectory) -> None:
+        """Say, once, that serving would differ: a thought stands before a message of the user."""
+        was_replied_to = any(span.kind is SpanKind.REPLY for span in trajectory.spans)
+        thought_before = any(THINK_CLOSE in turn.model_output for turn in trajectory.turns[:-1])
+        if self._may_warn and was_replied_to and thought_before and not self.engine.renderer.only_appends:
+            self._may_warn = False
+            warnings.warn(
+                "this chat template drops the thoughts of earlier answers; here they stay in the context, so that it is "
+                "exactly what was sampled. keep_thoughts=False leaves them out, as serving does",
+                stacklevel=4,
+            )
+
+
+@dataclasses.dataclass
+class _Conversation:
+    """What one conversation or episode consists of."""
+
+    parts: RolloutParts
+    trajectory: Trajectory
+    number: int
+    voice: _Voice
+    world: _World
+    awaits_policy: bool = True
+
+    @functools.cached_property
+    def episode(self) -> Episode:
+        """The loop's own verbs, for a conversation by hand."""
+        return Episode(self.parts, self.trajectory, self.number, self.tools)
+
+    @functools.cached_property
+    def tools(self) -> EpisodeTools:
+        return open_tools(self.parts, self.trajectory, self.world)
+
+
+class _Voice:
+    """The engine as one conversation uses it: every answer is drawn as `how` says, `how.max_tokens` of it at most.
+
+    The loop knows a budget for the whole episode, and its settings are fixed when the episode begins.
+    """
+
+    def __init__(self, core: Engine, how: Sampling) -> None:
+        self.how = how
+        self.policy_version = core.policy_version
+        self.eos_token_ids = core.eos_token_ids
+        self._core = core
+        self._num_written = 0
+        """Tokens of the present answer."""
+
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        num_left = self.how.max_tokens - self._num_written
+        if num_left <= 0:
+            return Completion(
+                token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=self._core.policy_version
+            )
+        how = dataclasses.replace(self.how, max_tokens=min(num_left, sampling.max_tokens), seed=sampling.seed)
+        completion = await self._core.sample(episode, token_ids, how, stopper=stopper)
+        has_ended = completion.finish is Finish.END
+        self._num_written = 0 if has_ended else self._num_written + len(completion.token_ids)
+        return dataclasses.replace(completion, temperature=completion.temperature or how.temperature)
+
+    def open(self, episode: int) -> None:
+        self._core.open(episode)
+
+    def close(self, episode: int) -> None:
+        self._core.close(episode)
+
+
+class _World:
+    """An environment's side of one episode, which keeps the error that broke it; without one nobody replies."""
+
+    def __init__(self, environment: BaseEnvironment | None) -> None:
+        self.error: Exception | None = None
+        self.environment = environment
+        self._episode = None if environment is None else EnvironmentEpisode(environment)
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        if self._episode is None:
+            return None
+        try:
+            return await self._episode.reply(trajectory)
+        except Exception as error:
+            self.error = error
+            raise
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        if self._episode is None:
+            return Reward(turns=tuple(turn.reward for turn in trajectory.turns))
+        return await self._episode.score(trajectory)
+
+
+class _NoCalls(ActionParser):
+    """For conversations without tools: nothing that is written is a call."""
+
+    def parse_all(self, text: str) -> list[ParsedAction]:
+        return []
+
+
+async def _play_all(core: Engine, toolbox: Toolbox, episodes: Sequence[_Conversation]) -> None:
+    for episode in episodes:
+        core.open(episode.number)
+    try:
+        with toolbox.rollout():
+            await asyncio.gather(*(run_episode(each.parts, each.trajectory, each.number) for each in episodes))
+    finally:
+        await _close(core, episodes)
+
+
+async def _close(core: Engine, conversations: Sequence[_Conversation]) -> None:
+    for conversation in conversations:
+        core.close(conversation.number)
+    await asyncio.gather(*(conversation.tools.close() for conversation in conversations))
+
+
+def _check_text(prompt: str) -> None:
+    if not isinstance(prompt, str):
+        raise SettingsError(f"a conversation begins with what the user says, a text; got {prompt!r:.80}")
+
+
+def _check_worlds(environments: Sequence[BaseEnvironment | None], prompts: Sequence[str]) -> None:
+    if len(environments) != len(prompts):
+        raise SettingsError(f"{len(environments)} environments for {len(prompts)} prompts; give as many of each")
+    for prompt in prompts:
+        _check_text(prompt)
+    for environment in environments:
+        if not isinstance(environment, BaseEnvironment | None):
+            raise SettingsError(f"environment={environment!r:.80}: give an instance of a BaseEnvironment, or None")
+    played = [id(environment) for environment in environments if environment is not None]
+    if len(set(played)) < len(played):
+        raise SettingsError("the same environment stands twice in the list; every episode needs an instance of its own")
+
+
+def _opening(environment: BaseEnvironment | None, initial_prompt: str) -> str:
+    """What the user says first. The environment is fresh from its `reset` afterwards."""
+    if environment is None:
+        return initial_prompt
+    progress = environment._episode_so_far
+    observation = progress.observation
+    if not progress.has_begun or progress.num_steps:
+        seconds = environment.config.step_timeout_seconds
+        observation = call_blocking(environment.reset, seconds, f"{type(environment).__name__}.reset")
+    prefix = environment.get_prompt_prefix()
+    words = ["" if prefix in initial_prompt else prefix, initial_prompt]
+    return "\n".join(filter(None, [*words, "" if observation in initial_prompt else observation]))
+
+
+def _positive(max_turns: int) -> int:
+    if max_turns < 1:
+        raise SettingsError(f"max_turns={max_turns}: an episode has at least one turn")
+    return max_turns
+
+
+def _summary(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "num_turns": len(trajectory.turns),
+        "total_reward": None if trajectory.reward is None else trajectory.reward.total,
+        "turns": list(trajectory.turns),
+        "tools": tool_figures(trajectory.tool_events),
+    }

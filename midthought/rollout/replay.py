@@ -1,0 +1,103 @@
+"""An unfinished episode played again from its record: what was sampled and what tools said is given once more, no model
+and no tool is asked. Where the record ends, the engine and the toolbox go on.
+
+So everything that the loop keeps beside the record (scanners, turns, budgets) is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.errors import RecordError
+from midthought.rollout.episode import RolloutParts
+from midthought.tools.schedule import Toolbox
+from midthought.types import Completion, Finish, ParsedAction, Task, ToolEvent, Trajectory
+
+
+def replayed(parts: RolloutParts, record: Trajectory) -> RolloutParts:
+    """The parts with which an episode of the same task and seed first does again what the record says.
+
+    It fails with RecordError where it comes to other tokens: the prompt, the tools' words or the notation have changed.
+    """
+    engine = ReplayedEngine(parts.engine, record)
+    toolbox = cast(Toolbox, ReplayedToolbox(parts.toolbox, record.tool_events))
+    return replace(parts, engine=engine, toolbox=toolbox)
+
+
+class ReplayedEngine:
+    """Implements `Engine` for one episode of one segment: its record first, then another engine."""
+
+    def __init__(self, engine: Engine, record: Trajectory) -> None:
+        self._engine = engine
+        self._record = record
+
+    @property
+    def policy_version(self) -> int:
+        return self._engine.policy_version
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        return self._engine.eos_token_ids
+
+    def open(self, episode: int) -> None:
+        self._engine.open(episode)
+
+    def close(self, episode: int) -> None:
+        self._engine.close(episode)
+
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        """What was sampled here, up to a call's end, the end of sequence or `max_tokens`; all of one policy version."""
+        record, start = self._record, len(token_ids)
+        if list(token_ids[: len(record.token_ids)]) != record.token_ids[:start]:
+            raise self._other(start)
+        if start >= len(record.token_ids):
+            return await self._engine.sample(episode, token_ids, sampling, stopper=stopper)
+        if not record.loss_mask[start]:
+            raise self._other(start)
+        versions = record.segments[-1].policy_versions
+        span = next(span for span in record.spans if span.start <= start < span.end)
+        end, finish = start, Finish.LENGTH
+        while end < min(span.end, start + sampling.max_tokens) and finish is Finish.LENGTH:
+            if versions[end] != versions[start]:
+                break
+            token_id = record.token_ids[end]
+            end += 1
+            if token_id in self.eos_token_ids:
+                finish = Finish.END
+            elif stopper is not None and stopper.feed(token_id):
+                finish = Finish.CALL
+        return Completion(
+            token_ids=tuple(record.token_ids[start:end]),
+            sampled_logprobs=tuple(record.sampled_logprobs[start:end]),
+            finish=finish,
+            policy_version=versions[start],
+            temperature=span.temperature,
+        )
+
+    def _other(self, start: int) -> RecordError:
+        return RecordError(
+            f"task {self._record.task.task_id!r}: the episode that was carried over is not the same up to token {start} when "
+            "it is played again; resume with the settings, tools and notation that it began with"
+        )
+
+
+class ReplayedToolbox:
+    """Answers the first calls with recorded events, the others as another toolbox does; all else is that toolbox's."""
+
+    def __init__(self, toolbox: Toolbox, events: Sequence[ToolEvent]) -> None:
+        self._toolbox = toolbox
+        self._events = list(events)
+
+    async def run(self, calls: Sequence[ParsedAction], task: Task, **options: Any) -> list[ToolEvent]:
+        if not self._events:
+            return await self._toolbox.run(calls, task, **options)
+        found, self._events = self._events[: len(calls)], self._events[len(calls) :]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._toolbox, name)

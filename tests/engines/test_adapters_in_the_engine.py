@@ -1,0 +1,227 @@
+"""The engine samples from the policy with its adapters, of whatever kind, whenever they appear, change or go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from small_decoders import SIZES
+from transformers import AutoModelForCausalLM, Gemma2Config, PhiConfig, Qwen3Config
+
+from midthought.engines.engine import Sampling
+from midthought.engines.local import weight_copies
+from midthought.engines.local.engine import LocalEngine
+
+peft = pytest.importorskip("peft")
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+KINDS: dict[str, dict[str, Any]] = {
+    "LoRA": {"target_modules": "all-linear"},
+    "LoRA on two projections": {"target_modules": ["q_proj", "v_proj"]},
+    "rsLoRA": {"target_modules": "all-linear", "use_rslora": True, "lora_alpha": 3},
+    "DoRA": {"target_modules": "all-linear", "use_dora": True},
+    "modules_to_save": {"target_modules": "all-linear", "modules_to_save": ["lm_head", "embed_tokens", "norm"]},
+    "LoRA on the embedding": {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    "trainable tokens": {"target_modules": ["q_proj"], "trainable_token_indices": [1, 4]},
+}
+
+
+def make(config: Any = None, dtype: torch.dtype = torch.float32) -> Any:
+    torch.manual_seed(0)
+    config = config or Qwen3Config(**{**SIZES, "num_hidden_layers": 2}, head_dim=16)
+    return AutoModelForCausalLM.from_config(config).eval().to(dtype)
+
+
+def with_adapters(model: Any, *, std: float = 0.3, **options: Any) -> Any:
+    """A PEFT model whose adapters do something."""
+    options = {"target_modules": "all-linear", "r": 4, **options}
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **options))
+    move(adapted, std)
+    return adapted.eval()
+
+
+def move(adapted: Any, std: float = 0.3) -> None:
+    """Change everything that learns, as a learner's step would."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_((std * torch.randn(parameter.shape, generator=generator)).to(parameter))
+
+
+def differences(engine: LocalEngine, policy: Any, *, num_tokens: int = 12) -> torch.Tensor:
+    """|sampled - recomputed| log-probability of every token that the engine samples."""
+    done = asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=num_tokens, seed=1)))
+    engine.close(0)
+    ids = torch.tensor([[*PROMPT, *done.token_ids]])
+    with torch.no_grad():
+        logprobs = policy(input_ids=ids).logits[0, len(PROMPT) - 1 : -1].float().log_softmax(-1)
+    again = logprobs.gather(-1, ids[0, len(PROMPT) :, None])[:, 0]
+    return (again - torch.tensor(done.sampled_logprobs)).abs()
+
+
+def engine_of(policy: Any) -> LocalEngine:
+    return LocalEngine(policy, eos_token_ids=[], max_seq_len=64)
+
+
+def uses_decoder(engine: LocalEngine) -> bool:
+    return getattr(engine._room.runner, "_decoder", None) is not None
+
+
+@pytest.mark.parametrize("given", ["the PEFT model", "its base model"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_sampled_is_what_the_policy_computes(kind: str, given: str) -> None:
+    adapted = with_adapters(make(), **KINDS[kind])
+    engine = engine_of(adapted if given == "the PEFT model" else adapted.get_base_model())
+    assert differences(engine, adapted).max() < 1e-4
+    assert uses_decoder(engine) is (kind not in ("LoRA on the embedding", "trainable tokens"))
+    for _ in range(2):
+        move(adapted)
+        engine.update_weights()
+        assert differences(engine, adapted).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PhiConfig(**{key: value for key, value in SIZES.items() if key != "num_key_value_heads"}),
+        Gemma2Config(**SIZES, head_dim=16),
+    ],
+    ids=["Phi", "Gemma 2"],
+)
+def test_models_without_a_fused_decoder_sample_with_their_adapters_too(config: Any) -> None:
+    adapted = with_adapters(make(config), use_dora=True)
+    engine = engine_of(adapted)
+    assert differences(engine, adapted).max() < 1e-4
+    move(adapted)
+    engine.update_weights()
+    assert differences(engine, adapted).max() < 1e-4
+
+
+def merge(adapted: Any) -> None:
+    adapted.merge_adapter()
+
+
+def disable(adapted: Any) -> None:
+    adapted.base_model.disable_adapter_layers()
+
+
+def use_a_second_adapter(adapted: Any) -> None:
+    adapted.add_adapter("second", peft.LoraConfig(r=2, target_modules=["q_proj", "up_proj"], init_lora_weights=False))
+    adapted.set_adapter("second")
+
+
+def use_both(adapted: Any) -> None:
+    use_a_second_adapter(adapted)
+    adapted.base_model.set_adapter(["default", "second"])
+
+
+def scale(adapted: Any) -> None:
+    for module in adapted.modules():
+        if hasattr(module, "set_scale"):
+            module.set_scale("default", 3.0)
+
+
+@pytest.mark.parametrize("is_announced", [True, False], ids=["update_weights", "not announced"])
+@pytest.mark.parametrize("event", [merge, disable, use_a_second_adapter, use_both, scale])
+def test_adapters_that_are_switched_take_effect(event: Callable[[Any], None], is_announced: bool) -> None:
+    adapted = with_adapters(make())
+    engine = engine_of(adapted)
+    assert differences(engine, adapted).max() < 1e-4
+    event(adapted)
+    if is_announced:
+        engine.update_weights()
+    assert differences(engine, adapted).max() < 1e-4
+
+
+def test_adapters_that_come_and_go_after_the_engine_take_effect() -> None:
+    model = make()
+    engine = engine_of(model)
+    assert differences(engine, model).max() < 1e-4
+    adapted = with_adapters(model)
+    assert differences(engine, adapted).max() < 1e-4, "added"
+    adapted.merge_adapter()
+    assert differences(engine, adapted).max() < 1e-4, "merged"
+    adapted.unmerge_adapter()
+    move(adapted)
+    engine.update_weights()
+    assert differences(engine, adapted).max() < 1e-4, "unmerged"
+    with adapted.disable_adapter():
+        assert differences(engine, adapted).max() < 1e-4, "disabled for a while"
+    assert differences(engine, adapted).max() < 1e-4, "enabled again"
+    plain = adapted.unload()
+    assert differences(engine, plain).max() < 1e-4, "unloaded"
+
+
+def test_the_policys_own_weights_are_never_changed() -> None:
+    adapted = with_adapters(make(dtype=torch.bfloat16))
+    before = {name: tensor.clone() for name, tensor in adapted.state_dict().items()}
+    engine = engine_of(adapted)
+    for _ in range(3):
+        differences(engine, adapted)
+        engine.update_weights()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in adapted.state_dict().items())
+
+
+def test_without_memory_for_merged_copies_the_adapters_are_computed_beside_the_weights(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(weight_copies, "MAX_COPIED_BYTES", 0)
+    merging = engine_of(adapted := with_adapters(make()))
+    assert differences(merging, adapted).max() < 1e-4
+    assert merging._room.runner._decoder._copies.addresses  # type: ignore[attr-defined]
+    monkeypatch.setattr(weight_copies, "MERGED_SHARE", 0.0)
+    with caplog.at_level(logging.WARNING):
+        engine = engine_of(adapted)
+        assert differences(engine, adapted).max() < 1e-4
+    assert uses_decoder(engine)
+    assert not engine._room.runner._decoder._copies.addresses  # type: ignore[attr-defined]
+    assert "adapters are computed beside the base weights" in caplog.text
+    move(adapted)
+    engine.update_weights()
+    assert differences(engine, adapted).max() < 1e-4
+
+
+def test_adapters_are_not_merged_if_the_settings_say_so() -> None:
+    adapted = with_adapters(make(), target_modules=["q_proj", "down_proj"])
+    engine = LocalEngine(adapted, eos_token_ids=[], max_seq_len=64, merge_adapters=False)
+    assert differences(engine, adapted).max() < 1e-4
+    num_layers = len(adapted.get_base_model().model.layers)
+    copied = [each for each in engine._room.runner._decoder._copies._copied if hasattr(each, "has_adapters")]  # type: ignore[attr-defined]
+    assert sum(len(each.modules) == 2 for each in copied) == 2 * num_layers, "gate and up, and the norms of the heads"
+    assert not any(each.has_adapters for each in copied)
+
+
+def test_small_adapters_of_a_bfloat16_model_are_not_rounded_away() -> None:
+    """An update of a tenth of a unit in the last place of every weight, all in one direction."""
+    model = make(dtype=torch.bfloat16)
+    layer = model.model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    adapted = with_adapters(model, target_modules=["q_proj"], r=1, lora_alpha=1, std=0.0)
+    lora: Any = adapted.get_base_model().model.layers[0].self_attn.q_proj
+    with torch.no_grad():
+        lora.lora_A.default.weight.fill_(1.0)
+        lora.lora_B.default.weight.fill_(2**-7 / 10)
+    projection = weight_copies.Projection(lora)
+    projection.copy()
+    weight = projection.copies[0]
+    assert weight is not None
+    assert weight.float().mean().item() == pytest.approx(1 + 2**-7 / 10, abs=2**-7 / 30)
+    assert set(weight.float().unique().tolist()) == {1.0, 1 + 2**-7}
+
+
+def test_a_model_that_learns_a_prompt_is_refused() -> None:
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        prompted = peft.get_peft_model(make(), config)
+    from midthought.errors import EngineError
+
+    with pytest.raises(EngineError, match="learns a prompt"):
+        differences(engine_of(prompted), prompted)

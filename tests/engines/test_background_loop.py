@@ -1,0 +1,129 @@
+"""Coroutines from synchronous code: in notebooks, inside other loops, through interrupts and shutdowns."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+
+import pytest
+
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.errors import EngineError
+
+NAME = "test-private-loop"
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def loop():
+    loop = BackgroundLoop(NAME)
+    yield loop
+    loop.close()
+    wait_until(lambda: not threads())
+
+
+async def give(value):
+    await asyncio.sleep(0)
+    return value
+
+
+async def fail(error):
+    await asyncio.sleep(0)
+    raise error
+
+
+def test_it_gives_what_the_coroutine_gives_and_raises_what_it_raises(loop):
+    assert loop.run(give(3)) == 3
+    with pytest.raises(ZeroDivisionError, match="by hand"):
+        loop.run(fail(ZeroDivisionError("by hand")))
+    assert loop.run(give(4)) == 4
+
+
+def test_it_works_inside_a_running_event_loop(loop):
+    async def outer():
+        return loop.run(give(5))
+
+    assert asyncio.run(outer()) == 5
+
+
+def test_all_calls_share_one_thread_which_starts_with_the_first(loop):
+    async def where():
+        return threading.current_thread()
+
+    assert threads() == []
+    assert loop.run(where()) is loop.run(where())
+    assert len(threads()) == 1
+
+
+def test_several_threads_may_wait_at_once(loop):
+    meeting = asyncio.Event()
+
+    async def wait_for_the_other():
+        await asyncio.wait_for(meeting.wait(), 30)
+        return "met"
+
+    async def release():
+        meeting.set()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(loop.run, wait_for_the_other())
+        loop.run(release())
+        assert waiting.result(timeout=30) == "met"
+
+
+@pytest.mark.parametrize("stop", [SystemExit("enough"), KeyboardInterrupt()])
+def test_a_coroutine_that_wants_to_end_the_program_ends_its_caller_and_not_the_loop(loop, stop):
+    with pytest.raises(type(stop)):
+        loop.run(fail(stop))
+    assert loop.run(give(6)) == 6
+
+
+def test_a_coroutine_that_would_wait_for_its_own_loop_is_told_so(loop):
+    async def inner():
+        return loop.run(give(7))
+
+    with pytest.raises(EngineError, match="plain function"):
+        loop.run(inner())
+    assert loop.run(give(8)) == 8
+
+
+def test_closing_cancels_what_is_running_so_that_nobody_waits_for_ever(loop):
+    begun = threading.Event()
+
+    async def hang():
+        begun.set()
+        await asyncio.sleep(3600)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        waiting = pool.submit(loop.run, hang())
+        assert begun.wait(30)
+        loop.close()
+        with pytest.raises(concurrent.futures.CancelledError):
+            waiting.result(timeout=30)
+
+
+def test_closing_twice_or_before_anything_ran_is_fine_and_a_later_call_starts_again(loop):
+    loop.close()
+    assert loop.run(give(1)) == 1
+    loop.close()
+    loop.close()
+    assert loop.run(give(2)) == 2
+
+
+def test_the_thread_ends_when_nobody_holds_the_loop_any_more():
+    loop = BackgroundLoop(NAME)
+    assert loop.run(give(1)) == 1 and len(threads()) == 1
+    del loop
+    wait_until(lambda: not threads())

@@ -1,0 +1,251 @@
+"""Recorded passes of decoding give what plain ones give. Here a tape of tensor operations stands for a CUDA graph: like it,
+it replays the same operations on the same memory, and knows nothing of the Python around them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from precision import logit_tolerance
+from small_decoders import SIZES
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen3Config
+
+from midthought.engines.engine import Sampling
+from midthought.engines.local import cuda_graphs as recorded
+from midthought.engines.local.cuda_graphs import MIN_PASSES, Pass, cuda_graphs
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.runner import CachedRunner, Row
+from midthought.engines.local.runner_selection import make_runner
+
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+    "llama": lambda: LlamaConfig(**SIZES, attention_bias=True),
+    "mistral, windows": lambda: MistralConfig(**SIZES, sliding_window=7),
+    "gpt2, its own forward pass": lambda: GPT2Config(
+        vocab_size=61, n_embd=32, n_layer=2, n_head=2, n_positions=96, initializer_range=0.3, bos_token_id=None
+    ),
+}
+
+
+class Tape:
+    """Records like a CUDA graph; counts replays. What a graph refuses, to look at a number, it refuses."""
+
+    def __init__(self) -> None:
+        self.num_recordings = 0
+        self.num_replays = 0
+
+    def __call__(self, compute: Pass) -> Pass:
+        calls: list[tuple[Any, Any, Any, Any]] = []
+
+        class Recording(TorchDispatchMode):
+            def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if operation in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+                    raise RuntimeError(f"{operation} looks at numbers, which are not there while recording")
+                result = operation(*args, **(kwargs or {}))
+                calls.append((operation, args, kwargs or {}, result))
+                return result
+
+        with Recording():
+            last = compute()
+        self.num_recordings += 1
+
+        def replay() -> torch.Tensor:
+            self.num_replays += 1
+            for operation, args, kwargs, result in calls:
+                anew = operation(*args, **kwargs)
+                for there, new in zip(tree_leaves(result), tree_leaves(anew), strict=True):
+                    if isinstance(there, torch.Tensor) and there.data_ptr() != new.data_ptr():
+                        there.copy_(new)
+            return last
+
+        return torch.inference_mode()(replay)
+
+
+def make(name: str) -> Any:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+
+
+def runners(model: Any, record: Any) -> tuple[CachedRunner, CachedRunner]:
+    """One that computes, one that replays where it can."""
+    plain, replaying = make_runner(model), make_runner(model, record=record)
+    assert isinstance(plain, CachedRunner)
+    assert isinstance(replaying, CachedRunner)
+    return plain, replaying
+
+
+class Sequences:
+    """Sequences in slots, carried on by the same tokens in both runners."""
+
+    def __init__(self, both: Sequence[CachedRunner], lengths: dict[int, int], room_for: int = 0) -> None:
+        self.both = both
+        self.rounding = logit_tolerance(both[0].model, 120)
+        self.draw = random.Random(0)
+        self.tokens = {slot: [self.draw.randrange(61) for _ in range(length)] for slot, length in lengths.items()}
+        for runner in both:
+            runner.forward([Row(tokens[:-1], 0, slot) for slot, tokens in self.tokens.items()], room_for=room_for)
+
+    def go_on(self, slots: Sequence[int], num_steps: int) -> float:
+        """The largest difference of their logits."""
+        rows = [Row(list(self.tokens[slot]), len(self.tokens[slot]) - 1, slot) for slot in slots]
+        steps = [runner.steps(rows) for runner in self.both]
+        largest = 0.0
+        for _ in range(num_steps):
+            last = [self.tokens[slot][-1] for slot in slots]
+            one, other = (step(last) for step in steps)
+            largest = max(largest, float((one - other).abs().max()))
+            for slot in slots:
+                self.tokens[slot].append(self.draw.randrange(61))
+        return largest
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_replayed_passes_give_what_plain_ones_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "KEYS_PER_STEP", 16)
+    tape = Tape()
+    both = runners(make(name), tape)
+    sequences = Sequences(both, {0: 5, 1: 17, 2: 3, 3: 9, 4: 2, 5: 12}, room_for=90)
+    assert sequences.go_on([0, 1, 2, 3, 4, 5], 30) < sequences.rounding
+    assert sequences.go_on([1, 4, 5], 12) < sequences.rounding, "others have left"
+    assert sequences.go_on([3, 0, 2], 9) < sequences.rounding, "in any order"
+    assert sequences.go_on([0, 1, 2, 3, 4, 5], 20) < sequences.rounding
+    assert tape.num_replays > 30
+    assert tape.num_recordings <= 5
+
+
+def test_slots_that_take_no_part_are_left_alone() -> None:
+    tape = Tape()
+    plain, replaying = runners(make("qwen3"), tape)
+    sequences = Sequences([plain, replaying], {slot: 6 + slot for slot in range(6)}, room_for=60)
+    sequences.go_on([0, 5], MIN_PASSES)
+    before = [keys[1:5].clone() for keys, _ in replaying.cache._layers.values()]
+    sequences.go_on([0, 5], 20)
+    assert tape.num_replays > 20
+    for old, (keys, _) in zip(before, replaying.cache._layers.values(), strict=True):
+        assert torch.equal(old, keys[1:5])
+    assert sequences.go_on([1, 2, 3, 4], 5) < sequences.rounding
+
+
+def test_a_cache_that_grows_is_recorded_anew() -> None:
+    tape = Tape()
+    sequences = Sequences(runners(make("llama"), tape), {0: 5, 1: 7})
+    assert sequences.go_on([0, 1], 50) < sequences.rounding
+    num_before = tape.num_recordings
+    assert sequences.go_on([0, 1], 60) < sequences.rounding, "beyond the 64 tokens that there was room for"
+    assert tape.num_recordings > num_before
+    assert sequences.both[1].cache.length > 64
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2, its own forward pass"])
+def test_weights_that_change_in_place_are_replayed_as_they_are(name: str) -> None:
+    model, tape = make(name), Tape()
+    both = runners(model, tape)
+    sequences = Sequences(both, {0: 5, 1: 7}, room_for=90)
+    sequences.go_on([0, 1], 12)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    for runner in both:
+        runner.update_weights()
+    num_recordings, num_replays = tape.num_recordings, tape.num_replays
+    assert sequences.go_on([0, 1], 12) < sequences.rounding
+    assert tape.num_replays == num_replays + 12
+    assert tape.num_recordings == num_recordings
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt2, its own forward pass"])
+def test_weights_that_were_given_other_memory_are_not_read_where_they_were(name: str) -> None:
+    model, tape = make(name), Tape()
+    sequences = Sequences(runners(model, tape), {0: 5, 1: 7}, room_for=90)
+    sequences.go_on([0, 1], 12)
+    num_recordings = tape.num_recordings
+    for parameter in model.parameters():
+        parameter.data = 1.1 * parameter.data
+    assert sequences.go_on([0, 1], 12) < sequences.rounding
+    assert tape.num_recordings > num_recordings
+
+
+def test_a_recording_that_gives_other_logits_is_noticed_and_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    def wrong(compute: Pass) -> Pass:
+        return lambda: compute() + torch.linspace(0, 1, 61)
+
+    sequences = Sequences(runners(make("qwen3"), wrong), {0: 5, 1: 7}, room_for=60)
+    assert sequences.go_on([0, 1], 20) < sequences.rounding
+    assert [record.message for record in caplog.records if "not recorded any more" in record.message] == [
+        record.message for record in caplog.records if "log-probabilities were off by" in record.message
+    ]
+    assert len([record for record in caplog.records if "off by" in record.message]) == 1
+
+
+def test_a_pass_that_cannot_be_recorded_is_computed(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(compute: Pass) -> Pass:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    sequences = Sequences(runners(make("qwen3"), refuse), {0: 5, 1: 7}, room_for=60)
+    assert sequences.go_on([0, 1], 20) < sequences.rounding
+    assert "operation not permitted" in caplog.text
+
+
+def test_an_engine_that_replays_samples_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes that come and go, more than there are slots, with results between their samples."""
+    monkeypatch.setattr(recorded, "KEYS_PER_STEP", 32)
+    model, tape = make("qwen3"), Tape()
+
+    async def episodes(engine: LocalEngine) -> list[Any]:
+        async def one(number: int) -> list[Any]:
+            draw = random.Random(number)
+            token_ids = [draw.randrange(61) for _ in range(draw.randint(3, 30))]
+            found: list[Any] = []
+            engine.open(number)
+            for turn in range(3):
+                sampling = Sampling(max_tokens=draw.randint(5, 40), temperature=1.0, seed=10 * number + turn)
+                done = await engine.sample(number, token_ids, sampling)
+                found += zip(done.token_ids, np.round(done.sampled_logprobs, 3).tolist(), strict=True)
+                token_ids = [*token_ids, *done.token_ids, *(draw.randrange(61) for _ in range(4))]
+                await asyncio.sleep(0)
+            engine.close(number)
+            return found
+
+        return await asyncio.gather(*map(one, range(20)))
+
+    plain, replaying = (LocalEngine(model, eos_token_ids=(), max_num_seqs=6, max_seq_len=256) for _ in range(2))
+    replaying._room._runner = make_runner(model, record=tape)
+    assert asyncio.run(episodes(plain)) == asyncio.run(episodes(replaying))
+    assert tape.num_replays > 100
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_cuda_graphs_give_what_plain_passes_give(
+    name: str, dtype: torch.dtype, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "KEYS_PER_STEP", 16)
+    num_replays = 0
+    record = cuda_graphs()
+
+    def counting(compute: Pass) -> Pass:
+        replay = record(compute)
+
+        def counted() -> torch.Tensor:
+            nonlocal num_replays
+            num_replays += 1
+            return replay()
+
+        return counted
+
+    both = runners(make(name).to("cuda", dtype), counting)
+    sequences = Sequences(both, {0: 5, 1: 17, 2: 3, 3: 9, 4: 2, 5: 12}, room_for=90)
+    tolerance = 1e-3 if dtype == torch.float32 else 0.5
+    assert sequences.go_on([0, 1, 2, 3, 4, 5], 30) < tolerance
+    assert sequences.go_on([1, 4, 5], 12) < tolerance
+    assert sequences.go_on([0, 1, 2, 3, 4, 5], 20) < tolerance
+    assert "not recorded" not in caplog.text
+    assert num_replays > 30

@@ -1,0 +1,171 @@
+"""The decoder over a model's own tensors gives what the model gives, and keeps away from models that were changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from precision import logit_tolerance, tolerance
+from small_decoders import SIZES
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+from midthought.engines.local import weight_copies
+from midthought.engines.local.decoder import Decoder
+from midthought.engines.local.runner import CachedRunner, Row, share_tensors
+from midthought.engines.local.runner_selection import make_runner
+
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
+    "llama, scaled positions": lambda: LlamaConfig(
+        **SIZES, rope_parameters={"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}
+    ),
+    "mistral": lambda: MistralConfig(**SIZES, sliding_window=7),
+    "qwen2": lambda: Qwen2Config(**SIZES),
+    "qwen2, windows": lambda: Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=6, max_window_layers=1),
+    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
+}
+
+
+def make(config: Any) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or "bias" in name:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_it_gives_the_logits_of_the_models_own_forward_pass(name: str) -> None:
+    model = make(CONFIGS[name]())
+    twin = share_tensors(model)
+    decoder = Decoder.of(twin)
+    assert decoder is not None
+    runner = CachedRunner(twin, decoder=decoder)
+    generator = torch.Generator().manual_seed(1)
+    sequences = [torch.randint(61, (length,), generator=generator).tolist() for length in (9, 30, 2, 17)]
+    num_cached = [0] * 4
+    for cuts in ((5, 20, 1, 17), (6, 21, 2, 17), (9, 30, 2, 17)):
+        rows = [
+            Row(ids[:cut], before, slot)
+            for slot, (ids, cut, before) in enumerate(zip(sequences, cuts, num_cached, strict=True))
+            if cut > before
+        ]
+        for row, ours in zip(rows, runner.forward(rows), strict=True):
+            with torch.no_grad():
+                theirs = model(torch.tensor([row.token_ids])).logits[0, -1]
+            assert torch.allclose(ours, theirs, atol=logit_tolerance(model))
+        num_cached = list(cuts)
+    assert make_runner(model)._decoder is not None  # type: ignore[attr-defined]
+
+
+def test_weights_that_are_changed_in_place_are_seen() -> None:
+    model = make(CONFIGS["qwen3"]())
+    runner = make_runner(model)
+    row = Row([1, 2, 3], 0, 0)
+    before = runner.forward([row])
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight.mul_(2.0)
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(runner.forward([row]), expected, atol=logit_tolerance(model))
+    assert not torch.allclose(before, expected, atol=1e-2)
+
+
+def test_weights_that_were_written_past_the_version_counters_are_seen_once_they_are_announced() -> None:
+    model = make(CONFIGS["qwen3"]())
+    runner = make_runner(model)
+    row = Row([1, 2, 3], 0, 0)
+    runner.forward([row])
+    model.model.layers[0].mlp.gate_proj.weight.data.mul_(2.0)
+    model.model.layers[1].self_attn.q_norm.weight.data.mul_(2.0)
+    runner.update_weights()
+    with torch.no_grad():
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(runner.forward([row]), expected, atol=logit_tolerance(model))
+
+
+def test_weights_that_were_given_other_memory_are_seen() -> None:
+    model = make(CONFIGS["qwen2"]())
+    runner = make_runner(model)
+    row = Row([1, 2, 3], 0, 0)
+    runner.forward([row])
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    weight.data = 2.0 * weight.data
+    with torch.no_grad():
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(runner.forward([row]), expected, atol=logit_tolerance(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_are_too_large_to_copy_are_read_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    config = CONFIGS["qwen3"]()
+    config.initializer_range = 0.02
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval().to(dtype)
+    rows = [Row([1, 2, 3], 0, 0), Row([4, 5], 0, 1)]
+    copied = make_runner(model)
+    monkeypatch.setattr(weight_copies, "MAX_COPIED_BYTES", 1000)
+    where_they_are = make_runner(model)
+    assert where_they_are._decoder is not None  # type: ignore[attr-defined]
+    assert torch.allclose(
+        where_they_are.forward(rows), copied.forward(rows), atol=logit_tolerance(model, magnitude=0.1)
+    )
+
+
+def with_hook(model: Any) -> None:
+    model.model.layers[0].mlp.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def with_other_forward(model: Any) -> None:
+    attention = model.model.layers[2].self_attn
+    attention.forward = attention.forward
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(input)
+
+
+def with_other_layer(model: Any) -> None:
+    model.model.layers[1].self_attn.o_proj = Doubled(32, 32, bias=False)
+
+
+@pytest.mark.parametrize("change", [with_hook, with_other_forward, with_other_layer])
+def test_a_model_that_was_changed_keeps_its_own_forward_pass(change: Callable[[Any], None]) -> None:
+    model = make(CONFIGS["llama"]())
+    change(model)
+    assert Decoder.of(model) is None
+    row = Row([1, 2, 3], 0, 0)
+    with torch.no_grad():
+        expected = model(torch.tensor([row.token_ids])).logits[:, -1]
+    assert torch.allclose(make_runner(model).forward([row]), expected, atol=logit_tolerance(model))
+
+
+def test_other_models_and_other_activations_are_left_to_themselves() -> None:
+    small = GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=2, bos_token_id=None, eos_token_id=None)
+    assert Decoder.of(make(small)) is None
+    assert Decoder.of(make(LlamaConfig(**SIZES, hidden_act="gelu"))) is None
+
+
+def test_a_decoder_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Decoder, "_turned", lambda self, heads, cos, sin: heads)
+    runner = make_runner(make(CONFIGS["llama"]()))
+    assert runner.keeps_cache and runner._decoder is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shape", [(5, 48), (3, 6, 16)])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_rms_norms_are_torchs_own(shape: tuple[int, ...], scale: float) -> None:
+    torch.manual_seed(0)
+    hidden, weight = scale * torch.randn(shape), torch.randn(shape[1:])
+    expected = torch.nn.functional.rms_norm(hidden, shape[-1:], None, 1e-6) * weight
+    assert torch.allclose(
+        weight_copies.rms_normed(hidden, weight, 1e-6),
+        expected,
+        rtol=tolerance(hidden.dtype, num_operations=shape[-1]),
+        atol=0,
+    )

@@ -1,0 +1,127 @@
+"""`midthought engine serve`: the command that it would run, what it refuses, and signals handed on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Qwen3Config
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.engines.servers.command import run_in_foreground
+from midthought.errors import EngineError, ModelPathError, SettingsError
+
+pytest.importorskip("httpx")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    Qwen3Config(tie_word_embeddings=False).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def planned(*words: Any) -> list[str]:
+    result = CliRunner().invoke(app, ["engine", "serve", "--python", "py", "--dry-run", *map(str, words)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return shlex.split(result.output)
+
+
+def test_vllm_is_started_with_what_our_engine_needs(model: Path) -> None:
+    words = planned(
+        model, "--port", 8123, "--dtype", "float32", "--max-seq-len", 512, "--tensor-parallel", 2, "--", "--seed", "3"
+    )
+    assert "VLLM_SERVER_DEV_MODE=1" in words and "HF_HUB_OFFLINE=1" in words
+    assert words[words.index("py") :][:3] == ["py", "-m", "vllm.entrypoints.openai.api_server"]
+    for flag, value in [
+        ("--model", str(model)),
+        ("--served-model-name", str(model)),
+        ("--host", "127.0.0.1"),
+        ("--port", "8123"),
+        ("--dtype", "float32"),
+        ("--max-model-len", "512"),
+        ("--tensor-parallel-size", "2"),
+        ("--logprobs-mode", "processed_logprobs"),
+        ("--seed", "3"),
+    ]:
+        assert words[words.index(flag) + 1] == value
+    assert "--enable-lora" not in words
+
+
+def test_a_server_for_adapters_keeps_its_weights(model: Path) -> None:
+    words = planned(model, "--lora-rank", 12)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in words and "VLLM_SERVER_DEV_MODE=1" not in words
+    assert words[words.index("--max-lora-rank") + 1] == "16"  # vLLM knows certain ranks only
+    words = planned(model, "--backend", "sglang", "--lora-rank", 12)
+    assert words[words.index("py") :][:3] == ["py", "-m", "sglang.launch_server"]
+    assert words[words.index("--max-lora-rank") + 1] == "12"
+
+
+def test_who_takes_weights_listens_on_this_machine_only(model: Path) -> None:
+    for more in ([], ["--lora-rank", 8]):
+        with pytest.raises(SettingsError, match=r"host='0.0.0.0'.*--no-weights"):
+            planned(model, "--host", "0.0.0.0", *more)
+    words = planned(model, "--host", "0.0.0.0", "--no-weights")
+    assert "VLLM_SERVER_DEV_MODE=1" not in words
+
+
+def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer: Any, tmp_path: Path) -> None:
+    from test_weight_sync import make_model
+
+    from midthought.pretrained import load_model, save_model
+
+    save_model(make_model(tied=True), renderer.tokenizer, tmp_path / "model")
+    copy = tmp_path / "model-untied"
+    words = planned(tmp_path / "model")
+    assert words[words.index("--model") + 1] == str(copy)
+    assert words[words.index("--served-model-name") + 1] == str(tmp_path / "model")
+    assert not copy.exists()  # a dry run writes nothing
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 7\n")
+    python.chmod(0o755)
+    result = CliRunner().invoke(app, ["engine", "serve", str(tmp_path / "model"), "--python", str(python)])
+    assert result.exit_code == 7
+    assert json.loads((copy / "config.json").read_text())["tie_word_embeddings"] is False
+    load_model(copy)
+    words = planned(tmp_path / "model", "--no-weights")
+    assert words[words.index("--model") + 1] == str(tmp_path / "model")
+
+
+def test_what_is_not_there_is_named() -> None:
+    with pytest.raises(ModelPathError, match="/nowhere/model"):
+        planned("/nowhere/model")
+    with pytest.raises(EngineError, match="no-such-program"):
+        run_in_foreground(["no-such-program"], {})
+    with pytest.raises(SettingsError, match=r"no servers of 'vlm'.*'vllm'"):
+        planned("model", "--backend", "vlm")
+
+
+def test_signals_are_handed_on_and_the_exit_code_is_the_servers(tmp_path: Path) -> None:
+    server = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w').close()\n"
+        "time.sleep(600)\n"
+    )
+    ours = (
+        "import os, sys; from midthought.engines.servers.command import run_in_foreground; "
+        f"sys.exit(run_in_foreground([sys.executable, '-c', {server!r}], dict(os.environ)))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", ours], env=dict(os.environ))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "ready").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 5
+    assert run_in_foreground(["sh", "-c", "kill -9 $$"], dict(os.environ)) == 137

@@ -1,0 +1,822 @@
+"""The embedded engine, on small random models of several architectures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from precision import logit_tolerance
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MambaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+)
+
+from midthought.engines.engine import Sampling
+from midthought.engines.local import engine as local
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.runner import Row
+from midthought.errors import EngineError
+from midthought.types import Completion, Finish
+
+VOCAB = 97
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 48,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "initializer_range": 0.3,  # far from uniform, so that a wrong cache shows
+}
+CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**SIZES),
+    "qwen3": lambda: Qwen3Config(**SIZES),
+    "gemma2": lambda: Gemma2Config(**SIZES, sliding_window=6, query_pre_attn_scalar=8),
+    "gemma3": lambda: Gemma3TextConfig(
+        **SIZES, sliding_window=6, query_pre_attn_scalar=8, layer_types=["sliding_attention", "full_attention"]
+    ),
+}
+
+
+def make_model(name: str = "qwen3", seed: int = 0) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(CONFIGS[name]()).eval()
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(VOCAB, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def rescore(model: PreTrainedModel, context: Sequence[int], sampled: Sequence[int]) -> list[float]:
+    """Log-probabilities of `sampled` after `context`, by one plain forward pass."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*context, *sampled]]), use_cache=False).logits[0].float()
+    logprobs = logits.log_softmax(-1)
+    first = len(context) - 1
+    return [logprobs[first + index, token].item() for index, token in enumerate(sampled)]
+
+
+class StopAfter:
+    """A stopper that says "a call ended" after so many tokens."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.left = num_tokens
+
+    def feed(self, token_id: int) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+
+def sample_all(engine: LocalEngine, prompts: Sequence[Sequence[int]], **sampling: float) -> list[Completion]:
+    async def run() -> list[Completion]:
+        return await asyncio.gather(
+            *(
+                engine.sample(episode, ids, Sampling(seed=100 + episode, **sampling))
+                for episode, ids in enumerate(prompts)
+            )
+        )
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logprobs_of_sampled_tokens_are_those_of_a_plain_forward_pass_across_a_call(name: str) -> None:
+    model = make_model(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine = LocalEngine(model, eos_token_ids=[])
+
+        async def episode(number: int) -> tuple[list[int], list[tuple[int, Completion]]]:
+            ids, completions = prompt(4 + 3 * number, seed=number), []
+            for turn in range(3):
+                sampling = Sampling(max_tokens=40, seed=number)
+                completion = await engine.sample(number, ids, sampling, stopper=StopAfter(3 + number + turn))
+                completions.append((len(ids), completion))
+                ids = [*ids, *completion.token_ids, *prompt(5 - number, seed=50 + number)]
+            return ids, completions
+
+        async def run() -> list[tuple[list[int], list[tuple[int, Completion]]]]:
+            return await asyncio.gather(*(episode(number) for number in range(4)))
+
+        for ids, completions in asyncio.run(run()):
+            for start, completion in completions:
+                assert completion.finish is Finish.CALL
+                expected = rescore(model, ids[:start], completion.token_ids)
+                assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+    assert engine.stats.num_reused_tokens > 0
+
+
+def test_a_result_costs_its_own_tokens_only() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+
+    async def run() -> None:
+        ids = prompt(30)
+        first = await engine.sample(1, ids, Sampling(max_tokens=40), stopper=StopAfter(12))
+        assert (engine.stats.num_prefilled_tokens, engine.stats.num_reused_tokens) == (30, 0)
+        result = prompt(7, seed=9)
+        await engine.sample(1, [*ids, *first.token_ids, *result], Sampling(max_tokens=5))
+
+    asyncio.run(run())
+    # The second prefill: the last sampled token, which had not been fed yet, and the result.
+    assert engine.stats.num_prefilled_tokens == 30 + 1 + 7
+    assert engine.stats.num_reused_tokens == 30 + 12 - 1
+    assert engine.stats.num_sampled_tokens == 12 + 5
+
+
+def test_a_changed_prefix_is_computed_anew_from_where_it_differs() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    ids = prompt(20)
+    changed = [*ids[:8], (ids[8] + 1) % VOCAB, *ids[9:]]
+
+    async def run() -> Completion:
+        await engine.sample(1, ids, Sampling(max_tokens=4))
+        return await engine.sample(1, changed, Sampling(max_tokens=6))
+
+    completion = asyncio.run(run())
+    assert engine.stats.num_reused_tokens == 8
+    assert completion.sampled_logprobs == pytest.approx(
+        rescore(model, changed, completion.token_ids), abs=logit_tolerance(model)
+    )
+
+
+def test_batched_and_alone_give_the_same_tokens() -> None:
+    model = make_model()
+    prompts = [prompt(3 + 2 * number, seed=number) for number in range(9)]
+    together = sample_all(LocalEngine(model, eos_token_ids=[0, 1]), prompts, max_tokens=30)
+    in_threes = sample_all(LocalEngine(model, eos_token_ids=[0, 1], max_num_seqs=3), prompts, max_tokens=30)
+    assert [completion.token_ids for completion in in_threes] == [completion.token_ids for completion in together]
+    for number, ids in enumerate(prompts):
+        engine = LocalEngine(model, eos_token_ids=[0, 1])
+        alone = asyncio.run(engine.sample(7, ids, Sampling(max_tokens=30, seed=100 + number)))
+        assert alone.token_ids == together[number].token_ids
+        assert alone.sampled_logprobs == pytest.approx(together[number].sampled_logprobs, abs=logit_tolerance(model))
+    assert len({completion.token_ids for completion in together}) == len(prompts)
+
+
+def test_temperature_zero_is_greedy_and_records_the_logprob_at_temperature_one() -> None:
+    model = make_model()
+    ids = prompt(6)
+    completion = sample_all(LocalEngine(model, eos_token_ids=[]), [ids], max_tokens=8, temperature=0.0)[0]
+    for index, token in enumerate(completion.token_ids):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*ids, *completion.token_ids[:index]]])).logits[0, -1]
+        assert token == int(logits.argmax())
+    assert completion.sampled_logprobs == pytest.approx(
+        rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+    )
+
+
+def test_sampling_ends_at_the_end_token_at_max_tokens_and_at_the_slots_length() -> None:
+    model = make_model()
+    ids = prompt(10)
+    free = sample_all(LocalEngine(model, eos_token_ids=[]), [ids], max_tokens=25)[0]
+    assert (free.finish, len(free.token_ids)) == (Finish.LENGTH, 25)
+    end = free.token_ids[9]
+    ended = sample_all(LocalEngine(model, eos_token_ids=[end]), [ids], max_tokens=25)[0]
+    assert ended.finish is Finish.END
+    assert ended.token_ids == free.token_ids[: free.token_ids.index(end) + 1]
+    short = LocalEngine(model, eos_token_ids=[], max_seq_len=16)
+    assert sample_all(short, [ids], max_tokens=25)[0].token_ids == free.token_ids[:6]
+    full = sample_all(short, [prompt(16)], max_tokens=25)[0]
+    assert (full.token_ids, full.finish) == ((), Finish.LENGTH)
+
+
+def test_a_model_that_cannot_keep_a_cache_is_computed_anew_with_one_warning() -> None:
+    torch.manual_seed(0)
+    config = MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, state_size=4, initializer_range=0.3)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    engine = LocalEngine(model, eos_token_ids=[])
+    prompts = [prompt(4 + number % 3, seed=number) for number in range(12)]
+    with pytest.warns(UserWarning, match="MambaForCausalLM.*cannot be kept") as caught:
+        completions = sample_all(engine, prompts, max_tokens=6)
+        asyncio.run(engine.sample(11, prompts[11], Sampling(max_tokens=2)))
+    assert len([entry for entry in caught if "cannot be kept" in str(entry.message)]) == 1
+    for ids, completion in zip(prompts, completions, strict=True):
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
+    assert engine.stats.num_reused_tokens == 0
+
+
+def test_weights_changed_in_place_are_sampled_from_and_drop_the_cache() -> None:
+    model, other = make_model(seed=0), make_model(seed=1)
+    engine = LocalEngine(model, eos_token_ids=[])
+    ids = prompt(12)
+    before = sample_all(engine, [ids], max_tokens=6)[0]
+    with torch.no_grad():
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            mine.copy_(theirs)
+    engine.update_weights()
+    longer = [*ids, *before.token_ids]
+    after = sample_all(engine, [longer], max_tokens=6)[0]
+    assert (before.policy_version, after.policy_version) == (0, 1)
+    assert engine.stats.num_reused_tokens == 0
+    assert after.sampled_logprobs == pytest.approx(rescore(other, longer, after.token_ids), abs=logit_tolerance(model))
+
+
+def test_weights_may_change_while_episodes_are_in_flight() -> None:
+    model, other = make_model(seed=0), make_model(seed=1)
+    engine = LocalEngine(model, eos_token_ids=[])
+    ids = prompt(12)
+
+    async def run() -> Completion:
+        pending = asyncio.ensure_future(engine.sample(1, ids, Sampling(max_tokens=12)))
+        while engine.stats.num_sampled_tokens < 5:
+            await asyncio.sleep(0)
+        with torch.no_grad():
+            for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+                mine.copy_(theirs)
+        engine.update_weights()
+        return await pending
+
+    completion = asyncio.run(run())
+    old, new = completion.token_ids[:5], completion.token_ids[5:]
+    assert completion.sampled_logprobs[5:] == pytest.approx(
+        rescore(other, [*ids, *old], new), abs=logit_tolerance(model)
+    )
+    assert completion.policy_version == 1
+
+
+def test_the_learners_model_is_left_alone() -> None:
+    model = make_model().train()
+    implementation = model.config._attn_implementation
+    sample_all(LocalEngine(model, eos_token_ids=[]), [prompt(5)], max_tokens=3)
+    assert model.training
+    assert model.config._attn_implementation == implementation
+    model(torch.tensor([prompt(5)])).logits.sum().backward()
+
+
+def test_episodes_beyond_the_slots_queue_and_waiting_ones_may_lose_theirs() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=2)
+
+    async def episode(number: int) -> None:
+        ids = prompt(8, seed=number)
+        for _ in range(2):
+            completion = await engine.sample(number, ids, Sampling(max_tokens=4, seed=number))
+            expected = rescore(model, ids, completion.token_ids)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+            ids = [*ids, *completion.token_ids, *prompt(2, seed=number)]
+            await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        await asyncio.gather(*(episode(number) for number in range(6)))
+
+    asyncio.run(run())
+    assert engine.stats.num_evicted > 0
+
+
+@pytest.mark.parametrize("num_idle", [0, 9])
+def test_running_sequences_are_moved_together_when_others_have_ended(num_idle: int) -> None:
+    """Most episodes end early (or stay idle in their slots), so the last ones are left in the highest slots."""
+    model = make_model()
+    slots_at_end: dict[int, int] = {}
+    engine = LocalEngine(model, eos_token_ids=[])
+
+    async def episode(number: int) -> None:
+        ids = prompt(5 + number % 3, seed=number)
+        short = number < 24
+        completion = await engine.sample(number, ids, Sampling(max_tokens=3 if short else 20, seed=number))
+        slots_at_end[number] = engine._room.slots.slot(number)
+        if short and number >= num_idle:
+            engine.close(number)
+        expected = rescore(model, ids, completion.token_ids)
+        assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+        if short and number < num_idle:
+            await asyncio.sleep(0.1)
+            ids = [*ids, *completion.token_ids, *prompt(2, seed=number)]
+            completion = await engine.sample(number, ids, Sampling(max_tokens=5, seed=number))
+            expected = rescore(model, ids, completion.token_ids)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+
+    async def run() -> None:
+        await asyncio.gather(*(episode(number) for number in range(28)))
+
+    asyncio.run(run())
+    assert [slots_at_end[number] for number in range(24, 28)] == [0, 1, 2, 3]
+    if num_idle:
+        assert engine.stats.num_reused_tokens == sum(5 + number % 3 + 2 for number in range(num_idle))
+
+
+def test_an_engine_lives_through_several_event_loops_even_abandoned_ones() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    ids = prompt(9)
+    expected = sample_all(engine, [ids], max_tokens=10)[0]
+
+    async def abandon() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(engine.sample(0, ids, Sampling(max_tokens=900, seed=100)), timeout=0.05)
+
+    asyncio.run(abandon())
+    assert sample_all(engine, [ids], max_tokens=10)[0].token_ids == expected.token_ids
+
+
+def test_a_failing_model_fails_every_request_that_waits_and_none_hangs() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+
+    async def run() -> list[object]:
+        bad = [VOCAB + 5]  # not in the embedding
+        requests = [engine.sample(0, bad, Sampling(max_tokens=3)), engine.sample(1, prompt(3), Sampling(max_tokens=3))]
+        return await asyncio.wait_for(asyncio.gather(*requests, return_exceptions=True), timeout=10)
+
+    assert [type(outcome) for outcome in asyncio.run(run())] == [EngineError, EngineError]
+    assert len(sample_all(engine, [prompt(3)], max_tokens=3)[0].token_ids) == 3
+
+
+def test_a_raising_stopper_fails_its_own_request_only() -> None:
+    class Broken:
+        def feed(self, token_id: int) -> bool:
+            raise LookupError("no such piece")
+
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+
+    async def run() -> list[object]:
+        return await asyncio.gather(
+            engine.sample(0, prompt(3), Sampling(max_tokens=3), stopper=Broken()),
+            engine.sample(1, prompt(3), Sampling(max_tokens=3)),
+            return_exceptions=True,
+        )
+
+    broken, fine = asyncio.run(run())
+    assert isinstance(broken, LookupError)
+    assert isinstance(fine, Completion)
+
+
+def test_nothing_to_continue_and_asking_twice_are_errors() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+    with pytest.raises(EngineError, match="nothing to continue"):
+        asyncio.run(engine.sample(1, [], Sampling(max_tokens=3)))
+
+    async def twice() -> None:
+        first = asyncio.ensure_future(engine.sample(1, prompt(3), Sampling(max_tokens=3)))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="sampled already"):
+            await engine.sample(1, prompt(3), Sampling(max_tokens=3))
+        await first
+
+    asyncio.run(twice())
+
+
+def test_deterministic_runs_agree_bit_by_bit_whatever_the_tools_take() -> None:
+    model = make_model()
+
+    async def episode(engine: LocalEngine, number: int, delays: Sequence[float]) -> list[Completion]:
+        ids, completions = prompt(4 + number, seed=number), []
+        for turn in range(3):
+            sampling = Sampling(max_tokens=40, seed=number)
+            completions.append(await engine.sample(number, ids, sampling, stopper=StopAfter(2 + (number + turn) % 5)))
+            ids = [*ids, *completions[-1].token_ids, *prompt(3, seed=turn)]
+            await asyncio.sleep(delays[(number + turn) % len(delays)])
+        engine.close(number)
+        return completions
+
+    async def run(engine: LocalEngine, delays: Sequence[float]) -> list[list[Completion]]:
+        for number in range(7):
+            engine.open(number)
+        return await asyncio.gather(*(episode(engine, number, delays) for number in range(7)))
+
+    outcomes, stats = [], []
+    for delays in ([0.0], [0.02, 0.0, 0.01]):
+        engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=3, deterministic=True)
+        outcomes.append(asyncio.run(run(engine, delays)))
+        stats.append((engine.stats.num_forward_passes, engine.stats.num_reused_tokens))
+        assert engine.stats.num_evicted == 0  # admitted until closed, three at a time
+    assert outcomes[0] == outcomes[1]
+    assert stats[0] == stats[1]
+    assert stats[0][1] > 0
+
+
+def test_what_an_engine_did_before_does_not_change_a_deterministic_run() -> None:
+    """So that a resumed training run, which has a fresh engine, goes on as the uninterrupted one."""
+    model = make_model()
+    prompts = [prompt(4 + number, seed=number) for number in range(6)]
+    used = LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True)
+    fresh = LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True)
+    sample_all(used, [prompt(90, seed=number) for number in range(9)], max_tokens=70)
+    for number in range(9):
+        used.close(number)
+    used.update_weights()
+    again, first = sample_all(used, prompts, max_tokens=20), sample_all(fresh, prompts, max_tokens=20)
+    assert [completion.token_ids for completion in again] == [completion.token_ids for completion in first]
+    assert [completion.sampled_logprobs for completion in again] == [
+        completion.sampled_logprobs for completion in first
+    ]
+
+
+def test_an_evaluation_before_it_does_not_change_a_deterministic_run() -> None:
+    """The same weights, and episodes that bear the same numbers."""
+    model = make_model()
+    head = prompt(20)
+
+    async def run(engine: LocalEngine, tails: Sequence[int]) -> list[Completion]:
+        async def episode(number: int) -> Completion:
+            completion = await engine.sample(number, [*head, tails[number]], Sampling(max_tokens=9, seed=number))
+            engine.close(number)
+            return completion
+
+        for number in range(len(tails)):
+            engine.open(number)
+        return await asyncio.gather(*(episode(number) for number in range(len(tails))))
+
+    used = LocalEngine(model, eos_token_ids=[], deterministic=True)
+    fresh = LocalEngine(model, eos_token_ids=[], deterministic=True)
+    asyncio.run(run(used, [1, 2, 3, 4, 5, 6]))
+    assert asyncio.run(run(used, [7, 8, 9, 10])) == asyncio.run(run(fresh, [7, 8, 9, 10]))
+
+
+def test_closing_an_episode_cancels_its_sample_and_leaves_the_others_alone() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+
+    async def run() -> list[object]:
+        requests = [
+            asyncio.ensure_future(engine.sample(number, prompt(3), Sampling(max_tokens=12))) for number in range(2)
+        ]
+        while engine.stats.num_sampled_tokens < 6:
+            await asyncio.sleep(0)
+        engine.close(0)
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    cancelled, fine = asyncio.run(run())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert isinstance(fine, Completion)
+    assert len(fine.token_ids) == 12
+
+
+# -- shared prefixes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_prompt_of_a_group_is_computed_once(deterministic: bool) -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], deterministic=deterministic)
+    apart = LocalEngine(model, eos_token_ids=[], deterministic=deterministic, share_prefixes=False)
+    prompts = [prompt(60)] * 8
+    shared, alone = sample_all(engine, prompts, max_tokens=15), sample_all(apart, prompts, max_tokens=15)
+    assert engine.stats.num_prefilled_tokens == 60 + 7 * 1  # of the others the last token, whose logits are wanted
+    assert engine.stats.num_shared_tokens == 7 * 59
+    assert (apart.stats.num_prefilled_tokens, apart.stats.num_shared_tokens) == (8 * 60, 0)
+    assert len({completion.token_ids for completion in shared}) == 8
+    for one, other in zip(shared, alone, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.sampled_logprobs == pytest.approx(other.sampled_logprobs, abs=logit_tolerance(model))
+        assert one.sampled_logprobs == pytest.approx(
+            rescore(model, prompts[0], one.token_ids), abs=logit_tolerance(model)
+        )
+
+
+def test_prompts_that_only_begin_alike_share_their_beginning() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    prompts = [[*prompt(40), *prompt(3 + number, seed=9 + number)] for number in range(5)]
+    completions = sample_all(engine, prompts, max_tokens=10)
+    assert engine.stats.num_prefilled_tokens == 40 + sum(3 + number for number in range(5))
+    for ids, completion in zip(prompts, completions, strict=True):
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
+
+
+def test_what_a_closed_episode_left_serves_the_next_one_that_begins_alike() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=1)
+
+    async def run() -> list[Completion]:
+        completions = []
+        for number in range(3):
+            completions.append(await engine.sample(number, prompt(30), Sampling(max_tokens=8, seed=number)))
+            engine.close(number)
+        return completions
+
+    for completion in asyncio.run(run()):
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, prompt(30), completion.token_ids), abs=logit_tolerance(model)
+        )
+    assert engine.stats.num_prefilled_tokens == 30 + 1 + 1
+    engine.update_weights()
+    sample_all(engine, [prompt(30)], max_tokens=1)
+    assert engine.stats.num_prefilled_tokens == 30 + 1 + 1 + 30
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_long_continuation_of_a_short_prefix_and_a_short_one_of_a_long_prefix_are_both_right(name: str) -> None:
+    """The two ways in which several new tokens attend to what is cached."""
+    model = make_model(name)
+    engine = LocalEngine(model, eos_token_ids=[])
+
+    async def run() -> None:
+        ids = prompt(6)
+        for num_more in (40, 9, 80, 2):
+            completion = await engine.sample(1, ids, Sampling(max_tokens=3))
+            assert completion.sampled_logprobs == pytest.approx(
+                rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+            )
+            ids = [*ids, *completion.token_ids, *prompt(num_more, seed=num_more)]
+
+    asyncio.run(run())
+
+
+# -- memory ----------------------------------------------------------------------------------------------------
+
+BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, head size, fp32
+
+
+def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model()
+    prompts = [prompt(20 + number, seed=number) for number in range(10)]
+    engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
+    completions = sample_all(engine, prompts, max_tokens=25)
+    assert "room for 3 sequences of 54 tokens" in caplog.text
+    runner = engine._room.runner
+    assert runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
+    for ids, completion in zip(prompts, completions, strict=True):
+        assert len(completion.token_ids) == 25
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
+
+
+def test_sequences_that_outgrow_the_memory_are_computed_anew_fewer_at_once() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=4 * 64 * BYTES_PER_TOKEN)
+
+    async def episode(number: int) -> None:
+        ids = prompt(20, seed=number)
+        for _ in range(3):
+            completion = await engine.sample(number, ids, Sampling(max_tokens=12, seed=number))
+            assert completion.sampled_logprobs == pytest.approx(
+                rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+            )
+            ids = [*ids, *completion.token_ids, *prompt(40, seed=number)]
+        engine.close(number)
+
+    async def run() -> None:
+        await asyncio.gather(*(episode(number) for number in range(6)))
+
+    asyncio.run(run())
+    assert engine.stats.num_relaid > 0
+
+
+@pytest.mark.parametrize("num_sequences", [1, 2, 5])
+def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(num_sequences: int) -> None:
+    """KVCacheManager is made for some hundred tokens ahead, and these want more."""
+    model = make_model()
+    max_cache_bytes = 2 * 700 * BYTES_PER_TOKEN
+    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=2000, max_cache_bytes=max_cache_bytes)
+    taken: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            taken.append(engine._room.runner.num_bytes)
+            await asyncio.sleep(0)
+
+    async def run() -> list[Completion]:
+        watching = asyncio.ensure_future(watch())
+        requests = [
+            engine.sample(number, prompt(20, seed=number), Sampling(max_tokens=640, seed=number))
+            for number in range(num_sequences)
+        ]
+        try:
+            return await asyncio.gather(*requests)
+        finally:
+            watching.cancel()
+
+    for number, completion in enumerate(asyncio.run(run())):
+        expected = rescore(model, prompt(20, seed=number), completion.token_ids)
+        assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+    assert max(taken) <= max_cache_bytes
+    assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
+
+
+def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    prompts = [prompt(10, seed=number) for number in range(6)]
+    runner, num_rows = engine._room.runner, []
+    forward = runner.forward
+
+    def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:
+        num_rows.append(len(rows))
+        if len(rows) > 4:
+            raise torch.OutOfMemoryError("no memory")
+        return forward(rows, **more)
+
+    runner.forward = short_of_memory  # type: ignore[method-assign]
+    completions = sample_all(engine, prompts, max_tokens=6)
+    assert "memory ran out with" in caplog.text
+    assert max(num_rows) > 4 >= num_rows[-1]
+    for ids, completion in zip(prompts, completions, strict=True):
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)
+        )
+
+
+def test_a_sequence_alone_is_never_refused_for_memory() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[], max_cache_bytes=1)
+    assert [len(each.token_ids) for each in sample_all(engine, [prompt(30), prompt(9)], max_tokens=5)] == [5, 5]
+
+
+# -- ways of drawing -------------------------------------------------------------------------------------------
+
+
+def test_every_sequence_is_drawn_in_its_own_way() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    ways = [
+        Sampling(max_tokens=20, temperature=0.0),
+        Sampling(max_tokens=20, top_k=1, seed=5),
+        Sampling(max_tokens=20, min_p=1.0, seed=6),
+        Sampling(max_tokens=20, temperature=0.0, repetition_penalty=1e6),
+    ]
+
+    async def run() -> list[Completion]:
+        return await asyncio.gather(*(engine.sample(number, prompt(5), way) for number, way in enumerate(ways)))
+
+    greedy, top_one, likeliest, never_twice = asyncio.run(run())
+    assert greedy.token_ids == top_one.token_ids == likeliest.token_ids
+    assert top_one.sampled_logprobs == pytest.approx([0.0] * 20, abs=1e-6)
+    assert len({*prompt(5), *never_twice.token_ids}) == len({*prompt(5)}) + 20
+
+
+# -- everything at once ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_the_engine_is_short_of_every_token_is_the_models_own(seed: int) -> None:
+    """Episodes of several turns with common beginnings, on engines short of slots, of room in a pass, of memory."""
+    draw = random.Random(seed)
+    model = make_model()
+    engine = LocalEngine(
+        model,
+        eos_token_ids=[0, 1, 2],
+        max_num_seqs=draw.choice([2, 8, 64]),
+        max_batched_tokens=draw.choice([32, 200, 2048]),
+        max_cache_bytes=draw.choice([None, 20 * 64 * BYTES_PER_TOKEN]),
+        share_prefixes=seed % 3 > 0,
+        deterministic=seed % 2 > 0,
+    )
+    heads = [prompt(draw.randrange(5, 50), seed=number) for number in range(4)]
+
+    async def episode(number: int) -> None:
+        own = random.Random(f"{seed}-{number}")
+        ids = [*own.choice(heads), *prompt(own.randrange(1, 6), seed=number % 7)]
+        for _ in range(4):
+            sampling = Sampling(max_tokens=own.randrange(1, 15), temperature=own.choice([0.0, 1.0]), seed=number)
+            completion = await engine.sample(number, ids, sampling)
+            expected = rescore(model, ids, completion.token_ids)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+            ids = [*ids, *completion.token_ids, *prompt(own.randrange(1, 30), seed=own.randrange(5))]
+            await asyncio.sleep(0.01 * own.random())
+        engine.close(number)
+
+    async def run() -> None:
+        for number in range(30):
+            engine.open(number)
+        await asyncio.wait_for(asyncio.gather(*(episode(number) for number in range(30))), 60)
+
+    asyncio.run(run())
+
+
+def test_prompts_that_wait_for_room_go_first_and_sequences_then_sample_side_by_side() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[], max_batched_tokens=64)
+    completions = sample_all(engine, [prompt(30, seed=number) for number in range(7)], max_tokens=5)
+    assert [len(completion.token_ids) for completion in completions] == [5] * 7
+    assert engine.stats.num_forward_passes == 4 + 4  # two prompts a pass, whose logits give the first token; four more
+
+
+def test_what_quick_tools_bring_is_computed_together() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+    num_episodes = 6
+
+    async def episode(number: int) -> None:
+        ids = prompt(20, seed=number)
+        for _ in range(3):
+            completion = await engine.sample(number, ids, Sampling(max_tokens=4, seed=number))
+            for _ in range(number + 1):
+                await asyncio.sleep(0)
+            ids = [*ids, *completion.token_ids, *prompt(5, seed=number)]
+        engine.close(number)
+
+    async def run() -> None:
+        for number in range(num_episodes):
+            engine.open(number)
+        await asyncio.gather(*(episode(number) for number in range(num_episodes)))
+
+    asyncio.run(run())
+    assert engine.stats.num_sampled_tokens == num_episodes * 3 * 4
+    assert engine.stats.num_forward_passes == 3 * 4
+
+
+def test_slow_tools_of_others_do_not_hold_up_those_that_sample() -> None:
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+    finished: list[int] = []
+
+    async def episode(number: int) -> None:
+        if number:
+            await asyncio.sleep(0.3)
+        await engine.sample(number, prompt(20, seed=number), Sampling(max_tokens=40, seed=number))
+        finished.append(number)
+        engine.close(number)
+
+    async def run() -> float:
+        for number in range(5):
+            engine.open(number)
+        began = asyncio.get_running_loop().time()
+        tasks = [asyncio.ensure_future(episode(number)) for number in range(5)]
+        await tasks[0]
+        seconds = asyncio.get_running_loop().time() - began
+        await asyncio.gather(*tasks)
+        return seconds
+
+    sample_all(engine, [prompt(20)], max_tokens=40)  # the engine is warm
+    assert asyncio.run(run()) < 0.3
+    assert finished[0] == 0 and sorted(finished) == [0, 1, 2, 3, 4]
+
+
+def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots() -> None:
+    """Neighbours that bring equally many tokens are then computed at once."""
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[])
+    num_episodes = 6
+
+    async def run() -> list[tuple[int, int]]:
+        computed: list[tuple[int, int]] = []
+        ids = [list(prompt(20, seed=number)) for number in range(num_episodes)]
+        for number, own in enumerate(ids):
+            engine.open(number)
+            own += (await engine.sample(number, own, Sampling(max_tokens=3))).token_ids
+        runner = engine._room.runner
+        plain = runner.forward
+
+        def forward(rows: Sequence[Row], **options: Any) -> torch.Tensor:
+            computed.extend((row.slot, len(row.token_ids) - row.num_cached) for row in rows)
+            return plain(rows, **options)
+
+        runner.forward = forward  # type: ignore[method-assign]
+        order = [3, 0, 5, 1, 4, 2]
+        requests = [engine.sample(number, [*ids[number], *prompt(5)], Sampling(max_tokens=1)) for number in order]
+        for number, completion in zip(order, await asyncio.gather(*requests), strict=True):
+            context = [*ids[number], *prompt(5)]
+            expected = rescore(model, context, completion.token_ids)
+            assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
+        return computed
+
+    assert asyncio.run(run()) == [(slot, 6) for slot in range(num_episodes)]
+
+
+@pytest.mark.parametrize("num_away", [0, 1])
+def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
+    num_away: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "TURN_SECONDS", 1e9)
+    engine = LocalEngine(make_model(), eos_token_ids=[])
+
+    async def run() -> int:
+        num_turns = 0
+        for number in range(2 + num_away):
+            engine.open(number)
+        requests = [
+            asyncio.ensure_future(engine.sample(number, prompt(3, seed=number), Sampling(max_tokens=50)))
+            for number in range(2)
+        ]
+        while not all(request.done() for request in requests):
+            await asyncio.sleep(0)
+            num_turns += 1
+        return num_turns
+
+    num_turns = asyncio.run(run())
+    assert engine.stats.num_forward_passes == 50
+    assert num_turns >= 50 if num_away else num_turns < 10
+
+
+def test_others_have_their_turn_in_time() -> None:
+    """Nobody is away; and yet an episode can be closed in the middle of its sample."""
+    engine = LocalEngine(make_model(), eos_token_ids=[], max_seq_len=100_000)
+
+    async def run() -> object:
+        engine.open(0)
+        request = asyncio.ensure_future(engine.sample(0, prompt(3), Sampling(max_tokens=99_000)))
+        while not engine.stats.num_sampled_tokens:
+            await asyncio.sleep(0)
+        engine.close(0)
+        return (await asyncio.gather(request, return_exceptions=True))[0]
+
+    assert isinstance(asyncio.run(run()), asyncio.CancelledError)
+    assert engine.stats.num_sampled_tokens < 10_000

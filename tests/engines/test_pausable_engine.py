@@ -1,0 +1,268 @@
+"""A turnstile interrupts between tokens and loses none; what waits in it goes on when it opens, in the order of its numbers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_server import FakeServer, hashed
+
+from midthought.engines.engine import Sampling
+from midthought.engines.pausable_engine import FIRST_NUMBER, PausableEngine
+from midthought.types import Completion, Finish
+
+
+class Counter:
+    """Writes 0, 1, 2, … by place, one token a turn of the event loop; `patience` turns pass before the first. 99 ends."""
+
+    policy_version = 0
+    eos_token_ids = frozenset({99})
+
+    def __init__(self, *, ends_at: int = 99, patience: int = 0) -> None:
+        self.ends_at = ends_at
+        self.patience = patience
+        self.log: list[tuple[str, int]] = []
+        self.num_written = 0
+
+    def open(self, episode):
+        self.log.append(("open", episode - FIRST_NUMBER))
+
+    def close(self, episode):
+        self.log.append(("close", episode - FIRST_NUMBER))
+
+    async def sample(self, episode, token_ids, sampling, *, stopper=None):
+        self.log.append(("sample", episode - FIRST_NUMBER))
+        for _ in range(self.patience):
+            await asyncio.sleep(0)
+        written, finish = [], Finish.LENGTH
+        while len(written) < sampling.max_tokens:
+            await asyncio.sleep(0)
+            place = len(token_ids) + len(written)
+            written.append(99 if place == self.ends_at else place)
+            self.num_written += 1
+            if place == self.ends_at:
+                finish = Finish.END
+                break
+            if stopper is not None and stopper.feed(place):
+                finish = Finish.CALL
+                break
+        logprobs = tuple(-float(token) for token in written)
+        return Completion(
+            token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=self.policy_version
+        )
+
+
+class StopsAt:
+    def __init__(self, *token_ids):
+        self.token_ids = token_ids
+
+    def feed(self, token_id):
+        return token_id in self.token_ids
+
+
+async def turns(number):
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def until_done(turnstile, episode, num_tokens, stopper=None):
+    """Sample until so many tokens stand there; the completions."""
+    token_ids, done = [0], []
+    while len(token_ids) < num_tokens:
+        sampling = Sampling(max_tokens=num_tokens - len(token_ids))
+        done.append(await turnstile.sample(episode, token_ids, sampling, stopper=stopper))
+        token_ids += done[-1].token_ids
+    return token_ids, done
+
+
+def test_nothing_is_sampled_before_it_opens():
+    async def scenario():
+        engine = Counter()
+        turnstile = PausableEngine(engine)
+        waiting = asyncio.ensure_future(until_done(turnstile, 7, 5))
+        await turns(10)
+        assert (turnstile.num_waiting, engine.log) == (1, [])
+        turnstile.let_pass()
+        assert turnstile.num_waiting == 0
+        token_ids, _ = await waiting
+        assert token_ids == [0, 1, 2, 3, 4]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("num_turns", range(1, 40))
+def test_wherever_it_interrupts_no_token_is_lost_or_written_twice(num_turns):
+    async def scenario():
+        engine = Counter(patience=3)
+        turnstile = PausableEngine(engine)
+        running = [asyncio.ensure_future(until_done(turnstile, episode, 12)) for episode in range(3)]
+        turnstile.let_pass()
+        for version in range(1, 6):
+            await turns(num_turns)
+            await turnstile.interrupt()
+            written = engine.num_written
+            await turns(20)
+            assert engine.num_written == written
+            engine.policy_version = version
+            turnstile.let_pass()
+        for token_ids, done in await asyncio.gather(*running):
+            assert token_ids == list(range(12))
+            assert [logprob for part in done for logprob in part.sampled_logprobs] == [-float(n) for n in range(1, 12)]
+            assert {part.finish for part in done} == {Finish.LENGTH}
+            versions = [part.policy_version for part in done]
+            assert versions == sorted(versions)
+
+    asyncio.run(scenario())
+
+
+def test_what_the_episodes_own_stopper_and_the_end_of_sequence_say_is_kept():
+    async def scenario():
+        engine = Counter(ends_at=6)
+        turnstile = PausableEngine(engine)
+        turnstile.let_pass()
+        call = await turnstile.sample(0, [0], Sampling(max_tokens=50), stopper=StopsAt(3))
+        assert (call.token_ids, call.finish) == ((1, 2, 3), Finish.CALL)
+        running = asyncio.ensure_future(turnstile.sample(0, [0, 1, 2, 3], Sampling(max_tokens=50), stopper=StopsAt(5)))
+        await turns(3)
+        await turnstile.interrupt()
+        cut = await running
+        assert (cut.token_ids, cut.finish) == ((4, 5), Finish.CALL)  # interrupted with the token that ends a call
+        turnstile.let_pass()
+        end = await turnstile.sample(0, [0, 1, 2, 3, 4, 5], Sampling(max_tokens=50), stopper=StopsAt())
+        assert (end.token_ids, end.finish) == ((99,), Finish.END)
+
+    asyncio.run(scenario())
+
+
+def test_a_sample_without_a_token_yet_is_called_off_and_asked_for_again():
+    async def scenario():
+        engine = Counter(patience=1000)
+        turnstile = PausableEngine(engine)
+        running = asyncio.ensure_future(until_done(turnstile, 0, 3))
+        turnstile.let_pass()
+        await turns(5)
+        await turnstile.interrupt()
+        assert not running.done() and engine.num_written == 0
+        assert engine.log == [("open", 0), ("sample", 0), ("close", 0)]
+        engine.patience = 0
+        turnstile.let_pass()
+        assert (await running)[0] == [0, 1, 2]
+
+    asyncio.run(scenario())
+
+
+def test_episodes_that_pass_together_get_new_numbers_in_their_own_order():
+    async def scenario():
+        engine = Counter()
+        turnstile = PausableEngine(engine)
+        running = [asyncio.ensure_future(until_done(turnstile, episode, 30)) for episode in (8, 2, 5)]
+        await turns(2)
+        turnstile.let_pass()
+        assert engine.log == [("open", 0), ("open", 1), ("open", 2)]
+        await turns(6)
+        await turnstile.interrupt()
+        assert sorted(engine.log[-3:]) == [("close", 0), ("close", 1), ("close", 2)]
+        await turns(2)
+        turnstile.let_pass()
+        assert engine.log[-3:] == [("open", 3), ("open", 4), ("open", 5)]
+        await turns(3)
+        assert ("sample", 3) in engine.log
+        turnstile.close(2)
+        assert engine.log[-1] == ("close", 3)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_in_rounds_every_episode_samples_so_many_tokens_and_then_is_closed():
+    async def scenario():
+        engine = Counter()
+        turnstile = PausableEngine(engine, tokens_per_round=4)
+        running = [asyncio.ensure_future(until_done(turnstile, e, 11, StopsAt(3))) for e in range(2)]
+        await turns(2)
+        lengths = []
+        while turnstile.num_waiting:
+            turnstile.let_pass()
+            await turns(40)
+            lengths.append(engine.num_written / 2)
+        assert lengths == [4, 8, 10]  # the call at token 3 cuts a completion, not the round
+        assert [len(part.token_ids) for part in (await running[0])[1]] == [3, 1, 4, 2]
+        assert (await running[1])[0] == list(range(11))
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_an_episode_goes_through_wherever_it_is():
+    async def scenario(opens, num_turns):
+        engine = Counter(patience=2)
+        turnstile = PausableEngine(engine)
+        running = asyncio.ensure_future(until_done(turnstile, 0, 100))
+        if opens:
+            turnstile.let_pass()
+        await turns(num_turns)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert turnstile.num_waiting == 0
+        written = engine.num_written
+        await turns(10)
+        assert engine.num_written == written
+        await asyncio.wait_for(turnstile.interrupt(), 5)
+
+    for opens in (False, True):
+        for num_turns in range(1, 8):
+            asyncio.run(scenario(opens, num_turns))
+
+
+def test_an_engine_that_fails_fails_its_episode():
+    class Broken(Counter):
+        async def sample(self, episode, token_ids, sampling, *, stopper=None):
+            raise RuntimeError("no power")
+
+    async def scenario():
+        turnstile = PausableEngine(Broken())
+        turnstile.let_pass()
+        with pytest.raises(RuntimeError, match="no power"):
+            await turnstile.sample(0, [0], Sampling(max_tokens=3))
+        await turnstile.interrupt()
+
+    asyncio.run(scenario())
+
+
+def test_it_has_the_engines_version_and_ends_of_sequence():
+    engine = Counter()
+    engine.policy_version = 4
+    turnstile = PausableEngine(engine)
+    assert (turnstile.policy_version, turnstile.eos_token_ids) == (4, frozenset({99}))
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_what_a_server_streams_is_interrupted_too_and_goes_on_from_the_same_token(kind):
+    pytest.importorskip("httpx")
+    from midthought.engines.servers.sglang import SGLangEngine
+    from midthought.engines.servers.vllm import VLLMEngine
+
+    async def scenario(server):
+        made = {"vllm": VLLMEngine, "sglang": SGLangEngine}[kind]
+        turnstile = PausableEngine(made([server.url], server.model, eos_token_ids=frozenset()))
+        running = asyncio.ensure_future(until_done(turnstile, 0, 13))
+        turnstile.let_pass()
+        while not server.prompts:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+        await turnstile.interrupt()
+        num_requests = len(server.prompts)
+        await asyncio.sleep(0.2)
+        assert turnstile.num_waiting == 1 and len(server.prompts) == num_requests
+        turnstile.let_pass()
+        token_ids, done = await running
+        context = [0]
+        while len(context) < 13:
+            context.append(hashed(context, 50))
+        assert token_ids == context
+        assert len(done) == 2 and 0 < len(done[0].token_ids) < 12
+
+    with FakeServer(kind, token_seconds=0.03) as server:
+        asyncio.run(scenario(server))

@@ -1,0 +1,117 @@
+"""Rows that begin alike: attended together they get what each gets alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from precision import logit_tolerance, tolerance
+from test_local_engine import make_model, prompt, rescore
+
+from midthought.engines.engine import Sampling
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.prefix_attention import (
+    MIN_GROUP_ROWS,
+    MIN_PREFIX_TOKENS,
+    Group,
+    attend_in_groups,
+    find_groups,
+)
+from midthought.types import Completion
+
+
+def plain(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    scores = 0.5 * query @ keys.transpose(2, 3)
+    return (scores if mask is None else scores + mask).softmax(-1) @ values
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_groups_get_what_rows_get_alone(is_masked: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(7, 2, 3, 4, generator=generator, dtype=torch.float64)
+    keys, values = torch.randn(2, 7, 2, 30, 4, generator=generator, dtype=torch.float64)
+    groups = [Group(0, 4, 20), Group(4, 5, 0), Group(5, 7, 11)]
+    for start, end, num_tokens in groups:
+        keys[start:end, :, :num_tokens] = keys[start, :, :num_tokens].clone()
+        values[start:end, :, :num_tokens] = values[start, :, :num_tokens].clone()
+    mask = None
+    if is_masked:
+        lengths = torch.tensor([30, 25, 21, 29, 3, 12, 30])
+        seen = torch.arange(30) < lengths[:, None]
+        mask = torch.zeros(7, 1, 1, 30, dtype=torch.float64).masked_fill(~seen[:, None, None], -torch.inf)
+    ours = attend_in_groups(query, keys, values, mask, 0.5, groups)
+    assert torch.allclose(ours, plain(query, keys, values, mask), atol=tolerance(torch.float64, num_operations=30))
+
+
+@given(st.lists(st.sampled_from([0, 5, MIN_PREFIX_TOKENS, MIN_PREFIX_TOKENS + 9]), min_size=1, max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_groups_cover_every_row_once_and_share_no_more_than_neighbours_do(common: list[int]) -> None:
+    common[0] = 0
+    groups = find_groups(common)
+    if not groups:
+        longest = run = 1
+        for shared in common[1:]:
+            run = run + 1 if shared >= MIN_PREFIX_TOKENS else 1
+            longest = max(longest, run)
+        assert longest < MIN_GROUP_ROWS
+        return
+    assert [group.start for group in groups] == [0, *[group.end for group in groups[:-1]]]
+    assert groups[-1].end == len(common)
+    for start, end, num_tokens in groups:
+        if num_tokens:
+            assert end - start >= MIN_GROUP_ROWS and num_tokens == min(common[start + 1 : end]) >= MIN_PREFIX_TOKENS
+
+
+def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_leaves_first() -> None:
+    model = make_model("llama")
+    prompts = (
+        [prompt(MIN_PREFIX_TOKENS + 20, seed=1)] * 6 + [prompt(30, seed=2)] + [prompt(MIN_PREFIX_TOKENS, seed=3)] * 4
+    )
+
+    async def sample(engine: LocalEngine) -> list[Completion]:
+        return await asyncio.gather(
+            *(
+                engine.sample(number, ids, Sampling(max_tokens=6 + 3 * number % 7, seed=number))
+                for number, ids in enumerate(prompts)
+            )
+        )
+
+    seen: list[int] = []
+    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=600)
+    runner = engine._room.runner
+    steps = runner.steps
+    runner.steps = lambda rows, *, groups=(): (seen.append(len(groups)), steps(rows, groups=groups))[1]  # type: ignore
+    shared = asyncio.run(sample(engine))
+    assert max(seen) >= 2, "no pass treated samples of one prompt together"
+    alone = asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600, share_prefixes=False)))
+    for ids, ours, theirs in zip(prompts, shared, alone, strict=True):
+        assert ours.token_ids == theirs.token_ids
+        assert list(ours.sampled_logprobs) == pytest.approx(
+            rescore(model, ids, ours.token_ids), abs=logit_tolerance(model, MIN_PREFIX_TOKENS)
+        )
+
+
+def test_a_sample_that_is_cancelled_leaves_its_group_right() -> None:
+    model = make_model("llama")
+    ids = prompt(MIN_PREFIX_TOKENS + 5, seed=1)
+    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=600)
+
+    async def run() -> list[Completion]:
+        tasks = [
+            asyncio.ensure_future(engine.sample(number, ids, Sampling(max_tokens=30, seed=number)))
+            for number in range(6)
+        ]
+        while engine.stats.num_forward_passes < 6:
+            await asyncio.sleep(0)
+        tasks[0].cancel()
+        tasks[3].cancel()
+        return await asyncio.gather(*(task for number, task in enumerate(tasks) if number not in (0, 3)))
+
+    for completion in asyncio.run(run()):
+        expected = rescore(model, ids, completion.token_ids)
+        assert list(completion.sampled_logprobs) == pytest.approx(
+            expected, abs=logit_tolerance(model, MIN_PREFIX_TOKENS)
+        )

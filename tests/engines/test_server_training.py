@@ -1,0 +1,221 @@
+"""A training run that samples from servers, against servers that compute with what they are given."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from fake_server import FakeServer, Fault
+from test_weight_sync import load
+
+from midthought import RayPPOTrainer, TrainerCallback, create_default_config
+from midthought.engines.servers.connection import RetryPolicy
+from midthought.errors import EngineError, ServersUnreachableError, SettingsError, TrainingStoppedError
+from midthought.types import StopReason
+
+pytest.importorskip("httpx")
+
+ROWS = [{"question": f"Who found tide {number}?", "answer": "Ada"} for number in range(2)]
+
+
+def settings(*servers: FakeServer, **inference: Any) -> Any:
+    inference = {
+        "backend": servers[0].kind if servers else "vllm",
+        "base_url": [server.url for server in servers],
+        "served_model_name": "tiny",
+        "max_tokens": 8,
+        **inference,
+    }
+    training = {"adv_estimator": "grpo", "group_size": 4, "batch_size": 8, "mini_batch_size": 8, "learning_rate": 3e-3}
+    training |= {"num_train_iters_per_epoch": 1, "num_epochs": 2, "validate_every": 0}
+    return create_default_config(
+        model={"hidden_size": 32, "num_layers": 1, "vocab_size": 300}, inference=inference, training=training
+    )
+
+
+def trainer_for(*servers: FakeServer, **inference: Any) -> RayPPOTrainer:
+    return RayPPOTrainer(
+        settings(*servers, **inference),
+        dataset=ROWS,
+        reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 5),
+    )
+
+
+def knowing_nothing(context: list[int]) -> list[float]:
+    return [0.0] * 300
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.parametrize(
+    ("kind", "inference"), [("vllm", {}), ("sglang", {}), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})]
+)
+def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_together(
+    kind: Any, inference: dict[str, Any]
+) -> None:
+    with (
+        FakeServer(kind, load=load, logits=knowing_nothing) as one,
+        FakeServer(kind, load=load, logits=knowing_nothing) as other,
+        trainer_for(one, other, **inference) as trainer,
+    ):
+        history = trainer.fit()
+        assert trainer._engine.policy_version == 2
+        assert [figures["logprob_difference_max"] < 1e-3 for figures in history] == [True, True]
+        assert one.requests and other.requests
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_episodes_not_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    impatient = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=5)
+    monkeypatch.setattr("midthought.engines.servers.engine.RetryPolicy", impatient)
+    with FakeServer(load=load, logits=knowing_nothing) as survivor:
+        with FakeServer(load=load, logits=knowing_nothing) as victim:
+            trainer = trainer_for(victim, survivor)
+            victim.always = Fault(kind="cut", after=3)
+            first = trainer.rollout()
+            assert [trajectory.error for trajectory in first] == [None] * 8
+        with pytest.warns(UserWarning, match="not every server takes the new weights"):
+            trainer.train_step()
+        assert [trajectory.error for trajectory in trainer.rollout()] == [None] * 8
+        survivor.always = Fault(kind="status", status=500)
+        second = trainer.rollout()
+        assert [trajectory.stop_reason for trajectory in second] == [StopReason.FAILED] * 8
+        assert trainer.train_step()["batch/num_episodes"] == 0
+        survivor.always = None
+        assert [trajectory.error for trajectory in trainer.rollout()] == [None] * 8
+        trainer.cleanup()
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_without_the_log_probabilities_of_the_temperature_is_refused_before_the_first_iteration() -> None:
+    def undecided(context: list[int]) -> list[float]:
+        return [1.0, 0.5, *[0.0] * 298]
+
+    with FakeServer(load=load, logits=undecided, records="model") as server:
+        with pytest.raises(SettingsError, match=r"temperature=0.7.*processed_logprobs.*inference.temperature=1.0"):
+            trainer_for(server, temperature=0.7)
+        trainer_for(server, temperature=1.0).cleanup()
+    for records in ("temperature", "processed"):
+        with (
+            FakeServer(load=load, logits=undecided, records=records) as server,
+            trainer_for(server, temperature=0.7) as it,
+        ):
+            trajectories = list(it.rollout())
+            assert all(span.temperature == 0.7 for t in trajectories for span in t.spans if span.kind == "sampled")
+            assert it.train_step()["batch/num_unscored_tokens"] == 0
+
+
+def test_what_cannot_be_trained_through_is_said_before_anything_begins() -> None:
+    for inference, words in [
+        ({"backend": "scripted"}, "'vllm' and 'sglang' load them"),
+        ({"deterministic": True}, "repeated to the bit"),
+        ({"base_url": ["http://127.0.0.1:9"], "served_model_name": None}, "inference.served_model_name"),
+    ]:
+        with pytest.raises(SettingsError, match=words):
+            trainer_for(**inference)
+    with (
+        FakeServer() as server,
+        pytest.warns(UserWarning, match="tokenizes"),
+        pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE"),
+    ):
+        trainer_for(server)
+
+
+class Interfering(TrainerCallback):
+    """Does something to the servers once an iteration is done."""
+
+    def __init__(self, change: Callable[[], None]) -> None:
+        self._change = change
+
+    def on_step(self, trainer: RayPPOTrainer, metrics: Mapping[str, float]) -> None:
+        if trainer.iteration == 1:
+            self._change()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
+    monkeypatch.setattr("midthought.engines.servers.engine.RetryPolicy", patience)
+
+
+def break_off(server: FakeServer) -> None:
+    server.always = Fault(kind="cut")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_run_stops() -> None:
+    message = r"all 8 episodes of iteration 2 .*no server gave a token for 0\.7 s"
+    with (
+        FakeServer(load=load, logits=knowing_nothing) as server,
+        trainer_for(server, server_wait_seconds=0.7) as trainer,
+    ):
+        trainer.callbacks = [Interfering(lambda: break_off(server))]
+        began = time.monotonic()
+        with pytest.raises(TrainingStoppedError, match=message):
+            trainer.fit()
+        assert 0.7 < time.monotonic() - began < 10
+        assert trainer.iteration == 2
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_failed() -> None:
+    with (
+        FakeServer(load=load, logits=knowing_nothing) as server,
+        trainer_for(server, server_wait_seconds=60) as trainer,
+    ):
+
+        def go_away_for_a_while() -> None:
+            server.always = Fault(kind="cut")
+            threading.Timer(0.5, lambda: setattr(server, "always", None)).start()
+
+        trainer.callbacks = [Interfering(go_away_for_a_while)]
+        num_before = len(server.requests)
+        history = trainer.fit()
+        assert [figures["episode/failed"] for figures in history] == [0, 0]
+        assert len(server.requests) - num_before > 3 * 8
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_servers_that_are_gone_when_weights_are_sent_stop_the_run() -> None:
+    with FakeServer(load=load, logits=knowing_nothing) as server:
+        trainer = trainer_for(server, server_wait_seconds=0.2)
+        trainer.rollout()
+    with trainer, pytest.raises(ServersUnreachableError, match=r"no server takes the new weights .*start one"):
+        trainer.train_step()
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_that_restarts_while_weights_are_sent_is_waited_for() -> None:
+    with FakeServer(load=load, logits=knowing_nothing) as server:
+        trainer, port = trainer_for(server, server_wait_seconds=60), server.port
+        trainer.rollout()
+    with contextlib.ExitStack() as stack, trainer:
+        again = FakeServer(load=load, logits=knowing_nothing, port=port)
+        threading.Timer(0.3, lambda: stack.enter_context(again)).start()
+        trainer.train_step()
+        assert trainer._engine.policy_version == 1
+        assert again.requests
+
+
+@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+def test_a_server_with_other_weights_that_sync_tolerance_lets_through_is_found_before_the_update() -> None:
+    def other_weights(path: str) -> Callable[[list[int]], list[float]]:
+        right = load(path)
+        return lambda context: [logit + 3.0 * (number % 3) for number, logit in enumerate(right(context))]
+
+    with (
+        FakeServer(load=other_weights, logits=knowing_nothing) as server,
+        trainer_for(server, sync_tolerance=100.0) as trainer,
+        pytest.raises(TrainingStoppedError, match=r"differ by .* nats .*sync_tolerance is too large"),
+    ):
+        trainer.fit()

@@ -1,0 +1,691 @@
+"""The engine over model servers, against a server that fails on command: nothing lost, nothing twice, nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_server import FakeServer, Fault, hashed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from midthought.engines.engine import Engine, Sampling
+from midthought.engines.scripted import ScriptedEngine
+from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.endpoints import Endpoints
+from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.sglang import SGLangEngine
+from midthought.engines.servers.streams import Chunk, EventSplitter, Interrupted, PartialCompletion, take_events
+from midthought.engines.servers.vllm import VLLMEngine
+from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.text import Renderer
+from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
+
+pytest.importorskip("httpx")
+
+ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
+EOS = 49
+PROMPT = [7, 8, 9]
+QUICK = {"pause_seconds": 0.01, "max_pause_seconds": 0.05}
+
+
+class Watch:
+    """A stopper that remembers what it was shown, and stops at one token."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.stop_at = stop_at
+        self.seen: list[int] = []
+
+    def feed(self, token_id: int) -> bool:
+        self.seen.append(token_id)
+        return token_id == self.stop_at
+
+
+def written(num_tokens: int, prompt: Sequence[int] = PROMPT) -> list[int]:
+    """What the fake server's policy writes after the prompt."""
+    context = list(prompt)
+    for _ in range(num_tokens):
+        context.append(hashed(context, 50))
+    return context[len(prompt) :]
+
+
+def engine_for(
+    *servers: FakeServer, eos: Sequence[int] = (), limits: dict[str, Any] | None = None, **patience: Any
+) -> ServerEngine:
+    return ENGINES[servers[0].kind](
+        [server.url for server in servers],
+        servers[0].model,
+        eos_token_ids=eos,
+        patience=RetryPolicy(**{**QUICK, **patience}),
+        **(limits or {}),
+    )
+
+
+def sample(engine: ServerEngine, max_tokens: int = 12, stopper: Watch | None = None, **sampling: Any) -> Completion:
+    return asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=max_tokens, **sampling), stopper=stopper))
+
+
+async def until(condition: Any, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        await asyncio.sleep(0.005)
+
+
+# -- one request ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("chunk_size", [1, 3, 50])
+def test_it_ends_at_max_tokens_at_the_stopper_and_at_the_end_of_sequence(kind: Any, chunk_size: int) -> None:
+    tokens = written(12)
+    assert tokens.index(tokens[4]) == 4
+    with FakeServer(kind, chunk_size=chunk_size) as server:
+        watch = Watch()
+        assert sample(engine_for(server), stopper=watch) == Completion(
+            token_ids=tuple(tokens), sampled_logprobs=(-0.5,) * 12, finish=Finish.LENGTH
+        )
+        assert watch.seen == tokens
+        watch = Watch(tokens[4])
+        called = sample(engine_for(server), stopper=watch)
+        assert (called.token_ids, called.finish) == (tuple(tokens[:5]), Finish.CALL)
+        assert watch.seen == tokens[:5]
+        assert called.num_cut == {1: 0, 3: 1, 50: 7}[chunk_size]
+        watch = Watch()
+        ended = sample(engine_for(server, eos=[tokens[4]]), stopper=watch)
+        assert ended == Completion(token_ids=tuple(tokens[:5]), sampled_logprobs=(-0.5,) * 5, finish=Finish.END)
+        assert watch.seen == tokens[:4]
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_the_context_ends_a_completion_and_a_prompt_that_fills_it_gives_none(kind: Any) -> None:
+    room = {"vllm": 10, "sglang": 9}[kind]
+    with FakeServer(kind, max_model_len=10) as server:
+        engine = engine_for(server)
+        assert sample(engine).token_ids == tuple(written(room - len(PROMPT)))
+        full = asyncio.run(engine.sample(0, [1] * 10, Sampling(max_tokens=5)))
+        assert (full.token_ids, full.finish) == ((), Finish.LENGTH)
+        assert sample(engine, max_tokens=0).finish is Finish.LENGTH
+        shorter = engine_for(server, limits={"max_seq_len": 5})
+        assert len(sample(shorter).token_ids) == 2
+        assert len(server.requests) == 2
+
+
+@given(
+    payloads=st.lists(
+        st.binary(max_size=20).filter(lambda text: b"\n" not in text and text == text.strip()), max_size=6
+    ),
+    data=st.data(),
+)
+def test_events_are_the_same_however_the_bytes_arrive(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(
+        b": comment\ndata: " + payload + data.draw(st.sampled_from([b"\n\n", b"\r\n\r\n"])) for payload in payloads
+    )
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=8)))
+    splitter = EventSplitter()
+    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert [payload for piece in pieces for payload in splitter.feed(piece)] == payloads
+    assert not splitter.is_in_line
+
+
+def test_what_arrives_together_with_the_end_is_counted_as_cut_up_to_where_it_cannot_be_read() -> None:
+    def payload(*token_ids: int) -> bytes:
+        return json.dumps({"ids": token_ids}).encode()
+
+    def read(event: dict[str, Any]) -> Chunk:
+        return Chunk(token_ids=event["ids"], logprobs=[-1.0] * len(event["ids"]))
+
+    draft = PartialCompletion(PROMPT, Sampling(max_tokens=99), frozenset(), Watch(2))
+    assert not take_events([payload(1)], read, draft)
+    assert take_events([payload(2, 3), payload(4), payload(), payload(5, 6), b"{", payload(7)], read, draft)
+    assert (draft.token_ids, draft.finish, draft.num_cut) == ([1, 2], Finish.CALL, 4)
+
+
+def test_a_line_without_an_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midthought.engines.servers.streams.MAX_LINE_BYTES", 1000)
+    splitter = EventSplitter()
+    assert splitter.feed(b"data: " + b"x" * 990) == []
+    assert splitter.is_in_line
+    with pytest.raises(Interrupted, match="more than 1000 bytes"):
+        splitter.feed(b"x" * 10)
+
+
+def test_every_request_has_a_seed_of_its_own_that_follows_from_the_episode_and_the_position() -> None:
+    with FakeServer() as server:
+        engine = engine_for(server)
+        for seed, prompt in [(5, [1]), (5, [1, 2]), (6, [1]), (5, [3]), (2**200, [1])]:
+            asyncio.run(engine.sample(0, prompt, Sampling(max_tokens=1, seed=seed)))
+        seeds = [body["seed"] for body in server.requests]
+    assert len(set(seeds)) == 4
+    assert seeds[3] == seeds[0]
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_nothing_to_continue_and_an_episode_that_is_busy_are_errors() -> None:
+    async def twice(engine: ServerEngine) -> None:
+        first = asyncio.ensure_future(engine.sample(3, PROMPT, Sampling(max_tokens=5)))
+        await asyncio.sleep(0)
+        with pytest.raises(EngineError, match="sampled already"):
+            await engine.sample(3, PROMPT, Sampling(max_tokens=5))
+        await first
+
+    with FakeServer() as server:
+        with pytest.raises(EngineError, match="nothing to continue"):
+            asyncio.run(engine_for(server).sample(0, [], Sampling(max_tokens=5)))
+        asyncio.run(twice(engine_for(server)))
+
+
+# -- what breaks ---------------------------------------------------------------------------------------------------
+
+BREAKS = [
+    Fault(kind="status", status=500),
+    Fault(kind="status", status=503),
+    Fault(kind="status", status=408),
+    Fault(kind="status", status=429),
+    Fault(kind="status", status=429, headers={"Retry-After": "0.02"}),
+    *(
+        Fault(kind=kind, after=after)
+        for kind in ("cut", "half_line", "clean_end", "garbage", "abort", "error_event", "no_tokens")  # type: ignore[arg-type]
+        for after in (0, 5)
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("fault", BREAKS, ids=lambda fault: f"{fault.kind}-{fault.status}-{fault.after}")
+def test_a_request_that_breaks_is_continued_from_the_tokens_that_came_and_nothing_counts_twice(
+    kind: Any, fault: Fault
+) -> None:
+    with FakeServer(kind) as server:
+        server.faults = [fault, fault]
+        watch = Watch()
+        completion = sample(engine_for(server), stopper=watch)
+        tokens = written(12)
+        assert completion == Completion(token_ids=tuple(tokens), sampled_logprobs=(-0.5,) * 12, finish=Finish.LENGTH)
+        assert watch.seen == tokens
+        assert server.prompts == [PROMPT + tokens[: n * fault.after] for n in range(3)]
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("after", [0, 4])
+def test_a_stalled_stream_is_given_up_and_continued(kind: Any, after: int) -> None:
+    with FakeServer(kind) as server:
+        server.faults = [Fault(kind="stall", after=after)]
+        engine = engine_for(server, first_token_timeout_seconds=1.0, next_token_timeout_seconds=1.0)
+        assert sample(engine).token_ids == tuple(written(12))
+        assert server.prompts == [PROMPT, PROMPT + written(after)]
+
+
+def test_a_slow_first_token_is_waited_for_and_later_ones_have_a_deadline_of_their_own() -> None:
+    with FakeServer() as server:
+        server.faults = [Fault(kind="slow_start", seconds=1.6)]
+        engine = engine_for(server, first_token_timeout_seconds=60.0, next_token_timeout_seconds=1.0)
+        assert len(sample(engine).token_ids) == 12
+        server.token_seconds = 0.15
+        engine = engine_for(server, first_token_timeout_seconds=1.0, next_token_timeout_seconds=60.0)
+        assert len(sample(engine).token_ids) == 12
+        assert len(server.requests) == 2
+
+
+def test_it_gives_up_after_so_many_attempts_and_says_why() -> None:
+    with FakeServer() as server:
+        server.always = Fault(kind="status", status=500, message="CUDA error:\nout of memory")
+        with pytest.raises(
+            EngineError, match=rf"4 requests failed.*{server.url}: status 500: CUDA error: out of memory"
+        ):
+            sample(engine_for(server, max_attempts=4))
+        assert len(server.requests) == 4
+        server.always = Fault(kind="cut", after=1)
+        assert len(sample(engine_for(server, max_attempts=2)).token_ids) == 12  # each attempt gets on
+
+
+def test_a_server_that_is_busy_is_asked_until_the_deadline_of_the_whole() -> None:
+    with FakeServer() as server:
+        server.always = Fault(kind="status", status=429, message="queue full")
+        began = time.monotonic()
+        with pytest.raises(EngineError, match=r"not complete after 0.7 s; 0 tokens came .*status 429: queue full"):
+            sample(engine_for(server, max_attempts=1, total_timeout_seconds=0.7))
+        assert 0.6 < time.monotonic() - began < 20
+        assert len(server.requests) > 2
+
+
+def test_a_refused_request_is_an_error_at_once_with_the_servers_words() -> None:
+    with FakeServer() as server:
+        server.faults = [Fault(kind="status", status=400, message="logprobs are off")]
+        with pytest.raises(EngineError, match=r"status 400\): logprobs are off"):
+            sample(engine_for(server))
+        server.faults = [Fault(kind="error_event", status=400, message="bad token", after=2)]
+        with pytest.raises(EngineError, match=r"\(400\): bad token"):
+            sample(engine_for(server))
+        assert len(server.requests) == 2
+
+
+def test_what_a_stopper_raises_is_no_fault_of_the_server() -> None:
+    class Broken(Watch):
+        def feed(self, token_id: int) -> bool:
+            raise TimeoutError("the notation is broken")
+
+    with FakeServer() as server:
+        with pytest.raises(TimeoutError, match="the notation is broken"):
+            sample(engine_for(server), stopper=Broken())
+        assert len(server.requests) == 1
+
+
+def test_hostile_answers_are_errors_and_nothing_else() -> None:
+    answers: list[dict[str, Any]] = [
+        {},
+        {"choices": None},
+        {"choices": [{}]},
+        {"choices": [[]]},
+        {"choices": [{"token_ids": [1, 2], "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"token_ids": [-1], "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"token_ids": ["1"], "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"token_ids": [True], "logprobs": {"token_logprobs": [-1.0]}}]},
+        {"choices": [{"token_ids": [1], "logprobs": None}]},
+        {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": ["x"]}}]},
+        {"choices": [{"token_ids": [], "logprobs": None, "finish_reason": "stop", "stop_reason": "🦉" * 9999}]},
+    ]
+    for answer in answers:
+        with FakeServer() as server:
+            server.alter = lambda event, answer=answer: answer  # type: ignore[misc]
+            with pytest.raises(EngineError) as caught:
+                sample(engine_for(server, max_attempts=2))
+            assert len(str(caught.value)) < 1500
+
+
+# -- several servers -----------------------------------------------------------------------------------------------
+
+
+def test_another_server_goes_on_where_one_was_killed_in_mid_stream() -> None:
+    with FakeServer() as survivor:
+        with FakeServer() as victim:
+            engine = engine_for(victim, survivor)
+            victim.faults = [Fault(kind="cut", after=5)]
+            victim.always = Fault(kind="cut")
+            assert sample(engine).token_ids == tuple(written(12))
+            assert survivor.prompts == [PROMPT + written(5)]
+        assert sample(engine).token_ids == tuple(written(12))
+        assert len(victim.requests) == 1
+
+
+def test_a_dead_server_is_tried_again_after_a_rest_that_grows() -> None:
+    port = free_port()
+    endpoints = Endpoints([f"http://127.0.0.1:{port}"], pause_seconds=1.0, max_pause_seconds=3.0)
+    endpoint = endpoints.all[0]
+    for num_failures, longest in [(1, 1.0), (2, 2.0), (3, 3.0), (4, 3.0)]:
+        begun_at = time.monotonic()
+        endpoints.failed(endpoint, "refused", begun_at=begun_at)
+        endpoints.failed(endpoint, "refused", begun_at=begun_at)  # another request of the same outage
+        assert endpoint.num_failures == num_failures
+        assert longest / 2 - 0.1 < endpoint.resting_until - time.monotonic() <= longest
+    endpoints.succeeded(endpoint)
+    assert (endpoint.num_failures, endpoint.free_at) == (0, 0.0)
+    for asked, heeded in [(2.0, 2.0), (1e9, 3.0)]:
+        endpoints.failed(endpoint, "busy", begun_at=time.monotonic(), is_busy=True, wait_seconds=asked)
+        endpoints.succeeded(endpoint)
+        assert heeded - 0.1 < endpoint.free_at - time.monotonic() <= heeded
+
+    async def outage() -> Completion:
+        with FakeServer(port=port) as server:
+            engine = engine_for(server, max_attempts=1000)
+            await engine.check()
+        sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=12)))
+        await asyncio.sleep(0.3)
+        assert not sampling.done()
+        with FakeServer(port=port):
+            completion = await sampling
+        assert engine._endpoints.all[0].num_failures == 0
+        return completion
+
+    assert asyncio.run(outage()).token_ids == tuple(written(12))
+
+
+def test_episodes_are_spread_and_each_stays_where_its_prefix_is_cached() -> None:
+    async def run(engine: ServerEngine) -> None:
+        for turn in range(3):
+            order = range(6) if turn != 1 else (4, 5, 0, 1, 3, 2)
+            prompts = {episode: [episode + 1] * (turn + 1) for episode in order}
+            await asyncio.gather(*(engine.sample(e, p, Sampling(max_tokens=4)) for e, p in prompts.items()))
+        for episode in range(6):
+            engine.close(episode)
+
+    with FakeServer(token_seconds=0.02) as one, FakeServer(token_seconds=0.02) as other:
+        asyncio.run(run(engine_for(one, other)))
+        homes = [{prompt[0] for prompt in server.prompts} for server in (one, other)]
+        assert [len(home) for home in homes] == [3, 3]
+        assert homes[0].isdisjoint(homes[1])
+        assert len(one.requests) == len(other.requests) == 9
+
+
+def test_no_more_requests_are_on_their_way_than_the_limit() -> None:
+    async def run(engine: ServerEngine) -> list[Completion]:
+        return await asyncio.gather(*(engine.sample(e, PROMPT, Sampling(max_tokens=4)) for e in range(9)))
+
+    with FakeServer(token_seconds=0.01) as server:
+        completions = asyncio.run(run(engine_for(server, limits={"max_num_seqs": 3})))
+        assert {completion.token_ids for completion in completions} == {tuple(written(4))}
+        assert server.max_running <= 3
+
+
+def test_who_waited_for_a_server_that_failed_meanwhile_goes_elsewhere() -> None:
+    async def run(engine: ServerEngine) -> list[Completion]:
+        return await asyncio.gather(*(engine.sample(e, PROMPT, Sampling(max_tokens=4)) for e in range(6)))
+
+    with FakeServer() as survivor, FakeServer(token_seconds=0.05) as victim:
+        victim.always = Fault(kind="cut", after=2)
+        engine = engine_for(victim, survivor, limits={"max_num_seqs": 1}, pause_seconds=60, max_pause_seconds=60)
+        assert {completion.token_ids for completion in asyncio.run(run(engine))} == {tuple(written(4))}
+        assert (len(victim.requests), len(survivor.requests)) == (1, 6)
+
+
+def test_one_engine_serves_one_event_loop_after_the_other() -> None:
+    with FakeServer() as server:
+        engine = engine_for(server)
+        assert len({sample(engine).token_ids for _ in range(3)}) == 1
+
+
+# -- cancelling ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("how", ["task", "close", "stopper"])
+def test_what_nobody_waits_for_ends_on_the_server_too(kind: Any, how: str) -> None:
+    async def run(server: FakeServer) -> None:
+        engine, watch = engine_for(server), Watch(written(6)[-1] if how == "stopper" else None)
+        sampling = asyncio.ensure_future(engine.sample(0, PROMPT, Sampling(max_tokens=4000), stopper=watch))
+        await until(lambda: len(watch.seen) >= 3)
+        if how == "stopper":
+            assert (await sampling).finish is Finish.CALL
+        else:
+            sampling.cancel() if how == "task" else engine.close(0)
+            with pytest.raises(asyncio.CancelledError):
+                await sampling
+        num_seen = len(watch.seen)
+        await until(lambda: server.num_running == 0)
+        assert server.num_broken_off == 1
+        assert len(watch.seen) == num_seen < 3000
+        assert len((await engine.sample(0, PROMPT, Sampling(max_tokens=2))).token_ids) == 2
+
+    with FakeServer(kind, token_seconds=0.01) as server:
+        asyncio.run(run(server))
+
+
+# -- whole trajectories --------------------------------------------------------------------------------------------
+
+
+class Look(Tool):
+    definition = ToolDefinition(
+        name="look",
+        description="Look a word up.",
+        parameters=[ToolParameter(name="word", type="string", description="what to look for", required=False)],
+    )
+
+    def execute(self, word: str = "nothing") -> str:
+        return f"the {word} clock"
+
+
+class Judge:
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        return "Are you sure?" if len(trajectory.turns) == 1 else None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        return Reward(parts={"length": float(trajectory.num_sampled)})
+
+
+SCRIPTS = [
+    '<think>Hm. #call look {"word": "tide"}So #call look {"word": "é🦉 {}"} it was Ada.</think>Ada<|im_end|>Yes.',
+    "No thought, no call.<|im_end|>Still none.",
+    '<think>#call look {"word": {"no": "text"}} #call unknown {} ' + "and so on " * 12 + "</think>Bob",
+]
+
+
+def trajectories(engine: Engine, renderer: Renderer) -> list[Trajectory]:
+    registry = ToolRegistry()
+    registry.register(Look())
+    parts = RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=InThoughtNotation(),
+        toolbox=Toolbox(registry),
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=lambda _: Judge(),
+        settings=RolloutSettings(max_tokens=2000, max_segment_length=40),
+    )
+    tasks = [Task(task_id=f"t{number}", prompt=f"Who found tide {number}?", answer="Ada") for number in range(3)]
+    return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=n) for n, task in enumerate(tasks)]))
+
+
+def record(trajectory: Trajectory) -> list[Any]:
+    """All of it but times and NaN."""
+    calls = [(event.call, event.outcome, event.metadata) for event in trajectory.tool_events]
+    logprobs = [None if math.isnan(value) else value for value in trajectory.sampled_logprobs]
+    return [
+        trajectory.token_ids,
+        trajectory.loss_mask,
+        logprobs,
+        trajectory.spans,
+        trajectory.turns,
+        trajectory.turn_ends,
+        calls,
+        trajectory.stop_reason,
+        trajectory.error,
+        trajectory.reward,
+    ]
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("chunk_size", [1, 7])
+def test_trajectories_are_those_of_a_scripted_engine(
+    renderer: Renderer, kind: Any, chunk_size: int, faulty: bool
+) -> None:
+    expected = trajectories(ScriptedEngine(SCRIPTS, renderer), renderer)
+    assert sum(trajectory.num_calls for trajectory in expected) == 4
+    next_token = {
+        tuple(trajectory.token_ids[:n]): token_id
+        for trajectory in expected
+        for n, token_id in enumerate(trajectory.token_ids)
+        if trajectory.loss_mask[n]
+    }
+
+    def policy(context: list[int]) -> int:
+        return next_token.get(tuple(context), 0)  # beyond a call a server samples whatever it likes
+
+    with FakeServer(kind, policy, chunk_size=chunk_size) as server:
+        if faulty:
+            server.faults = [fault for fault in [*BREAKS, Fault(kind="stall", after=2)] for _ in range(2)]
+        waits = {"first_token_timeout_seconds": 1.0, "next_token_timeout_seconds": 1.0} if faulty else {}
+        engine = engine_for(server, eos=sorted(renderer.eos_token_ids), **waits)
+        found = trajectories(engine, renderer)
+    for trajectory in found:
+        trajectory.check()
+    assert list(map(record, found)) == list(map(record, expected))
+    assert (sum(trajectory.num_cut for trajectory in found) > 0) == (chunk_size > 1)
+
+
+def test_a_server_that_fails_ends_its_episodes_as_failed_and_the_run_goes_on(renderer: Renderer) -> None:
+    def policy(context: list[int]) -> int:
+        if "tide 1" in renderer.decode(context):
+            raise ValueError("this prompt kills the server's thread")
+        return min(renderer.eos_token_ids)
+
+    with FakeServer(policy=policy) as server:
+        server._http.handle_error = lambda *_: None  # type: ignore[method-assign]
+        engine = engine_for(server, eos=sorted(renderer.eos_token_ids), max_attempts=2)
+        reasons = [(found.stop_reason, found.reward is None) for found in trajectories(engine, renderer)]
+    assert reasons == [(StopReason.ANSWERED, False), (StopReason.FAILED, True), (StopReason.ANSWERED, False)]
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "cleaned"),
+    [
+        ("http://host:8000", "http://host:8000"),
+        ("http://host:8000/", "http://host:8000"),
+        ("https://host/v1/", "https://host"),
+        ("http://[::1]:8000/proxy/v1", "http://[::1]:8000/proxy"),
+    ],
+)
+def test_addresses_are_taken_as_people_write_them(url: str, cleaned: str) -> None:
+    assert [endpoint.url for endpoint in Endpoints([url, url], pause_seconds=1, max_pause_seconds=1).all] == [cleaned]
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        [],
+        *(
+            [url]
+            for url in [
+                "h:8000",
+                "",
+                "ftp://h",
+                "http://",
+                "http://h:0",
+                "http://h:x",
+                "http://h/?a=b",
+                "http://h h",
+                None,
+            ]
+        ),
+    ],
+)
+def test_what_is_no_address_is_a_settings_error(urls: list[Any]) -> None:
+    with pytest.raises(SettingsError, match="base_url"):
+        Endpoints(urls, pause_seconds=1, max_pause_seconds=1)
+
+
+def test_a_password_in_an_address_is_refused_without_being_shown() -> None:
+    with pytest.raises(SettingsError, match="api_key_env") as caught:
+        Endpoints(["http://me:secret@host"], pause_seconds=1, max_pause_seconds=1)
+    assert "secret" not in str(caught.value)
+
+
+def test_patience_and_limits_must_be_above_0() -> None:
+    for wrong in (0, -1.0, math.inf, math.nan, "5", None):
+        with pytest.raises(SettingsError, match="next_token_timeout_seconds"):
+            RetryPolicy(next_token_timeout_seconds=wrong)  # type: ignore[arg-type]
+    for limits in ({"max_num_seqs": 0}, {"max_seq_len": 1}):
+        with pytest.raises(SettingsError, match="room for at least one"):
+            VLLMEngine("http://host", "tiny", eos_token_ids=[], **limits)
+
+
+def test_the_key_comes_from_the_environment_and_stays_out_of_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    with FakeServer(key="sesame") as server:
+        assert len(sample(engine_for(server, limits={"api_key_env": "OUR_KEY"})).token_ids) == 12
+        with pytest.raises(EngineError, match=r"wants a key.*api_key_env"):
+            sample(engine_for(server))
+    for value in ("", "two words", "line\nend"):
+        monkeypatch.setenv("OUR_KEY", value)
+        with pytest.raises(SettingsError, match="OUR_KEY"):
+            VLLMEngine("http://host", "tiny", eos_token_ids=[], api_key_env="OUR_KEY")
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_httpx_is_named_where_it_is_missing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtraError, match=rf"httpx.*midthought\[{kind}\]"):
+        ENGINES[kind]("http://host", "tiny", eos_token_ids=[])
+
+
+# -- a server of our own -------------------------------------------------------------------------------------------
+
+SERVE = """
+import http.server, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("child", child.pid, flush=True)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").is_dir() else True
+
+
+def test_a_server_of_our_own_is_waited_for_and_ends_with_all_its_children(tmp_path: Path) -> None:
+    port = free_port()
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port, log_path=tmp_path / "log")
+    server.wait_until_ready(120)
+    assert server.url == f"http://127.0.0.1:{port}"
+    child = int(server.log_path.read_text().split()[1])
+    assert server.is_running and is_alive(child)
+    server.stop()
+    server.stop()
+    asyncio.run(until(lambda: not is_alive(child)))
+    assert not server.is_running
+    assert server.log_path.exists()
+
+
+def test_a_server_that_ends_or_takes_too_long_is_an_error_with_its_last_words() -> None:
+    cry = "import sys, time; print('no such\\nmodel: tiny', file=sys.stderr, flush=True); "
+    early = ServerProcess([sys.executable, "-c", cry + "sys.exit(3)"], free_port())
+    with pytest.raises(EngineError, match=r"code 3 before.*no such \| model: tiny"):
+        early.wait_until_ready(120)
+    late = ServerProcess([sys.executable, "-c", cry + "time.sleep(600)"], free_port())
+    with pytest.raises(EngineError, match=r"not ready after 3 s.*model: tiny"):
+        late.wait_until_ready(3)
+    assert not late.is_running
+    for server in (early, late):
+        server.log_path.unlink()
+    with pytest.raises(EngineError, match="no-such-program"):
+        ServerProcess(["no-such-program"], free_port())
+
+
+def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_words(tmp_path: Path) -> None:
+    port = free_port()
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port, log_path=tmp_path / "log")
+    server.wait_until_ready(120)
+    assert server.how_it_ended() is None
+    patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
+    engine = VLLMEngine(server.url, "tiny", eos_token_ids=[2], patience=patient, how_it_ended=server.how_it_ended)
+    os.kill(server._process.pid, signal.SIGTERM)
+    asyncio.run(until(lambda: not server.is_running))
+    with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):
+        asyncio.run(asyncio.wait_for(engine.sample(1, [5, 6], Sampling(max_tokens=4)), 30))
+    server.stop()
+    assert server.log_path.exists()
+
+
+def test_a_server_of_our_own_that_was_stopped_says_so_and_leaves_no_log() -> None:
+    port = free_port()
+    server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port)
+    server.wait_until_ready(120)
+    server.stop()
+    assert server.how_it_ended() == "the server that was started here was stopped"
+    assert not server.log_path.exists()
+
+
+def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("midthought.engines.servers.process._END_SECONDS", 0.2)
+    stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+    server = ServerProcess([sys.executable, "-c", stubborn], free_port())
+    asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))
+    server.stop()
+    assert not server.is_running
+    assert not server.log_path.exists()

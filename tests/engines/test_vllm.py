@@ -1,0 +1,327 @@
+"""vLLM: what is asked of it, and what is made of its answers. A real server: test_real_vllm.py."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_server import FakeServer, hashed
+
+from midthought.engines.create import BACKENDS, create_inference_engine
+from midthought.engines.engine import Sampling
+from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.process import free_port
+from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
+from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.text import Renderer
+from midthought.types import Completion, Finish
+
+pytest.importorskip("httpx")
+
+PROMPT = [3, 1, 2]
+IMPATIENT = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=2)
+
+
+def engine_for(server: FakeServer, **options: Any) -> VLLMEngine:
+    return VLLMEngine(
+        server.url, options.pop("model", "tiny"), **{"eos_token_ids": [], "patience": IMPATIENT, **options}
+    )
+
+
+def sample(engine: VLLMEngine, max_tokens: int = 6, **sampling: Any) -> Completion:
+    return asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=max_tokens, **sampling)))
+
+
+def test_a_request_says_everything_that_the_servers_defaults_could_change() -> None:
+    sampling = Sampling(max_tokens=5, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, repetition_penalty=1.5, seed=11)
+    assert VLLMDialect().body("tiny", (1, 2), sampling, [7]) == {
+        "model": "tiny",
+        "prompt": [1, 2],
+        "add_special_tokens": False,
+        "max_tokens": 5,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.1,
+        "repetition_penalty": 1.5,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": 11,
+        "ignore_eos": True,
+        "stop_token_ids": [7],
+        "skip_special_tokens": False,
+        "logprobs": 0,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+        "stream": True,
+    }
+
+
+def test_an_event_is_read_as_documented() -> None:
+    read = VLLMDialect().reader([1, 2])
+    logprobs = {"token_logprobs": [-0.25, None, -9999.0]}
+    first = {
+        "text": "x",
+        "token_ids": [5, 6, 7],
+        "logprobs": logprobs,
+        "finish_reason": None,
+        "prompt_token_ids": [1, 2],
+    }
+    chunk = read({"choices": [first]})
+    assert (chunk.token_ids, chunk.ended_by) == ([5, 6, 7], None)
+    assert chunk.logprobs[0] == -0.25 and math.isnan(chunk.logprobs[1]) and chunk.logprobs[2] == -math.inf
+    last = {"token_ids": [], "logprobs": None, "finish_reason": "stop", "stop_reason": 9}
+    assert read({"choices": [last]}).stop_token_id == 9
+    assert read({"choices": [], "usage": {}}).token_ids == ()
+
+
+def test_a_server_that_changes_the_prompt_or_knows_no_token_ids_is_an_error() -> None:
+    def changed(event: dict[str, Any]) -> dict[str, Any]:
+        return {**event, "choices": [{**event["choices"][0], "prompt_token_ids": [0, *PROMPT]}]}
+
+    def without_ids(event: dict[str, Any]) -> dict[str, Any]:
+        return {**event, "choices": [{**event["choices"][0], "token_ids": None}]}
+
+    for alter, words in [(changed, "prompt of 3 tokens and continued another"), (without_ids, "no token ids")]:
+        with FakeServer() as server:
+            server.alter = alter
+            with pytest.raises(EngineError, match=words):
+                sample(engine_for(server))
+            assert len(server.requests) == 1
+
+
+def test_an_end_of_sequence_token_that_is_named_but_not_listed_is_recorded_without_a_probability() -> None:
+    def hidden(event: dict[str, Any]) -> dict[str, Any]:
+        choice = dict(event["choices"][0])
+        if choice["finish_reason"] == "stop":
+            choice |= {"token_ids": [], "logprobs": {"token_logprobs": []}}
+        return {**event, "choices": [choice]}
+
+    with FakeServer(policy=lambda context: len(context)) as server:
+        server.alter = hidden
+        completion = sample(engine_for(server, eos_token_ids=[5]))
+    assert (completion.token_ids, completion.finish) == ((3, 4, 5), Finish.END)
+    assert completion.sampled_logprobs[:2] == (-0.5, -0.5)
+    assert math.isnan(completion.sampled_logprobs[2])
+
+
+# -- whose log-probabilities ---------------------------------------------------------------------------------------
+
+LOGITS = [2.0, 1.0, 0.0, -1.0]
+"""At temperature 1 they have probabilities 0.644, 0.237, 0.087, 0.032; at 2: 0.455, 0.276, 0.167, 0.102."""
+
+
+CHANGES = [
+    ({}, [0.644, 0.237, 0.087, 0.032], ""),
+    ({"temperature": 0.0, "top_p": 0.5, "top_k": 1, "min_p": 0.5}, [0.644], ""),
+    ({"temperature": 2.0}, [0.455, 0.276, 0.167, 0.102], "temperature"),
+    ({"top_p": 0.8}, [0.731, 0.269], "processed"),
+    ({"temperature": 2.0, "top_p": 0.8}, [0.506, 0.308, 0.186], "processed"),
+    ({"top_k": 2}, [0.731, 0.269], "processed"),
+    ({"min_p": 0.1}, [0.665, 0.245, 0.090], "processed"),
+    ({"repetition_penalty": 2.0}, [0.726, 0.162, 0.098, 0.013], "temperature"),
+    ({"repetition_penalty": 2.0, "temperature": 0.0}, [0.726], "temperature"),
+]
+"""How is drawn, the probabilities of what can be drawn, and the least that a server must record to give them. The last two
+by hand: of the tokens 0 to 3 the prompt holds 1, 2 and 3."""
+
+
+@pytest.mark.parametrize(("sampling", "probabilities", "needed"), CHANGES)
+@pytest.mark.parametrize("records", ["model", "temperature", "processed"])
+def test_what_is_recorded_is_of_the_distribution_sampled_from_or_nan(
+    sampling: dict[str, Any], probabilities: list[float], needed: str, records: Any
+) -> None:
+    is_exact = records in ("processed", needed) or not needed
+    with FakeServer(logits=LOGITS, records=records) as server, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        engine = engine_for(server)
+        completions = [sample(engine, max_tokens=1, seed=number, **sampling) for number in range(60)]
+    assert [str(warning.message).count("processed_logprobs") for warning in caught] == ([] if is_exact else [1])
+    assert {completion.token_ids[0] for completion in completions} == set(range(len(probabilities)))
+    for completion in completions:
+        token_id, logprob = completion.token_ids[0], completion.sampled_logprobs[0]
+        assert abs(math.exp(logprob) - probabilities[token_id]) < 1e-3 if is_exact else math.isnan(logprob)
+
+
+def test_a_prompt_that_leaves_no_doubt_is_no_reason_to_distrust_a_server() -> None:
+    class Sure(FakeServer):
+        def look_up(self, context: list[int], adapter: str | None) -> list[float]:
+            return [90.0, 0.0] if len(context) in (1, 3) else [1.0, 0.0]
+
+    with Sure(logits=[0.0], records="processed") as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        completion = sample(engine_for(server), temperature=0.5)
+    assert all(map(math.isfinite, completion.sampled_logprobs))
+
+
+# -- is it the right server ----------------------------------------------------------------------------------------
+
+
+def test_the_model_is_found_by_its_name_or_by_the_folder_it_came_from(tmp_path: Path) -> None:
+    with FakeServer(root=str(tmp_path)) as server:
+        for model in ("tiny", str(tmp_path), str(tmp_path / "x" / "..")):
+            engine = engine_for(server, model=model)
+            asyncio.run(engine.check())
+            assert len(sample(engine).token_ids) == 6
+        with pytest.raises(SettingsError, match=r"does not serve 'tinny' but 'tiny'; .*served_model_name"):
+            asyncio.run(engine_for(server, model="tinny").check())
+        with pytest.raises(SettingsError, match="tinny"):
+            sample(engine_for(server, model="tinny"))
+
+
+def test_a_server_that_does_not_say_how_long_a_sequence_may_be_needs_a_limit() -> None:
+    with FakeServer(max_model_len=None) as server:
+        with pytest.raises(SettingsError, match="give max_seq_len"):
+            asyncio.run(engine_for(server).check())
+        asyncio.run(engine_for(server, max_seq_len=9).check())
+
+
+def test_another_tokenizer_is_an_error_and_an_unknown_one_a_warning() -> None:
+    with FakeServer(tokenize=lambda text: [ord(letter) for letter in text]) as server:
+        asyncio.run(engine_for(server, probe=("abc", [97, 98, 99])).check())
+        for ids, place in [([97, 98], 2), ([97, 90, 99], 1), ([], 0)]:
+            with pytest.raises(SettingsError, match=f"another tokenizer than ours.* first another one at {place}"):
+                asyncio.run(engine_for(server, probe=("abc", ids)).check())
+        server.tokenize = None
+        with pytest.warns(UserWarning, match="does not tell how it tokenizes"):
+            asyncio.run(engine_for(server, probe=("abc", [1])).check())
+
+
+def test_silent_servers_are_named_and_asked_when_they_answer() -> None:
+    port = free_port()
+    silent = f"http://127.0.0.1:{port}"
+    with pytest.raises(EngineError, match=f"no server answers.*{silent}"):
+        asyncio.run(VLLMEngine(silent, "tiny", eos_token_ids=[]).check())
+    with FakeServer() as server:
+        engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], patience=IMPATIENT)
+        with pytest.warns(UserWarning, match=f"going on without {silent}"):
+            asyncio.run(engine.check())
+        assert len(sample(engine).token_ids) == 6
+        with FakeServer(model="another", port=port):  # what answers there at last is not ours
+            engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], patience=IMPATIENT)
+            assert len(sample(engine).token_ids) == 6
+    with FakeServer() as server, pytest.raises(EngineError, match="refuses the request"):
+        asyncio.run(VLLMEngine(f"{server.url}/elsewhere", "tiny", eos_token_ids=[]).check())
+
+
+# -- the engine that users hold ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tokenizes(renderer: Renderer) -> Any:
+    return lambda text: renderer.tokenizer(text, add_special_tokens=False).input_ids
+
+
+def test_it_is_made_by_name_and_generates(renderer: Renderer, tokenizes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "vllm", VLLMInferenceEngine)
+    answer = renderer.control("Ada.<|im_end|>")
+    prompts = ["Who?", [{"role": "user", "content": "Who else?"}]]
+    encoded: list[list[int]] = []
+
+    def policy(context: list[int]) -> int:
+        prompt = next(token_ids for token_ids in encoded if context[: len(token_ids)] == token_ids)
+        return answer[len(context) - len(prompt)]
+
+    with FakeServer(policy=policy, tokenize=tokenizes) as server:
+        config = {
+            "base_url": [server.url],
+            "served_model_name": "tiny",
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "max_attempts": 2,
+        }
+        with create_inference_engine("", backend="vllm", config=config, tokenizer=renderer.tokenizer) as engine:
+            encoded += [engine.encode(prompt) for prompt in prompts]  # type: ignore[arg-type]
+            output = engine.generate(prompts, max_tokens=50)  # type: ignore[arg-type]
+        assert server.prompts in (encoded, encoded[::-1])
+    assert output.sequences == ["Ada.", "Ada."]
+    assert output.finishes == [Finish.END, Finish.END]
+    assert output.tokens.tolist() == [answer, answer]
+    assert output.log_probs.tolist() == [[-0.5] * len(answer)] * 2
+    with pytest.raises(EngineError, match="shut down"):
+        engine.generate("Who?")
+
+
+def test_what_is_wrong_is_said_when_it_is_made(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "vllm", VLLMInferenceEngine)
+    with FakeServer(tokenize=lambda text: [1, 2, 3]) as server:
+        options = {"tokenizer": renderer.tokenizer, "base_url": server.url}
+        with pytest.raises(SettingsError, match="does not serve 'big' but 'tiny'"):
+            VLLMInferenceEngine("big", **options)
+        with pytest.raises(SettingsError, match="another tokenizer"):
+            VLLMInferenceEngine("tiny", **options)
+        with pytest.raises(SettingsError, match="max_tokens=0"):
+            VLLMInferenceEngine("tiny", **options, max_tokens=0)
+        with pytest.raises(SettingsError, match=r"unknown option 'base_ur'.*'base_url'"):
+            create_inference_engine("tiny", backend="vllm", config={"base_ur": server.url})
+    with pytest.raises(SettingsError, match="max_attempts"):
+        VLLMInferenceEngine("tiny", "http://127.0.0.1:1", tokenizer=renderer.tokenizer, max_attempts=0)
+
+
+def test_without_the_package_and_without_a_server_both_ways_out_are_named(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(MissingExtraError, match=r"vllm is not installed.*base_url=.*midthought\[vllm\].*server_python"):
+        VLLMInferenceEngine("tiny", tokenizer=renderer.tokenizer)
+
+
+def fake_python(folder: Path) -> str:
+    """An interpreter that has a vLLM of our own."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).with_name("fake_server.py")}" "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_server_is_started_with_the_right_flags_and_ended(renderer: Renderer, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"server_python": fake_python(tmp_path), "server_log": tmp_path / "log"}
+    options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}
+    with pytest.warns(UserWarning, match="does not tell how it tokenizes"):
+        engine = VLLMInferenceEngine(tmp_path, tokenizer=renderer.tokenizer, **options)
+    with engine:
+        output = engine.generate("Who?", max_tokens=4, temperature=1.0, top_p=1.0)
+        context = renderer.control("Who?")
+        for token_id in output.tokens[0].tolist():
+            assert token_id == hashed(context, 50)
+            context.append(token_id)
+        server = engine._server
+        assert server is not None and server.is_running
+    assert not server.is_running
+    words = (tmp_path / "log").read_text().split()
+    assert words[:4] == ["started", "with", "-m", "vllm.entrypoints.openai.api_server"]
+    for flag, value in [
+        ("--model", str(tmp_path)),
+        ("--host", "127.0.0.1"),
+        ("--dtype", "float32"),
+        ("--max-num-seqs", "3"),
+        ("--logprobs-mode", "processed_logprobs"),
+        ("--max-model-len", "100"),
+        ("--seed", "5"),
+    ]:
+        assert words[words.index(flag) + 1] == value
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_prompts_are_computed_whole_where_vllm_ends_at_their_parts(
+    has_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    words, _ = VLLMDialect().command("model", ServerOptions())
+    assert ("--no-enable-chunked-prefill" in words) == (not has_gpu)
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'No module named vllm' >&2\nexit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(EngineError, match="No module named vllm"):
+        start_server(VLLMDialect(), tmp_path, python=str(python), log_path=tmp_path / "log")

@@ -1,0 +1,474 @@
+"""Weights on their way to servers: every server gets them, proves them, and no completion mixes two versions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import math
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_server import BLOCK, FakeServer, Fault
+from precision import logit_tolerance
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from midthought.engines.engine import Sampling
+from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.engine import ServerEngine
+from midthought.engines.servers.process import free_port
+from midthought.engines.servers.sglang import SGLangEngine
+from midthought.engines.servers.update_lock import UpdateLock
+from midthought.engines.servers.vllm import VLLMEngine
+from midthought.engines.servers.weight_folder import write_model
+from midthought.engines.servers.weight_sync import SyncedServers, out_of_order
+from midthought.errors import EngineError, OutputPathError
+from midthought.types import Completion
+
+pytest.importorskip("httpx")
+
+ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
+KINDS = pytest.mark.parametrize("kind", ["vllm", "sglang"])
+VOCABULARY = 40
+PROBE = [(7 * number * number + 3) % VOCABULARY for number in range(8 * BLOCK)]
+PROMPT = PROBE[: 3 * BLOCK]
+
+
+def make_model(*, tied: bool = False) -> Any:
+    torch.manual_seed(1)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=24,
+        max_position_embeddings=256,
+        initializer_range=0.5,
+        tie_word_embeddings=tied,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.fixture
+def policy() -> Any:
+    return make_model()
+
+
+def learn(policy: Any, amount: float = 0.3) -> None:
+    """A large step in some direction."""
+    with torch.no_grad():
+        for weight in policy.parameters():
+            if weight.requires_grad:
+                weight.add_(amount * torch.randn_like(weight))
+
+
+def logits_of(model: Any) -> Callable[[list[int]], list[float]]:
+    def compute(context: list[int]) -> list[float]:
+        with torch.no_grad():
+            found: list[float] = model(torch.tensor([context])).logits[0, -1].tolist()
+        return found
+
+    return compute
+
+
+ONE_AT_A_TIME = threading.Lock()
+"""transformers changes global state while it loads a model."""
+
+
+def load(path: str) -> Callable[[list[int]], list[float]]:
+    """What a server does with a folder that it is told of."""
+    with ONE_AT_A_TIME:
+        return logits_of(AutoModelForCausalLM.from_pretrained(path).eval())
+
+
+@contextlib.contextmanager
+def serving(policy: Any, kind: Any = "vllm", num_servers: int = 1, **options: Any) -> Iterator[list[FakeServer]]:
+    """Servers that were started with the policy as it is now."""
+    with contextlib.ExitStack() as stack:
+        options = {"load": load, "logits": logits_of(copy.deepcopy(policy)), **options}
+        yield [stack.enter_context(FakeServer(kind, **options)) for _ in range(num_servers)]
+
+
+def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedServers:
+    patience = {"pause_seconds": 0.01, "max_pause_seconds": 0.05, "max_attempts": 50} | options.pop("patience", {})
+    engine = ENGINES[servers[0].kind](
+        [server.url for server in servers], "tiny", eos_token_ids=[], patience=RetryPolicy(**patience)
+    )
+    return SyncedServers(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
+
+
+def difference(engine: SyncedServers, policy: Any, num_episodes: int = 1) -> float:
+    """Largest difference between what was recorded and what the policy says of the same tokens."""
+
+    async def sample() -> list[Completion]:
+        sampling = [Sampling(max_tokens=6, seed=number) for number in range(num_episodes)]
+        return await asyncio.gather(*(engine.sample(n, PROMPT, sampling[n]) for n in range(num_episodes)))
+
+    found = 0.0
+    for completion in asyncio.run(sample()):
+        assert completion.policy_version == engine.policy_version
+        sequence = torch.tensor([[*PROMPT, *completion.token_ids]])
+        with torch.no_grad():
+            logprobs = policy(sequence).logits[0].log_softmax(-1)[len(PROMPT) - 1 : -1]
+        expected = logprobs.gather(-1, sequence[0, len(PROMPT) :, None])[:, 0]
+        found = max(found, float((torch.tensor(completion.sampled_logprobs) - expected).abs().max()))
+    return found
+
+
+# -- the folder ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shard_size", ["50GB", "6KB"])
+def test_tied_embeddings_are_stored_apart_and_compute_the_same(
+    tmp_path: Path, shard_size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tied = make_model(tied=True)
+    save = type(tied).save_pretrained
+    monkeypatch.setattr(type(tied), "save_pretrained", lambda *a, **k: save(*a, **k, max_shard_size=shard_size))
+    write_model(tied, tmp_path / "model")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
+    assert loaded.lm_head.weight is not loaded.model.embed_tokens.weight
+    assert torch.equal(loaded(torch.tensor([PROMPT])).logits, tied(torch.tensor([PROMPT])).logits)
+    assert tied.config.tie_word_embeddings
+    files = list((tmp_path / "model").glob("*.safetensors"))
+    assert len(files) == (2 if shard_size == "50GB" else len({*files})) and len(files) >= 2
+    assert sum("lm_head.weight" in load_file(file) for file in files) == 1
+
+
+def test_a_folder_that_could_not_be_written_whole_leaves_the_old_one(policy: Any, tmp_path: Path) -> None:
+    write_model(policy, tmp_path / "model")
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+
+    class FullDisk:
+        def save_pretrained(self, path: Path) -> None:
+            raise OSError("no space left")
+
+    learn(policy)
+    with pytest.raises(OSError, match="no space"):
+        write_model(policy, tmp_path / "model", tokenizer=FullDisk())
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_a_folder_of_the_user_is_not_replaced(policy: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("years")
+    with pytest.raises(OutputPathError, match="mine is not empty"):
+        write_model(policy, tmp_path / "mine")
+    assert (tmp_path / "mine/thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied: bool) -> None:
+    model = make_model(tied=tied)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plain = model(torch.tensor([PROMPT])).logits
+    with out_of_order(model):
+        assert (model(torch.tensor([PROMPT])).logits - plain).abs().mean() > 0.1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+# -- every server follows ------------------------------------------------------------------------------------------
+
+
+@KINDS
+@pytest.mark.parametrize("tied", [False, True])
+def test_after_every_update_all_servers_compute_with_the_new_weights(kind: Any, tied: bool, tmp_path: Path) -> None:
+    policy = make_model(tied=tied)
+    with serving(policy, kind, num_servers=2) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        assert engine.policy_version == 0
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+        for version in (1, 2):
+            learn(policy)
+            assert difference(engine, policy, 4) > 0.1
+            engine.update_weights()
+            assert engine.policy_version == version
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
+        assert all(server.prompts for server in servers)
+        assert len(list(tmp_path.glob("*/*"))) == 1  # older ones are removed
+        engine.shutdown()
+        engine.shutdown()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vllm_is_paused_and_its_prefix_cache_dropped(policy: Any) -> None:
+    with serving(policy) as servers:
+        engine = synced(servers, policy)
+        servers[0].orders.clear()
+        engine.update_weights()
+        assert servers[0].orders == ["/pause?mode=wait", "/collective_rpc", "/reset_prefix_cache", "/resume"]
+        engine.shutdown()
+
+
+@KINDS
+def test_a_prefix_cache_that_keeps_older_weights_is_found(policy: Any, kind: Any) -> None:
+    class Forgetful(dict[tuple[int, ...], Any]):
+        def clear(self) -> None:
+            pass
+
+    with serving(policy, kind) as servers:
+        servers[0].prefix_cache = Forgetful()
+        with pytest.raises(EngineError, match=r"does not compute with the weights .*prefix cache"):
+            synced(servers, policy)
+
+
+@KINDS
+def test_a_server_that_says_done_and_keeps_its_weights_is_found_before_training(policy: Any, kind: Any) -> None:
+    old = logits_of(copy.deepcopy(policy))
+    with (
+        serving(policy, kind, load=lambda path: old) as servers,
+        pytest.raises(EngineError, match=rf"{servers[0].url} does not compute with the weights .* differ .* by \d"),
+    ):
+        synced(servers, policy)
+    assert torch.equal(torch.tensor(old(PROMPT)), torch.tensor(logits_of(policy)(PROMPT)))  # in order again
+
+
+def test_a_server_of_a_tied_model_that_reloads_the_embedding_alone_is_found_and_the_tie_named() -> None:
+    policy = make_model(tied=True)
+    head = policy.lm_head.weight.detach().clone()
+
+    def load_embedding_alone(path: str) -> Callable[[list[int]], list[float]]:
+        model = AutoModelForCausalLM.from_pretrained(path).eval()
+        model.lm_head.weight = torch.nn.Parameter(head)
+        return logits_of(model)
+
+    with (
+        serving(policy, load=load_embedding_alone) as servers,
+        pytest.raises(EngineError, match=r"tied to its embedding.*midthought engine serve"),
+    ):
+        synced(servers, policy)
+
+
+@KINDS
+def test_a_server_that_was_not_started_for_training_is_named_with_the_remedy(policy: Any, kind: Any) -> None:
+    remedy = {"vllm": "VLLM_SERVER_DEV_MODE=1", "sglang": "/update_weights_from_disk"}[kind]
+    with (
+        serving(policy, kind, load=None) as servers,
+        pytest.raises(EngineError, match=rf"{servers[0].url} does not take new weights: .*{remedy}"),
+    ):
+        synced(servers, policy)
+
+
+@KINDS
+def test_a_server_that_cannot_read_the_folder_says_so_in_its_own_words(policy: Any, kind: Any) -> None:
+    def elsewhere(path: str) -> Any:
+        raise OSError(f"no such folder here: {path}")
+
+    with (
+        serving(policy, kind, load=elsewhere) as servers,
+        pytest.raises(EngineError, match=r"does not take new weights: .*no such folder here"),
+    ):
+        synced(servers, policy)
+    assert not servers[0].is_paused
+
+
+# -- what is on its way meanwhile ----------------------------------------------------------------------------------
+
+
+@KINDS
+def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
+    async def run(engine: SyncedServers, server: FakeServer) -> list[Completion]:
+        early = [asyncio.ensure_future(engine.sample(n, PROMPT, Sampling(max_tokens=30))) for n in range(3)]
+        while server.num_running < 3:
+            await asyncio.sleep(0.005)
+        updating = asyncio.ensure_future(asyncio.to_thread(engine.update_weights))
+        while not engine.engine._gate._is_shut:
+            await asyncio.sleep(0.005)
+        late = [asyncio.ensure_future(engine.sample(9 + n, PROMPT, Sampling(max_tokens=5))) for n in range(3)]
+        await updating
+        return [*await asyncio.gather(*early), *await asyncio.gather(*late)]
+
+    with serving(policy, kind, token_seconds=0.01) as servers:
+        engine = synced(servers, policy)
+        old = copy.deepcopy(policy)
+        learn(policy)
+        completions = asyncio.run(run(engine, servers[0]))
+        engine.shutdown()
+    assert [completion.policy_version for completion in completions] == [0, 0, 0, 1, 1, 1]
+    for completion in completions:
+        model = policy if completion.policy_version else old
+        sequence = torch.tensor([[*PROMPT, *completion.token_ids]])
+        with torch.no_grad():
+            logprobs = model(sequence).logits[0].log_softmax(-1)[len(PROMPT) - 1 : -1]
+        expected = logprobs.gather(-1, sequence[0, len(PROMPT) :, None])[:, 0]
+        assert (torch.tensor(completion.sampled_logprobs) - expected).abs().max() < logit_tolerance(policy)
+
+
+def test_a_sample_that_does_not_end_is_not_waited_for_without_end() -> None:
+    async def run() -> None:
+        gate = UpdateLock()
+        async with gate.sampling():
+            with pytest.raises(EngineError, match=r"still on their way after 0.05 s"):
+                async with gate.changing(0.05):
+                    raise AssertionError
+            async with gate.sampling():  # open again
+                pass
+        async with gate.changing(0.05):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05), gate.sampling():
+                    raise AssertionError
+        async with gate.changing(0.05):
+            pass
+
+    asyncio.run(run())
+
+
+# -- servers that come and go --------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_it(policy: Any, kind: Any) -> None:
+    port = free_port()
+    with serving(policy, kind) as servers:
+        with serving(policy, kind, port=port) as others:
+            engine = synced([*servers, *others], policy)
+        learn(policy)
+        with pytest.warns(UserWarning, match=rf"not every server takes the new weights.*:{port}"):
+            engine.update_weights()
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+        with serving(make_model(), kind, port=port) as others:  # begun anew, with the weights of its start
+            servers[0].always = Fault(kind="status", status=503)
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
+            assert others[0].requests
+        engine.shutdown()
+
+
+@KINDS
+def test_a_server_whose_connections_broke_proves_itself_anew(policy: Any, kind: Any) -> None:
+    with serving(policy, kind) as servers:
+        engine = synced(servers, policy)
+        num_orders = len(servers[0].orders)
+        servers[0].logits = logits_of(make_model(tied=True))  # another process answers there now
+        servers[0].faults = [Fault(kind="cut", after=2)]
+        servers[0].prefix_cache.clear()
+        with pytest.raises(AssertionError):  # the tokens before the cut were the other model's
+            assert difference(engine, policy) < logit_tolerance(policy)
+        assert len(servers[0].orders) > num_orders
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
+def test_no_server_at_all_is_an_error(policy: Any) -> None:
+    with serving(policy) as servers:
+        engine = synced(servers, policy)
+    with pytest.raises(EngineError, match="no server takes the new weights"):
+        engine.update_weights()
+    assert engine.policy_version == 0
+    engine.shutdown()
+
+
+# -- adapters ------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind: Any, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    base = make_model(tied=True)
+    original = copy.deepcopy(base)
+    config = peft.LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    policy = peft.get_peft_model(base, config)
+
+    def load_adapter(path: str) -> Callable[[list[int]], list[float]]:
+        assert sorted(file.name for file in Path(path).glob("adapter*")) == [
+            "adapter_config.json",
+            "adapter_model.safetensors",
+        ]
+        return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
+
+    with serving(original, kind, num_servers=2, load=load_adapter) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+        assert [len(server.adapters) for server in servers] == [1, 1]
+        assert servers[0].adapters.keys() == servers[1].adapters.keys()
+        engine.shutdown()
+
+    write_model(policy, tmp_path / "base", with_adapters=False)
+    assert torch.equal(torch.tensor(load(str(tmp_path / "base"))(PROMPT)), torch.tensor(logits_of(original)(PROMPT)))
+    with (
+        serving(make_model(), kind, load=lambda path: logits_of(make_model())) as servers,
+        pytest.raises(EngineError, match="must hold the very one that training began with"),
+    ):
+        synced(servers, policy)
+
+
+UNLOADABLE: dict[str, dict[str, Any]] = {
+    "DoRA": {"use_dora": True},
+    "modules_to_save": {"modules_to_save": ["lm_head"]},
+    "another rank in one layer": {"rank_pattern": {"q_proj": 2}},
+    "LoRA on the output layer": {"target_modules": ["q_proj", "lm_head"]},
+}
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kind", UNLOADABLE)
+def test_adapters_that_servers_refuse_or_misread_are_sent_merged(kind: str, tied: bool, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    options = {"target_modules": "all-linear", **UNLOADABLE[kind]}
+    policy = peft.get_peft_model(make_model(tied=tied), peft.LoraConfig(r=4, task_type="CAUSAL_LM", **options)).eval()
+    write_model(policy, tmp_path / "start")
+    with serving(policy, logits=load(str(tmp_path / "start"))) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        for _ in range(2):
+            learn(policy)
+            engine.update_weights()
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
+        assert not servers[0].adapters
+        engine.shutdown()
+
+
+def test_adapters_that_transformers_added_are_sent_merged(tmp_path: Path) -> None:
+    """`model.add_adapter` changes the layers of a model and leaves its class."""
+    peft = pytest.importorskip("peft")
+    policy = make_model()
+    policy.add_adapter(peft.LoraConfig(r=4, target_modules="all-linear"))
+    with serving(policy) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+        engine.shutdown()
+
+
+def test_an_adapter_of_another_name_is_sent_like_the_default_one(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    original = make_model()
+    config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    policy = peft.get_peft_model(copy.deepcopy(original), config, adapter_name="mine")
+
+    def load_adapter(path: str) -> Callable[[list[int]], list[float]]:
+        return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
+
+    with serving(original, load=load_adapter) as servers:
+        engine = synced(servers, policy, folder=tmp_path)
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+        assert len(servers[0].adapters) == 1
+        engine.shutdown()
+
+
+def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy: Any) -> None:
+    with serving(policy, max_model_len=10) as servers:
+        engine = synced(servers, policy)
+        assert max(len(prompt) for prompt in servers[0].prompts) < 10
+        assert math.isclose(difference_of_one(engine, policy), 0.0, abs_tol=1e-4)
+        engine.shutdown()
+    with serving(policy, max_model_len=4) as servers, pytest.raises(EngineError, match="sequences that are shorter"):
+        synced(servers, policy)
+
+
+def difference_of_one(engine: SyncedServers, policy: Any) -> float:
+    completion = asyncio.run(engine.sample(0, PROMPT[:5], Sampling(max_tokens=1)))
+    with torch.no_grad():
+        logprobs = policy(torch.tensor([PROMPT[:5]])).logits[0, -1].log_softmax(-1)
+    return float(logprobs[completion.token_ids[0]]) - completion.sampled_logprobs[0]

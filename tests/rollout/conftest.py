@@ -1,0 +1,13 @@
+"""A small byte-level tokenizer for the tests of rollouts."""
+
+from __future__ import annotations
+
+import pytest
+from small_tokenizer import small_tokenizer
+
+from midthought.text import Renderer
+
+
+@pytest.fixture(scope="session")
+def renderer() -> Renderer:
+    return Renderer(small_tokenizer())

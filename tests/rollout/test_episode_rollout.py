@@ -1,0 +1,383 @@
+"""The loop: what is written and what is read stay apart, whatever the calls, the splits and the tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from precision import logit_tolerance
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
+
+from midthought.engines.engine import Engine
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.scripted import Script, ScriptedEngine
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.text import Renderer
+from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Reward, SpanKind, StopReason, Task, ToolEvent, ToolOutcome, Trajectory
+
+MARK = "⟦tool⟧"
+
+
+class Look(Tool):
+    """Answers with its word between marks that no policy writes; sleeps where it is told to."""
+
+    definition = ToolDefinition(
+        name="look",
+        description="Look a word up.",
+        parameters=[ToolParameter(name="word", type="string", description="what to look for", required=False)],
+    )
+
+    def __init__(self, seconds: dict[str, float] | None = None) -> None:
+        self._seconds = seconds or {}
+
+    def execute(self, word: str = "nothing") -> str:
+        time.sleep(self._seconds.get(word, 0.0))
+        return f"{MARK}{word}</think>{MARK}"
+
+
+def toolbox(seconds: dict[str, float] | None = None) -> Toolbox:
+    registry = ToolRegistry()
+    registry.register(Look(seconds))
+    return Toolbox(registry)
+
+
+class Judge:
+    """Replies with the given words, one answer after the other, and rewards the length of the policy's own words."""
+
+    def __init__(self, replies: Sequence[str] = ()) -> None:
+        self._replies = list(replies)
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        return self._replies.pop(0) if self._replies else None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        return Reward(parts={"length": float(trajectory.num_sampled)})
+
+
+def task(number: int = 0) -> Task:
+    return Task(task_id=f"t{number}", prompt=f"Who found tide number {number}?", answer="Ada")
+
+
+def run(
+    engine: Engine,
+    renderer: Renderer,
+    *,
+    num_episodes: int = 1,
+    tools: Toolbox | None = None,
+    judge: Callable[[Task], Any] = lambda _: Judge(),
+    notation: Any = None,
+    on_finished: Callable[[Trajectory], None] | None = None,
+    **limits: Any,
+) -> list[Trajectory]:
+    parts = RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=notation or InThoughtNotation(),
+        toolbox=tools or toolbox(),
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=judge,
+        settings=RolloutSettings(**{"max_tokens": 4000, **limits}),
+    )
+    starts = [EpisodeStart(task=task(number), seed=1000 + number) for number in range(num_episodes)]
+    trajectories = asyncio.run(run_episodes(parts, starts, on_finished=on_finished))
+    for trajectory in trajectories:
+        trajectory.check()
+    return trajectories
+
+
+def run_script(script: Script, renderer: Renderer, **options: Any) -> Trajectory:
+    return run(ScriptedEngine(script, renderer), renderer, **options)[0]
+
+
+def spans(trajectory: Trajectory, renderer: Renderer) -> list[tuple[SpanKind, str]]:
+    return [(span.kind, renderer.decode(trajectory.token_ids[span.start : span.end])) for span in trajectory.spans]
+
+
+def test_a_call_is_answered_in_the_same_thought_and_the_answer_follows(renderer: Renderer) -> None:
+    written = '<think>Hm. #call look {"word": "tide"}', "So it was Ada.</think>Ada"
+    trajectory = run_script(["".join(written)], renderer)
+    prompt = "<|im_start|>user\nWho found tide number 0?<|im_end|>\n<|im_start|>assistant\n"
+    assert spans(trajectory, renderer) == [
+        (SpanKind.PROMPT, prompt),
+        (SpanKind.SAMPLED, written[0]),
+        (SpanKind.RESULT, f"\n#look_result:\n{MARK}tide</think>{MARK}\n\n"),
+        (SpanKind.SAMPLED, written[1] + "<|im_end|>"),
+    ]
+    assert trajectory.stop_reason is StopReason.ANSWERED
+    assert [(event.call.parameters, event.outcome) for event in trajectory.tool_events] == [
+        ({"word": "tide"}, ToolOutcome.OK)
+    ]
+    assert trajectory.reward == Reward(parts={"length": float(trajectory.num_sampled)})
+    assert not renderer.control_token_ids.intersection(
+        token for token, span in zip(trajectory.token_ids, _kinds(trajectory), strict=True) if span is SpanKind.RESULT
+    )
+
+
+def _kinds(trajectory: Trajectory) -> list[SpanKind]:
+    return [span.kind for span in trajectory.spans for _ in range(span.start, span.end)]
+
+
+WORDS = st.text(alphabet='ab#{}"\\ \n:.é🦉', max_size=12)
+VALUES = st.recursive(
+    st.text(alphabet='ab{}"\\ \né🦉', max_size=6) | st.integers() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(alphabet="k{}", max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> tuple[str, int, list[str]]:
+    """A policy's text with its number of calls, and the same text cut into random pieces (each becomes tokens alone)."""
+    parts, num_calls = ["<think>"], 0
+    for _ in range(draw(st.integers(0, 4))):
+        parts.append(draw(WORDS) + "\n")
+        if draw(st.booleans()):
+            arguments = json.dumps(
+                {"word": draw(VALUES)}, ensure_ascii=draw(st.booleans()), indent=draw(st.sampled_from([None, 1]))
+            )
+            parts.append(f"#call {draw(st.sampled_from(['look', 'unknown']))} {arguments}")
+            num_calls += 1
+    parts += [draw(WORDS), "</think>", draw(WORDS)]
+    text = "".join(parts)
+    middle = text.removeprefix("<think>")
+    cuts = sorted(draw(st.sets(st.integers(0, len(middle)), max_size=12)))
+    pieces = [middle[start:end] for start, end in zip([0, *cuts], [*cuts, len(middle)], strict=True)]
+    return text, num_calls, ["<think>", *pieces]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(script=scripts(), max_segment_length=st.integers(1, 60))
+def test_masked_tokens_are_exactly_what_the_policy_wrote_and_no_tool_token_is_among_them(
+    renderer: Renderer, script: tuple[str, int, list[str]], max_segment_length: int
+) -> None:
+    text, num_calls, pieces = script
+    written = [token_id for piece in pieces for token_id in renderer.control(piece)]
+    trajectory = run_script(
+        [written], renderer, max_segment_length=max_segment_length, max_tool_calls_per_cot=100, max_tokens=100_000
+    )
+    masked = [token_id for token_id, sampled in zip(trajectory.token_ids, trajectory.loss_mask, strict=True) if sampled]
+    assert masked[:-1] == written
+    assert masked[-1] in renderer.eos_token_ids
+    # Pieces that split `</think>` leave it spelled in ordinary tokens; the text is the same.
+    assert renderer.decode(masked[:-1]) == text
+    assert trajectory.num_calls == num_calls
+    for kind, words in spans(trajectory, renderer):
+        assert (MARK in words) <= (kind is SpanKind.RESULT)
+        assert words.startswith(("\n#look_", "\n#unknown_error:")) or kind is not SpanKind.RESULT
+    assert sum(span.kind is SpanKind.RESULT for span in trajectory.spans) == num_calls
+    assert all(
+        math.isfinite(value) == sampled
+        for value, sampled in zip(trajectory.sampled_logprobs, trajectory.loss_mask, strict=True)
+    )
+
+
+def test_calls_beyond_the_budget_are_answered_so_and_the_policy_still_finishes(renderer: Renderer) -> None:
+    trajectory = run_script(
+        ["<think>" + "again #call look {} " * 4 + "</think>done"], renderer, max_tool_calls_per_cot=2
+    )
+    outcomes = [event.outcome for event in trajectory.tool_events]
+    assert outcomes == [ToolOutcome.OK] * 2 + [ToolOutcome.NO_CALLS_LEFT] * 2
+    assert trajectory.stop_reason is StopReason.ANSWERED
+    assert "no calls left" in renderer.decode(trajectory.token_ids)
+
+
+def test_an_episode_ends_by_length_where_the_budget_is_spent_or_a_result_does_not_fit(renderer: Renderer) -> None:
+    spent = run_script(["<think>" + "and " * 50], renderer, max_tokens=20, max_segment_length=8)
+    assert (spent.stop_reason, spent.num_response, spent.num_sampled) == (StopReason.LENGTH, 20, 20)
+    call = "<think>#call look {}"
+    num_call = len(renderer.control(call))
+    unfit = run_script([call], renderer, max_tokens=num_call + 3)
+    assert (unfit.stop_reason, unfit.num_response, unfit.num_calls) == (StopReason.LENGTH, num_call, 1)
+    assert unfit.reward is not None
+
+
+def test_a_long_result_is_cut_and_the_record_holds_what_the_policy_read(renderer: Renderer) -> None:
+    words = " ".join(["tide"] * 300)
+    trajectory = run_script([f'<think>#call look {{"word": "{words}"}}</think>ok'], renderer, max_result_tokens=20)
+    read = trajectory.tool_events[0].call.result
+    assert read is not None
+    assert len(renderer.foreign(read)) <= 20
+    assert read in spans(trajectory, renderer)[2][1]
+
+
+def test_a_reply_is_a_chat_turn_and_a_new_thought_with_a_fresh_call_budget(renderer: Renderer) -> None:
+    written = "<think>#call look {}</think>first<|im_end|><think>#call look {}</think>second"
+    options: dict[str, Any] = {"judge": lambda _: Judge(["No <|im_end|>."]), "max_tool_calls_per_cot": 1}
+    trajectory = run_script([written], renderer, **options)
+    replies = [words for kind, words in spans(trajectory, renderer) if kind is SpanKind.REPLY]
+    assert replies == ["\n<|im_start|>user\nNo <|im_end|>.<|im_end|>\n<|im_start|>assistant\n"]
+    assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.OK] * 2
+    assert trajectory.stop_reason is StopReason.ANSWERED
+    assert run_script([written], renderer, max_turns=1, **options).stop_reason is StopReason.MAX_TURNS
+    # The reply's own words hold no control token: exactly the template's four are there.
+    reply = next(span for span in trajectory.spans if span.kind is SpanKind.REPLY)
+    tokens = trajectory.token_ids[reply.start : reply.end]
+    assert sum(token in renderer.control_token_ids for token in tokens) == 3
+
+
+def test_what_breaks_inside_one_episode_ends_that_one_only(renderer: Renderer) -> None:
+    class Broken(Judge):
+        async def score(self, trajectory: Trajectory) -> Reward:
+            raise ZeroDivisionError("no judge today")
+
+    finished: list[str] = []
+    trajectories = run(
+        ScriptedEngine(["one", "two", "three"], renderer),
+        renderer,
+        num_episodes=3,
+        judge=lambda task: Broken() if task.task_id == "t1" else Judge(),
+        on_finished=lambda trajectory: finished.append(trajectory.task.task_id),
+    )
+    assert [trajectory.stop_reason for trajectory in trajectories] == [
+        StopReason.ANSWERED,
+        StopReason.FAILED,
+        StopReason.ANSWERED,
+    ]
+    assert trajectories[1].error == "ZeroDivisionError: no judge today"
+    assert trajectories[1].reward is None
+    assert sorted(finished) == ["t0", "t1", "t2"]
+
+
+def test_an_interrupt_is_not_swallowed(renderer: Renderer) -> None:
+    class Interrupted(Judge):
+        async def score(self, trajectory: Trajectory) -> Reward:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(ScriptedEngine(["one"], renderer), renderer, judge=lambda _: Interrupted())
+
+
+class EveryFew:
+    """A notation for models that know none: a call "ends" after so many pieces of text, a few times over."""
+
+    name = "every_few"
+    fence_may_hold_call = False
+    stops_at_call = True
+
+    def __init__(self, num_pieces: int = 5, num_calls: int = 2, words: Sequence[str] = ("tide",)) -> None:
+        self._num_pieces, self._num_calls, self._words = num_pieces, num_calls, list(words)
+
+    def scanner(self, *, in_thought: bool) -> EveryFew:
+        return EveryFew(
+            self._num_pieces, self._num_calls, [self._words.pop(0) if len(self._words) > 1 else self._words[0]]
+        )
+
+    def feed(self, piece: str) -> bool:
+        self._num_pieces -= 1
+        return self._num_pieces == 0 and self._num_calls > 0
+
+    def take(self) -> list[ParsedAction]:
+        if self._num_pieces > 0 or self._num_calls == 0:
+            return []
+        self._num_pieces, self._num_calls = 6, self._num_calls - 1
+        return [ParsedAction(tool_name="look", parameters={"word": self._words[0]}, raw_text="", success=True)]
+
+    def resume(self) -> None:
+        pass
+
+    def render_results(self, events: Sequence[ToolEvent]) -> str:
+        return "".join(f"[{event.call.result}]" for event in events)
+
+
+def small_model(config_class: type[PreTrainedConfig], renderer: Renderer, **more: Any) -> Any:
+    torch.manual_seed(0)
+    config = config_class(
+        vocab_size=len(renderer.tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        intermediate_size=48,
+        initializer_range=0.3,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+        **more,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_the_scanner_is_told_of_every_result_that_stands_in_the_context(renderer: Renderer) -> None:
+    class Told(EveryFew):
+        num_told = 0
+
+        def scanner(self, *, in_thought: bool) -> EveryFew:
+            return self
+
+        def resume(self) -> None:
+            self.num_told += 1
+
+    notation = Told(num_calls=3)
+    trajectory = run_script(["some words that go on for a while"], renderer, notation=notation)
+    assert (trajectory.num_calls, notation.num_told) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "more"),
+    [(Qwen3Config, {}), (LlamaConfig, {}), (Gemma3TextConfig, {"sliding_window": 8, "query_pre_attn_scalar": 8})],
+)
+def test_rescoring_every_sampled_token_gives_its_recorded_logprob(
+    renderer: Renderer, config_class: type[PreTrainedConfig], more: dict[str, Any]
+) -> None:
+    model = small_model(config_class, renderer, **more)
+    engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_num_seqs=4)
+    trajectories = run(engine, renderer, num_episodes=6, notation=EveryFew(), max_tokens=120, max_segment_length=16)
+    assert sum(trajectory.num_calls for trajectory in trajectories) >= 8
+    for trajectory in trajectories:
+        assert trajectory.error is None
+        with torch.no_grad():
+            logits = model(torch.tensor([trajectory.token_ids]), use_cache=False).logits[0].float()
+        expected = logits[:-1].log_softmax(-1).gather(-1, torch.tensor(trajectory.token_ids[1:])[:, None])[:, 0]
+        mask = torch.tensor(trajectory.loss_mask[1:])
+        recorded = torch.tensor(trajectory.sampled_logprobs[1:])
+        assert (recorded - expected)[mask].abs().max() < logit_tolerance(model, 200)
+    assert engine.stats.num_reused_tokens > 0
+
+
+def test_a_slow_tool_holds_up_only_its_own_episode(renderer: Renderer) -> None:
+    model = small_model(Qwen3Config, renderer)
+    engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=8)
+    finished: list[tuple[str, float]] = []
+    begun = time.perf_counter()
+    run(
+        engine,
+        renderer,
+        num_episodes=8,
+        tools=toolbox({"slow": 0.5}),
+        notation=EveryFew(num_calls=1, words=["quick", "quick", "slow", "quick"]),
+        on_finished=lambda trajectory: finished.append((trajectory.task.task_id, time.perf_counter() - begun)),
+        max_tokens=60,
+    )
+    order = [task_id for task_id, _ in finished]
+    assert order[-1] == "t2"
+    assert finished[-2][1] < 0.45 < finished[-1][1]
+
+
+def test_deterministic_rollouts_agree_bit_by_bit_whatever_the_tools_take(renderer: Renderer) -> None:
+    model = small_model(Qwen3Config, renderer)
+    records = []
+    for seconds in ({}, {"a": 0.03, "c": 0.01}):
+        engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_num_seqs=4, deterministic=True)
+        trajectories = run(
+            engine,
+            renderer,
+            num_episodes=9,
+            tools=toolbox(seconds),
+            notation=EveryFew(words=["a", "b", "c", "d"]),
+            max_tokens=90,
+        )
+        records.append([(t.token_ids, [v for v in t.sampled_logprobs if v == v]) for t in trajectories])
+    assert records[0] == records[1]

@@ -1,0 +1,407 @@
+"""Episodes that outlive an iteration: none is lost or doubled, versions are those of the time, a restart changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+
+import pytest
+
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.errors import EngineError, SettingsError
+from midthought.rollout.episode import RolloutParts, RolloutSettings
+from midthought.rollout.in_flight import InFlightEpisodes
+from midthought.rollout.trajectory_json import trajectory_to_json
+from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.function_tool import tool
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome
+
+NOTATION = InThoughtNotation()
+CALL = '<think>Hm. #call look {"word": "tide"}'
+RESULT = "It was there."
+
+
+class Writer:
+    """A policy that, asked to `Write 30 slowly`, makes a call first (`slowly`), then writes 30 tokens and ends.
+
+    One token a turn of the event loop. `log[seed]` says of every token its place and the version that wrote it.
+    """
+
+    def __init__(self, renderer) -> None:
+        self.policy_version = 0
+        self.eos_token_ids = renderer.eos_token_ids
+        self.log = defaultdict(list)
+        self._renderer = renderer
+        event = ToolEvent(call=ToolCall(tool_name="look", success=True, result=RESULT), outcome=ToolOutcome.OK)
+        self._result = renderer.foreign(NOTATION.render_results([event]))
+        self._open = set()
+
+    def open(self, episode):
+        self._open.add(episode)
+
+    def close(self, episode):
+        self._open.remove(episode)
+
+    def _script(self, token_ids):
+        text = self._renderer.decode(token_ids)
+        prompt, words = text.split("\n<|im_start|>assistant\n")[0], text.split("Write ")[1].split("<")[0].split()
+        head = self._renderer.control(prompt + "\n<|im_start|>assistant\n")
+        call = [*self._renderer.control(CALL), *self._result] if "slowly" in words else []
+        letter = self._renderer.control("a")
+        return [*head, *call, *letter * int(words[0]), min(self.eos_token_ids)]
+
+    async def sample(self, episode, token_ids, sampling, *, stopper=None):
+        assert episode in self._open
+        script, written, finish = self._script(token_ids), [], Finish.LENGTH
+        assert script[: len(token_ids)] == token_ids
+        while len(written) < sampling.max_tokens and finish is Finish.LENGTH:
+            await asyncio.sleep(0)
+            place = len(token_ids) + len(written)
+            written.append(script[place])
+            self.log[sampling.seed].append((place, self.policy_version))
+            if written[-1] in self.eos_token_ids:
+                finish = Finish.END
+            elif stopper.feed(written[-1]):
+                finish = Finish.CALL
+        return Completion(
+            token_ids=tuple(written),
+            sampled_logprobs=tuple(-float(place) for place in range(len(token_ids), len(token_ids) + len(written))),
+            finish=finish,
+            policy_version=self.policy_version,
+        )
+
+
+class Question:
+    """Keeps no state."""
+
+    follows_from_record = True
+
+    async def reply(self, trajectory):
+        return None
+
+    async def score(self, trajectory):
+        return Reward(parts={"length": float(trajectory.num_sampled)})
+
+
+class Stateful(Question):
+    follows_from_record = False
+
+
+def task(number, words):
+    return Task(task_id=f"t{number}", prompt=f"Write {words}", answer="")
+
+
+class Bench:
+    """A stream with its engine, loop and tool."""
+
+    def __init__(self, renderer, *, deterministic=False, seconds=0.0, environment=Question, other_tool=None, **limits):
+        self.asked = 0
+        self.engine = Writer(renderer)
+        self.loop = BackgroundLoop("test-stream")
+
+        @tool
+        def look(word: str) -> str:
+            """Looks it up.
+
+            Args:
+                word: what to look for
+            """
+            self.asked += 1
+            time.sleep(seconds)
+            return RESULT
+
+        parts = RolloutParts(
+            engine=self.engine,
+            renderer=renderer,
+            notation=NOTATION,
+            toolbox=Toolbox(ToolRegistry([other_tool or look])),
+            messages=lambda task: task.messages(),
+            environment=lambda task: environment(),
+            settings=RolloutSettings(max_tokens=2000, max_segment_length=32),
+        )
+        limits = {"max_carry_overs": 2, **limits}
+        self.stream = InFlightEpisodes(parts, self.loop, seed=1, deterministic=deterministic, **limits)
+
+    def close(self):
+        self.stream.drop()
+        self.loop.close()
+
+    def iterate(self, num_iters, tasks, *, num_open=6, num_taken=4, group_size=2):
+        """Iterations as the training loop makes them; the groups of each."""
+        stream, done = self.stream, []
+        for _ in range(num_iters):
+            while stream.num_open < num_open:
+                stream.begin(tasks(stream.next_position), group_size)
+            groups = []
+            while len(groups) < num_taken or stream.num_due:
+                groups.append(stream.take(due_only=len(groups) + stream.num_due >= num_taken))
+            stream.pause()
+            done.append(groups)
+            self.engine.policy_version += 1
+        return done
+
+
+@pytest.fixture
+def make_bench(renderer):
+    made = []
+
+    def make(**options):
+        made.append(Bench(renderer, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+def tails(number):
+    """Every third is long, every fourth calls a tool."""
+    return task(number, f"{700 if number % 3 == 1 else 20 + number}{' slowly' if number % 4 == 0 else ''}")
+
+
+def by_value(groups):
+    return [without_clocks(trajectory_to_json(trajectory)) for group in groups for trajectory in group]
+
+
+def without_clocks(row):
+    """A record's row without seconds, and without how its tokens were cut into completions."""
+    events = [{**event, "seconds": 0.0} for event in row["tool_events"]]
+    return {**row, "engine_seconds": 0.0, "tool_seconds": 0.0, "policy_versions": [], "tool_events": events}
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_over_many_iterations_every_episode_is_whole_and_every_token_knows_who_wrote_it(deterministic, make_bench):
+    bench = make_bench(deterministic=deterministic, seconds=0.02)
+    done = bench.iterate(6, tails)
+    groups = [group for iteration in done for group in iteration]
+    numbers = [group[0].group for group in groups]
+    assert len(groups) == 24 and len(set(numbers)) == 24
+    assert {(len(group), len({t.group for t in group})) for group in groups} == {(2, 1)}
+    episodes = [trajectory for group in groups for trajectory in group]
+    assert len({trajectory.seed for trajectory in episodes}) == 48
+    for iteration, trajectory in [(i, t) for i, found in enumerate(done) for group in found for t in group]:
+        trajectory.check()
+        (segment,) = trajectory.segments
+        assert trajectory.task.prompt == tails(trajectory.group).prompt
+        assert trajectory.stop_reason is StopReason.ANSWERED and trajectory.reward.total == trajectory.num_sampled
+        log = bench.engine.log[trajectory.seed]
+        own = [place for place, flag in enumerate(segment.loss_mask) if flag]
+        assert [place for place, _ in log] == own
+        assert [segment.policy_versions[place] for place in own] == [version for _, version in log]
+        assert [segment.sampled_logprobs[place] for place in own] == [-float(place) for place in own]
+        assert iteration - 2 <= log[0][1] <= log[-1][1] <= iteration
+    spread = {len({version for version in t.segments[0].policy_versions if version >= 0}) for t in episodes}
+    assert max(spread) > 1  # some were really carried over
+    carried = [trajectory for group in bench.stream._groups.values() for trajectory in group.episodes]
+    for _ in range(500):  # a tool of one that is carried over may still be on its way
+        num_answered = sum(trajectory.num_calls for trajectory in episodes) + sum(bool(t.tool_events) for t in carried)
+        if bench.asked == num_answered:
+            break
+        time.sleep(0.01)
+    assert bench.asked == num_answered
+
+
+def test_a_tool_that_was_asked_goes_on_while_no_token_is_sampled(make_bench):
+    bench = make_bench(seconds=0.15)
+    bench.stream.begin(task(0, "5 slowly"), 1)
+    bench.stream.begin(task(1, "5"), 1)
+    assert [t.group for t in bench.stream.take()] == [1]
+    while not bench.asked:
+        time.sleep(0.001)
+    bench.stream.pause()
+    written = {seed: len(log) for seed, log in bench.engine.log.items()}
+    time.sleep(0.3)
+    assert {seed: len(log) for seed, log in bench.engine.log.items()} == written
+    assert bench.stream.num_unfinished == 1
+    waiting = bench.stream._groups[0].episodes[0]
+    for _ in range(1000):
+        if waiting.tool_events:
+            break
+        time.sleep(0.01)
+    assert len(waiting.tool_events) == 1
+    (late,) = bench.stream.take()
+    assert late is waiting and late.tool_events[0].outcome is ToolOutcome.OK and late.stop_reason is StopReason.ANSWERED
+
+
+class Look(Tool):
+    """Belongs to one episode; its answer takes a while."""
+
+    definition = ToolDefinition("look", "Looks it up.", [ToolParameter("word", "string", "What to look for.")])
+
+    def __init__(self, log=None):
+        self.log = [] if log is None else log
+
+    def open(self, episode):
+        self.log.append(f"opened for {episode.task.task_id}")
+        return Look(self.log)
+
+    def execute(self, word):
+        time.sleep(0.1)
+        return RESULT
+
+    def close(self):
+        self.log.append("closed")
+
+
+def test_the_tool_of_an_episode_that_is_carried_over_stays_open_until_it_ends(make_bench):
+    look = Look()
+    bench = make_bench(other_tool=look)
+    bench.stream.begin(task(0, "5 slowly"), 1)
+    bench.stream.begin(task(1, "5"), 1)
+    assert [t.group for t in bench.stream.take()] == [1]
+    while not look.log:
+        time.sleep(0.001)
+    bench.stream.pause()
+    time.sleep(0.2)
+    assert look.log == ["opened for t0"] and bench.stream.num_unfinished == 1
+    (late,) = bench.stream.take()
+    assert late.tool_events[0].outcome is ToolOutcome.OK and look.log == ["opened for t0", "closed"]
+
+
+def test_after_a_restart_an_episode_that_has_called_a_stateful_tool_begins_anew(make_bench):
+    look = Look()
+    bench, other = (make_bench(deterministic=True, other_tool=look) for _ in range(2))
+    bench.stream.begin(task(0, "500 slowly"), 1)
+    bench.stream.begin(task(1, "500"), 1)
+    while not bench.stream._groups[0].episodes[0].tool_events:
+        bench.loop.run(bench.stream._go_on())
+    bench.stream.pause()
+    look.log.clear()
+    other.engine.policy_version = 3
+    other.stream.restore(
+        bench.stream.state(), lambda position: task(position, "500 slowly" if position == 0 else "500")
+    )
+    anew, played_on = sorted((other.stream.take()[0] for _ in range(2)), key=lambda trajectory: trajectory.group)
+    assert set(anew.segments[0].policy_versions) == {-1, 3} and look.log == ["opened for t0", "closed"]
+    assert set(played_on.segments[0].policy_versions) == {-1, 0, 3}
+    bench.stream.drop()
+    assert look.log == ["opened for t0", "closed", "closed"]
+
+
+def test_a_group_counts_as_carried_over_also_while_it_waits_finished(make_bench):
+    bench = make_bench(max_carry_overs=1)
+    for number in range(3):
+        bench.stream.begin(task(number, str(5 + 200 * number)), 1)
+    assert bench.stream.take()[0].group == 0
+    assert (bench.stream.num_open, bench.stream.num_due, bench.stream.num_episodes) == (2, 0, 2)
+    bench.stream.pause()
+    assert (bench.stream.num_open, bench.stream.num_due) == (2, 2)
+    bench.stream.begin(task(3, "5"), 1)
+    assert [bench.stream.take(due_only=True)[0].group for _ in range(2)] == [1, 2]
+    assert (bench.stream.num_open, bench.stream.num_due) == (1, 0)
+
+
+def test_deterministic_interruption_follows_from_counts_whatever_the_tools_take(make_bench):
+    quick, slow = (make_bench(deterministic=True, seconds=seconds) for seconds in (0.0, 0.03))
+    first, second = (bench.iterate(4, tails) for bench in (quick, slow))
+    assert [by_value(groups) for groups in first] == [by_value(groups) for groups in second]
+    assert quick.engine.log == slow.engine.log
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 2, 3])
+def test_a_restart_between_two_iterations_changes_nothing(num_before, make_bench):
+    whole, before, after = (make_bench(deterministic=True) for _ in range(3))
+    expected = whole.iterate(5, tails)
+    found = before.iterate(num_before, tails)
+    state = json.loads(json.dumps(before.stream.state(), allow_nan=False))
+    after.engine.policy_version = num_before
+    after.stream.restore(state, tails)
+    assert after.asked == 0
+    once_more = after.stream.state()
+    for one, other in zip(state["groups"], once_more["groups"], strict=True):
+        assert [without_clocks(row) for row in one["episodes"]] == [without_clocks(row) for row in other["episodes"]]
+    found += after.iterate(5 - num_before, tails)
+    assert [by_value(groups) for groups in found] == [by_value(groups) for groups in expected]
+    assert whole.asked == before.asked + after.asked
+
+
+def test_episodes_that_were_taken_and_not_learned_from_are_handed_over_again(make_bench):
+    bench, other = make_bench(deterministic=True), make_bench(deterministic=True)
+    (groups,) = bench.iterate(1, tails)
+    state = bench.stream.state([trajectory for group in groups for trajectory in group])
+    other.stream.restore(json.loads(json.dumps(state)), tails)
+    again = [other.stream.take() for _ in groups]
+    assert by_value(again) == by_value(groups)
+
+
+def test_a_tool_that_was_under_way_is_asked_again_after_a_restart(make_bench):
+    bench, other = make_bench(seconds=0.3), make_bench()
+    bench.stream.begin(task(0, "5 slowly"), 1)
+    bench.stream.begin(task(1, "5"), 1)
+    bench.stream.take()
+    while not bench.asked:
+        time.sleep(0.001)
+    bench.stream.pause()
+    other.stream.restore(bench.stream.state(), tails)
+    (again,) = other.stream.take()
+    assert other.asked == 1 and len(again.tool_events) == 1 and again.stop_reason is StopReason.ANSWERED
+    assert {place for place, _ in bench.engine.log[again.seed]}.isdisjoint(p for p, _ in other.engine.log[again.seed])
+
+
+@pytest.mark.parametrize("start", ["the same", "another"])
+def test_an_environment_with_a_state_begins_anew_from_the_same_start_or_with_its_whole_group(start, make_bench):
+    bench, other = (make_bench(deterministic=True, environment=Stateful) for _ in range(2))
+    bench.stream.begin(task(0, "500"), 2)
+    bench.stream.begin(task(1, "5"), 2)
+    bench.stream.take()
+    bench.stream.pause()
+    state = bench.stream.state()
+    row = state["groups"][0]
+    row["episodes"][0] |= {"reward": {"parts": {"kept": 1.0}, "turns": []}, "stop_reason": "answered"}
+    drawn = []
+
+    def draw(position):
+        drawn.append(position)
+        return task(0, "500" if start == "the same" else "400")
+
+    other.engine.policy_version = 3
+    other.stream.restore(state, draw)
+    first, second = other.stream.take()
+    assert drawn == [0] and second.num_sampled == (501 if start == "the same" else 401)
+    assert [first.reward.parts, first.policy_version] == (
+        [{"kept": 1.0}, 0] if start == "the same" else [{"length": 401.0}, 3]
+    )
+    assert set(second.segments[0].policy_versions) == {-1, 3}
+    assert [first.seed, second.seed] == [episode["seed"] for episode in row["episodes"]]
+
+
+def test_an_environment_that_cannot_be_made_fails_its_episode_alone(make_bench):
+    class Broken(Question):
+        def __init__(self):
+            raise RuntimeError("no world")
+
+    bench = make_bench(environment=Broken)
+    bench.stream.begin(task(0, "5"), 2)
+    failed = bench.stream.take()
+    assert [(t.stop_reason, t.error) for t in failed] == [(StopReason.FAILED, "RuntimeError: no world")] * 2
+    assert bench.stream.num_open == 0
+
+
+def test_waiting_for_nothing_is_an_error_and_so_is_a_prompt_that_cannot_be_rendered(make_bench):
+    bench = make_bench()
+    with pytest.raises(EngineError, match="begin one first"):
+        bench.stream.take()
+    bench.stream.begin(task(0, "5"), 1)
+    with pytest.raises(EngineError, match="begin one first"):
+        bench.stream.take(due_only=True)
+    bench.stream.drop()
+    with pytest.raises(SettingsError, match="unknown role"):
+        bench.stream.begin(Task(task_id="t", prompt="5", answer="", before=({"role": "nobody", "content": ""},)), 1)
+    assert (bench.stream.next_position, bench.stream.num_open) == (1, 0)
+
+
+def test_dropping_ends_all_and_leaves_no_task_behind(make_bench):
+    bench = make_bench(seconds=0.05)
+    for number in range(4):
+        bench.stream.begin(task(number, "900 slowly"), 2)
+    bench.stream.begin(task(9, "3"), 1)
+    bench.stream.take()
+    bench.stream.pause()
+    bench.stream.drop()
+    assert (bench.stream.num_open, bench.stream.num_unfinished) == (0, 0)
+    assert bench.engine._open == set()

@@ -1,0 +1,144 @@
+"""Trajectories from this process: seeds follow from the purpose and the place alone, tasks in a row are a group."""
+
+import dataclasses
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from midthought.engines.local.engine import LocalEngine
+from midthought.rollout.episode import RolloutParts, RolloutSettings
+from midthought.rollout.local_rollouts import LocalRollouts
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Reward, StopReason, Task
+
+TASKS = [Task(task_id=f"t{number}", prompt=f"Who wound clock {number}?", answer="!") for number in range(3)]
+
+
+class Judge:
+    async def reply(self, trajectory):
+        return None
+
+    async def score(self, trajectory):
+        return Reward(parts={"length": float(trajectory.num_sampled)})
+
+
+@pytest.fixture
+def make_source(renderer):
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(renderer.tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=256,
+    )
+    model = Qwen3ForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+
+    def make(seed=0):
+        engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=200)
+        parts = RolloutParts(
+            engine=engine,
+            renderer=renderer,
+            notation=InThoughtNotation(),
+            toolbox=Toolbox(ToolRegistry()),
+            messages=lambda task: [{"role": "user", "content": task.prompt}],
+            environment=lambda task: Judge(),
+            settings=RolloutSettings(max_tokens=8),
+        )
+        return LocalRollouts(parts, engine, seed=seed)
+
+    return make
+
+
+def written(trajectories):
+    return [trajectory.sampled_runs() for trajectory in trajectories]
+
+
+def test_a_rollout_gives_one_scored_episode_per_task_in_order(make_source):
+    data = make_source().rollout(TASKS, iteration=0)
+    assert [trajectory.task for trajectory in data.trajectories] == TASKS
+    for trajectory in data.trajectories:
+        trajectory.check()
+        assert trajectory.stop_reason in (StopReason.ANSWERED, StopReason.LENGTH)
+        assert trajectory.reward.parts == {"length": trajectory.num_sampled} and 1 <= trajectory.num_sampled <= 8
+    assert data.seconds > 0 and data.policy_version == 0
+
+
+def test_tasks_in_a_row_are_one_group_and_its_episodes_differ(make_source):
+    done = make_source().rollout([TASKS[0]] * 3 + [TASKS[1]] * 3, iteration=0, group_size=3).trajectories
+    assert [trajectory.group for trajectory in done] == [0, 0, 0, 1, 1, 1]
+    assert len({trajectory.seed for trajectory in done}) == 6
+    assert len(set(map(str, written(done[:3])))) > 1
+
+
+def test_an_iteration_can_be_repeated_and_another_one_is_drawn_anew(make_source):
+    first = written(make_source().rollout(TASKS, iteration=4).trajectories)
+    assert written(make_source().rollout(TASKS, iteration=4).trajectories) == first
+    assert written(make_source().rollout(TASKS, iteration=5).trajectories) != first
+    assert written(make_source(seed=1).rollout(TASKS, iteration=4).trajectories) != first
+
+
+def test_an_evaluation_between_two_iterations_changes_neither(make_source):
+    alone, disturbed = make_source(), make_source()
+    disturbed.evaluate(TASKS)
+    assert written(disturbed.rollout(TASKS, iteration=1).trajectories) == written(
+        alone.rollout(TASKS, iteration=1).trajectories
+    )
+
+
+def test_an_evaluation_is_greedy_unless_a_temperature_is_given(make_source):
+    source = make_source()
+    twins = [TASKS[0], dataclasses.replace(TASKS[0], task_id="twin")]
+    greedy = written(source.evaluate(twins))
+    assert greedy[0] == greedy[1]
+    sampled = written(source.evaluate(twins, temperature=1.0))
+    assert sampled[0] != sampled[1]
+    assert source.parts.settings.temperature == 1.0
+
+
+def test_an_evaluation_may_use_another_toolbox_and_leaves_the_sources_own(make_source, renderer):
+    source = make_source()
+    asked = []
+
+    class Watching(Toolbox):
+        async def run(self, calls, task, **options):
+            asked.append(task.task_id)
+            return await super().run(calls, task, **options)
+
+    call = iter(renderer.control("<think>#call look {}"))
+
+    class Calls(LocalEngine):
+        async def sample(self, episode, token_ids, sampling, *, stopper=None):
+            completion = await super().sample(episode, token_ids, dataclasses.replace(sampling, max_tokens=1))
+            token_id = next(call, 0)
+            stopper.feed(token_id)
+            return dataclasses.replace(completion, token_ids=(token_id,), sampled_logprobs=(-1.0,))
+
+    source.parts.engine.__class__ = Calls
+    source.parts = dataclasses.replace(source.parts, settings=RolloutSettings(max_tokens=60))
+    source.evaluate(TASKS[:1], toolbox=Watching(ToolRegistry()))
+    assert asked == ["t0"]
+    assert type(source.parts.toolbox) is Toolbox
+
+
+def test_new_weights_are_a_new_policy_version(make_source):
+    source = make_source()
+    source.update_weights()
+    data = source.rollout(TASKS, iteration=0)
+    assert data.policy_version == 1
+    assert {version for trajectory in data.trajectories for version in trajectory.policy_versions} == {1}
+
+
+def test_every_episode_is_told_as_it_ends(make_source):
+    told = []
+    done = make_source().evaluate(TASKS, on_finished=told.append)
+    assert len(done) == 3 and sorted(map(id, told)) == sorted(map(id, done))

@@ -1,0 +1,628 @@
+"""Conversations by hand and episodes with an environment: exact to the token, with every notation."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from precision import logit_tolerance
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from midthought.config import EnvironmentConfig
+from midthought.engines.byte_tokenizer import byte_tokenizer
+from midthought.engines.create import LocalInferenceEngine, ScriptedInferenceEngine
+from midthought.env.environment import BaseEnvironment, EpisodeError
+from midthought.env.game import SimpleGameEnvironment
+from midthought.errors import EngineError, SettingsError
+from midthought.rollout.multi_turn import MultiTurnInferenceEngine
+from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.parsers import (
+    ActionParser,
+    FunctionCallingParser,
+    HermesParser,
+    InThoughtParser,
+    JSONActionParser,
+    ReActActionParser,
+)
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.turns import MultiTurnManager
+from midthought.types import ParsedAction, Reward, SpanKind, StopReason, Trajectory
+
+DROPS_THOUGHTS = (
+    "{% set last = namespace(user=0) %}"
+    "{% for m in messages %}{% if m.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' and loop.index0 < last.user else m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As Qwen3's: answers before the user's last message lose their thoughts."""
+NO_SYSTEM_ROLE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+PARSERS = [JSONActionParser, ReActActionParser, FunctionCallingParser, HermesParser, InThoughtParser]
+
+
+class Add(Tool):
+    definition = ToolDefinition(
+        "add", "Adds two numbers.", [ToolParameter("a", "integer", "one"), ToolParameter("b", "integer", "other")]
+    )
+
+    def execute(self, a: int, b: int) -> str:
+        return str(a + b)
+
+
+class Guess(BaseEnvironment):
+    """Pays 1 for the 7 and 0.25 for any other digit."""
+
+    def __init__(self, config: EnvironmentConfig | None = None) -> None:
+        super().__init__(config)
+        self.num_resets = 0
+
+    def get_prompt_prefix(self) -> str:
+        return "Find the digit."
+
+    def reset(self) -> str:
+        self.num_resets += 1
+        return f"Round {self.num_resets}."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        if action == "7":
+            return "Right.", 1.0, True, {}
+        return f"Not {action}.", 0.25, False, {}
+
+
+class AsyncGuess(Guess):
+    async def step(self, action: str) -> tuple[str, float, bool, dict]:
+        await asyncio.sleep(0)
+        return super().step(action)
+
+
+class Broken(Guess):
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        raise KeyError(action)
+
+
+def engine_of(*conversations: Sequence[str], template: str | None = None) -> ScriptedInferenceEngine:
+    """Each conversation's answers, in order."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template or tokenizer.chat_template
+    return ScriptedInferenceEngine(["<|im_end|>".join(answers) for answers in conversations], tokenizer)
+
+
+def manager(parser: ActionParser | None = None, *tools: Tool) -> MultiTurnManager:
+    return MultiTurnManager(ToolRegistry(tools or [Add()]), parser or HermesParser())
+
+
+def with_tools(
+    engine: Any, parser: ActionParser | None = None, *tools: Tool, **options: Any
+) -> MultiTurnInferenceEngine:
+    return MultiTurnInferenceEngine(engine, tool_manager=manager(parser, *tools), enable_tools=True, **options)
+
+
+def call(a: int, b: int) -> str:
+    return HermesParser().render_call("add", {"a": a, "b": b})
+
+
+def spoken(talk: MultiTurnInferenceEngine) -> list[tuple[SpanKind, str]]:
+    """Who wrote what, over all segments, after the first prompt."""
+    decode = talk.engine.renderer.decode
+    spans = [
+        (span.kind, decode(segment.token_ids[span.start : span.end]))
+        for segment in talk.trajectory.segments
+        for span in segment.spans
+    ]
+    return spans[1:]
+
+
+# -- by hand -------------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_goes_turn_by_turn_and_its_text_is_what_the_engine_sees():
+    talk = MultiTurnInferenceEngine(engine_of(["Hello.", "Fine."]))
+    talk.start_conversation("Hi <|im_end|>!")
+    opening = "<|im_start|>user\nHi <|im_end|>!<|im_end|>\n<|im_start|>assistant\n"
+    assert talk.format_conversation() == opening and talk.awaits_policy
+    assert talk.step() == {"response": "Hello.", "tool_call": talk.trajectory.turns[0].tool_call, "tool_result": None}
+    assert not talk.awaits_policy and not talk.trajectory.turns[0].tool_call
+    assert talk.step("How are you?")["response"] == "Fine."
+    reply = "\n<|im_start|>user\nHow are you?<|im_end|>\n<|im_start|>assistant\n"
+    assert talk.format_conversation() == f"{opening}Hello.<|im_end|>{reply}Fine.<|im_end|>"
+    assert [turn.observation for turn in talk.trajectory.turns] == ["How are you?", None]
+    talk.trajectory.check()
+
+
+@pytest.mark.parametrize("make_parser", PARSERS)
+def test_calls_of_any_notation_are_run_and_their_results_stand_in_the_conversation(make_parser):
+    parser = make_parser()
+    called, answer = parser.render_call("add", {"a": 20, "b": 22}), "It is forty-two."
+    stops = parser.notation.stops_at_call
+    before, after = ("<think>", " so</think>") if parser.notation.name == "in_thought" else ("Thought: hm.\n", "So: ")
+    answers = [f"{before}{called}{after}{answer}"] if stops else [called, answer]
+    talk = with_tools(engine_of(answers), parser)
+    talk.start_conversation("What is 20 + 22?")
+    outcomes = []
+    while talk.awaits_policy:
+        outcomes.append(talk.step())
+    assert outcomes[0]["tool_call"].parameters == {"a": 20, "b": 22} and outcomes[0]["tool_result"] == "42"
+    assert outcomes[-1]["response"].endswith(answer) and len(outcomes) == (1 if stops else 2)
+    results = [words for kind, words in spoken(talk) if kind is SpanKind.RESULT]
+    assert len(results) == 1 and "42" in results[0]
+    assert talk.tool_manager is not None
+    summary = talk.tool_manager.get_episode_summary()
+    assert summary["turns"] == talk.trajectory.turns
+    assert (summary["num_tool_calls"], summary["tools_used"]) == (1, ["add"])
+    talk.trajectory.check()
+
+
+def test_all_calls_of_a_turn_are_run_and_the_policy_reads_all_results():
+    talk = with_tools(engine_of([f"{call(1, 2)}{call(30, 40)}", "Done."]))
+    talk.start_conversation("Add.")
+    outcome = talk.step()
+    assert outcome["tool_call"].result == "3" and outcome["tool_result"] == "3\n70"
+    assert "tool\n3<|im_end|>" in talk.format_conversation() and "tool\n70<|im_end|>" in talk.format_conversation()
+
+
+def test_what_went_wrong_with_a_call_is_its_result():
+    talk = with_tools(engine_of([HermesParser().render_call("subtract", {}), "Oh."]))
+    talk.start_conversation("Subtract.")
+    outcome = talk.step()
+    assert outcome["tool_call"].success is False and "unknown tool 'subtract'" in outcome["tool_result"]
+    assert talk.step()["response"] == "Oh."
+
+
+def test_without_enable_tools_a_call_is_just_text():
+    talk = MultiTurnInferenceEngine(engine_of([call(1, 2)]), tool_manager=manager())
+    talk.start_conversation("Add.")
+    assert talk.step() == {"response": call(1, 2), "tool_call": talk.trajectory.turns[0].tool_call, "tool_result": None}
+    assert talk.trajectory.num_calls == 0 and "Adds two numbers" not in talk.format_conversation()
+
+
+def test_the_system_prompt_stands_first_and_describes_the_tools_where_they_are_enabled():
+    def opening(**options: Any) -> str:
+        talk = MultiTurnInferenceEngine(engine_of([""]), tool_manager=manager(), **options)
+        talk.start_conversation("Hi")
+        return talk.format_conversation()
+
+    assert opening().startswith("<|im_start|>user\nHi")
+    assert opening(system_prompt="Be brief.").startswith("<|im_start|>system\nBe brief.<|im_end|>")
+    tools = manager().get_system_prompt()
+    assert opening(enable_tools=True).startswith(f"<|im_start|>system\n{tools}<|im_end|>")
+    both = opening(system_prompt="Be brief.", enable_tools=True)
+    assert both.startswith(f"<|im_start|>system\nBe brief.\n\n{tools}<|im_end|>\n<|im_start|>user\nHi<|im_end|>")
+
+
+def test_a_template_without_a_system_role_gets_the_system_prompt_in_the_users_first_message():
+    talk = MultiTurnInferenceEngine(engine_of(["Yes."], template=NO_SYSTEM_ROLE), system_prompt="Be brief.")
+    talk.start_conversation("Hi")
+    assert talk.format_conversation() == "<|im_start|>user\nBe brief.\n\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_max_tokens_is_of_one_answer_and_an_answer_that_is_cut_ends_the_conversation():
+    talk = MultiTurnInferenceEngine(engine_of(["a" * 9, "b" * 9, "c" * 400]))
+    talk.start_conversation("Go")
+    assert talk.step(max_tokens=10)["response"] == "a" * 9
+    assert talk.step("on", max_tokens=10)["response"] == "b" * 9
+    assert talk.step("on", max_tokens=300)["response"] == "c" * 300
+    assert talk.trajectory.stop_reason is StopReason.LENGTH and not talk.awaits_policy
+    with pytest.raises(EngineError, match=r"ended after 3 turns \(length\)"):
+        talk.step("on")
+
+
+def test_results_written_into_an_answer_do_not_count_as_its_tokens():
+    text = '<think>#call add {"a": 1, "b": 1}</think>' + "x" * 20
+    talk = with_tools(engine_of([text]), InThoughtParser())
+    talk.start_conversation("Go")
+    assert talk.step(max_tokens=len(text) - len("<think></think>") + 2 + 1)["response"].endswith("x" * 20)
+    assert talk.trajectory.num_response > len(text)
+
+
+def test_a_conversation_ends_after_max_turns():
+    talk = MultiTurnInferenceEngine(engine_of(["one", "two", "three"]), max_turns=2)
+    talk.start_conversation("Count")
+    talk.step()
+    assert talk.trajectory.stop_reason is None
+    talk.step("on")
+    assert talk.trajectory.stop_reason is StopReason.ANSWERED and talk.trajectory.dones == [False, True]
+    with pytest.raises(EngineError, match=r"ended after 2 turns \(answered\)"):
+        talk.step("on")
+    assert talk.format_conversation().endswith("two<|im_end|>")
+
+
+def test_a_call_in_the_last_turn_by_hand_is_run_for_whoever_asked():
+    talk = with_tools(engine_of([call(1, 2)]), max_turns=1)
+    talk.start_conversation("Add")
+    assert talk.step()["tool_result"] == "3"
+    assert talk.trajectory.stop_reason is StopReason.MAX_TURNS and not talk.awaits_policy
+    talk.trajectory.check()
+
+
+def test_a_step_out_of_turn_says_what_to_do_instead():
+    talk = with_tools(engine_of([call(1, 2), "Three."]))
+    with pytest.raises(EngineError, match="call start_conversation"):
+        talk.step()
+    with pytest.raises(EngineError, match="call start_conversation"):
+        talk.format_conversation()
+    talk.start_conversation("Add")
+    with pytest.raises(EngineError, match=r"call step\(\) without a message"):
+        talk.step("more")
+    talk.step()
+    with pytest.raises(EngineError, match=r"call step\(\) without a message"):
+        talk.step("more")
+    talk.step()
+    with pytest.raises(EngineError, match="give step a user_message"):
+        talk.step()
+    assert talk.trajectory.stop_reason is None and len(talk.trajectory.turns) == 2
+
+
+def test_a_new_conversation_begins_anew():
+    engine = engine_of(["one", "two"], ["three"])
+    talk = MultiTurnInferenceEngine(engine)
+    talk.start_conversation("first")
+    talk.step()
+    talk.start_conversation("second")
+    assert talk.step()["response"] == "three" and "first" not in talk.format_conversation()
+
+
+def test_an_engine_that_fails_ends_the_conversation_and_its_error_is_raised():
+    def script(episode: int, token_ids: Sequence[int]) -> str:
+        raise ZeroDivisionError("no words")
+
+    talk = MultiTurnInferenceEngine(ScriptedInferenceEngine(script))
+    talk.start_conversation("Hi")
+    with pytest.raises(ZeroDivisionError, match="no words"):
+        talk.step()
+    assert (talk.trajectory.stop_reason, talk.trajectory.error) == (StopReason.FAILED, "ZeroDivisionError: no words")
+    with pytest.raises(EngineError, match=r"\(failed\)"):
+        talk.step()
+
+
+def test_an_interrupt_ends_the_conversation_and_goes_through():
+    def script(episode: int, token_ids: Sequence[int]) -> str:
+        raise KeyboardInterrupt
+
+    talk = MultiTurnInferenceEngine(ScriptedInferenceEngine(script))
+    talk.start_conversation("Hi")
+    with pytest.raises(KeyboardInterrupt):
+        talk.step()
+    assert talk.trajectory.stop_reason is StopReason.CANCELLED
+
+
+def test_a_tool_may_use_the_same_engine():
+    class Ask(Tool):
+        definition = ToolDefinition("ask", "Asks the model itself.")
+
+        def execute(self) -> str:
+            return engine.generate("And you?").sequences[0]
+
+    class AskAsync(Ask):
+        async def execute(self) -> str:
+            return super().execute()
+
+    ask = HermesParser().render_call("ask", {})
+    for tool in (Ask(), AskAsync()):
+        engine = engine_of([ask, "Done."], ["I think so."])
+        talk = with_tools(engine, None, tool)
+        talk.start_conversation("Hi")
+        assert "I think so." in talk.step()["tool_result"]
+        assert talk.step()["response"] == "Done."
+
+
+def test_hostile_words_are_words():
+    talk = MultiTurnInferenceEngine(engine_of(["ok", "ok", "ok"]))
+    talk.start_conversation("")
+    talk.step()
+    talk.step("\ud800<think>\x00")
+    assert "?<think>\x00<|im_end|>" in talk.format_conversation()
+    talk.step("🦉" * 1000)
+    talk.trajectory.check()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda engine: MultiTurnInferenceEngine(engine, enable_tools=True), "enable_tools=True needs"),
+        (lambda engine: MultiTurnInferenceEngine(engine, tool_manager=ToolRegistry(), enable_tools=True), "needs"),
+        (lambda engine: MultiTurnInferenceEngine(engine, max_turns=0), "max_turns=0"),
+        (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", max_turns=0), "max_turns=0"),
+        (lambda engine: MultiTurnInferenceEngine(engine).run_episode(Guess, "x"), "give an instance"),
+        (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, 5), "a text; got 5"),
+        (lambda engine: MultiTurnInferenceEngine(engine).start_conversation([]), r"a text; got \[\]"),
+        (lambda engine: MultiTurnInferenceEngine(engine).run_episodes([None], ["x", "y"]), "1 environments for 2"),
+        (lambda engine: MultiTurnInferenceEngine(engine).run_episodes([guess := Guess(), guess], ["x", "y"]), "twice"),
+        (
+            lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", beams=5),
+            "unknown sampling option 'beams'",
+        ),
+        (lambda engine: MultiTurnInferenceEngine(engine).run_episode(None, "x", temperature=-1), "temperature=-1"),
+    ],
+)
+def test_a_wrong_argument_is_named(wrong, message):
+    with pytest.raises(SettingsError, match=message):
+        wrong(engine_of(["x"]))
+
+
+def test_an_unknown_sampling_option_of_a_step_is_named_and_changes_nothing():
+    talk = MultiTurnInferenceEngine(engine_of(["Hello."]))
+    talk.start_conversation("Hi")
+    with pytest.raises(SettingsError, match=r"unknown sampling option 'temprature'\. Did you mean 'temperature'"):
+        talk.step(temprature=0.5)
+    assert talk.step()["response"] == "Hello."
+
+
+def test_everything_works_inside_a_running_event_loop():
+    async def inside() -> float:
+        talk = MultiTurnInferenceEngine(engine_of(["Hello."], ["7"]))
+        talk.start_conversation("Hi")
+        talk.step()
+        return talk.run_episode(AsyncGuess(), "")["total_reward"]
+
+    assert asyncio.run(inside()) == 1.0
+
+
+# -- episodes ------------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_is_played_to_its_end_and_its_record_holds_the_rewards():
+    talk = MultiTurnInferenceEngine(engine_of(["3", "<think>no 5 then</think> 4 ", "7", "never"]))
+    summary = talk.run_episode(Guess(), "Good luck!")
+    assert summary["num_turns"] == 3 and summary["total_reward"] == 1.5
+    assert [turn.observation for turn in summary["turns"]] == ["Not 3.", "Not 4.", "Right."]
+    assert summary["tools"] == {"num_tool_calls": 0, "successful_tool_calls": 0, "tools_used": []}
+    assert talk.trajectory.reward == Reward(turns=(0.25, 0.25, 1.0))
+    assert talk.trajectory.dones == [False, False, True] and talk.trajectory.stop_reason is StopReason.ANSWERED
+    assert talk.format_conversation().startswith("<|im_start|>user\nFind the digit.\nGood luck!\nRound 1.<|im_end|>")
+    with pytest.raises(EngineError, match="ended after 3 turns"):
+        talk.step("again")
+
+
+def test_an_environment_that_comes_fresh_from_reset_is_played_from_there_and_any_other_is_reset():
+    env = Guess()
+    talk = MultiTurnInferenceEngine(engine_of(["7"], ["7"], ["7"]))
+    talk.run_episode(env, env.reset())
+    assert env.num_resets == 1 and talk.trajectory.task.prompt == "Find the digit.\nRound 1."
+    talk.run_episode(env, "Find the digit. Round 2.")
+    assert env.num_resets == 2 and talk.trajectory.task.prompt == "Find the digit. Round 2."
+    env.reset()
+    env.step("1")
+    talk.run_episode(env, "")
+    assert env.num_resets == 4 and env.get_step_count() == 1
+
+
+def test_an_episode_without_an_environment_is_the_answer_with_its_calls():
+    talk = with_tools(engine_of([call(2, 3), call(5, 5), "Ten."]))
+    summary = talk.run_episode(None, "2 + 3 + 5?")
+    assert summary["num_turns"] == 3 and summary["total_reward"] == 0.0
+    assert summary["turns"][-1].model_output == "Ten."
+    assert summary["tools"] == {"num_tool_calls": 2, "successful_tool_calls": 2, "tools_used": ["add"]}
+    assert talk.tool_manager is not None and talk.tool_manager.get_episode_summary()["num_tool_calls"] == 2
+
+
+def test_max_turns_ends_an_episode_and_may_be_given_for_one_alone():
+    talk = MultiTurnInferenceEngine(engine_of(*[["1"] * 9] * 2), max_turns=3)
+    assert talk.run_episode(Guess(), "")["num_turns"] == 3
+    assert talk.trajectory.stop_reason is StopReason.MAX_TURNS
+    assert talk.run_episode(Guess(), "", max_turns=2)["total_reward"] == 0.5
+
+
+def test_the_environments_own_limit_ends_an_episode():
+    talk = MultiTurnInferenceEngine(engine_of(["1"] * 9))
+    summary = talk.run_episode(Guess(EnvironmentConfig(max_steps=2)), "")
+    assert summary["num_turns"] == 2 and talk.trajectory.stop_reason is StopReason.ANSWERED
+
+
+def test_tools_may_step_the_environment_and_what_that_pays_is_counted():
+    env = Guess()
+    tool = EnvironmentStepTool(env)
+    steps = [HermesParser().render_call("environment_step", {"action": action}) for action in ("3", "7")]
+    talk = with_tools(engine_of([steps[0], "5", steps[1], "Found."]), None, tool)
+    summary = talk.run_episode(env, "")
+    assert [bool(turn.tool_call) for turn in summary["turns"]] == [True, False, True, False]
+    assert summary["total_reward"] == env.get_episode_reward() == 1.5
+    assert talk.trajectory.reward == Reward(parts={"steps_by_tools": 1.25}, turns=(0.0, 0.25, 0.0, 0.0))
+    assert summary["turns"][2].tool_call.result == "Right.\nreward: 1; the episode has ended"
+
+
+def test_the_game_of_the_library_can_be_played():
+    env = SimpleGameEnvironment()
+    first = env.reset(seed=1)
+    talk = MultiTurnInferenceEngine(ScriptedInferenceEngine(lambda e, ids: "I go north<|im_end|>"), max_turns=3)
+    summary = talk.run_episode(env, "")
+    assert summary["num_turns"] == 3 and env.get_step_count() == 3
+    assert f"{first}<|im_end|>\n<|im_start|>assistant\nI go north" in talk.format_conversation()
+
+
+def test_an_environment_that_breaks_is_the_cause_of_the_error_and_the_record_says_so():
+    talk = MultiTurnInferenceEngine(engine_of(["4"], ["7"]))
+    with pytest.raises(EngineError, match=r"Broken.step raised KeyError: '4'") as caught:
+        talk.run_episode(Broken(), "")
+    assert isinstance(caught.value.__cause__, EpisodeError) and isinstance(caught.value.__cause__.__cause__, KeyError)
+    assert talk.trajectory.stop_reason is StopReason.FAILED
+    assert talk.run_episode(Guess(), "")["total_reward"] == 1.0
+
+
+def test_many_episodes_run_side_by_side_in_order_and_a_broken_one_ends_alone():
+    talk = MultiTurnInferenceEngine(engine_of(["7"], ["1", "7"], ["4"], ["Hi."]))
+    summaries = talk.run_episodes([Guess(), AsyncGuess(), Broken(), None], ["a", "b", "c", "d"])
+    assert [summary["total_reward"] for summary in summaries] == [1.0, 1.25, None, 0.0]
+    assert [summary["num_turns"] for summary in summaries] == [1, 2, 1, 1]
+    assert [trajectory.task.prompt[-10:] for trajectory in talk.trajectories[:2]] == ["a\nRound 1.", "b\nRound 1."]
+    assert "KeyError" in (talk.trajectories[2].error or "")
+    assert talk.run_episodes([], []) == []
+
+
+# -- thoughts ------------------------------------------------------------------------------------------------------
+
+THOUGHTFUL = ["<think>one</think>First", "<think>two</think>Second", "<think>three</think>Third"]
+
+
+def talk_thoughtfully(template: str | None, **options: Any) -> tuple[MultiTurnInferenceEngine, list[str]]:
+    """Three turns, and what was warned of."""
+    talk = MultiTurnInferenceEngine(engine_of(THOUGHTFUL, template=template), **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        talk.start_conversation("Hi")
+        talk.step()
+        assert caught == []
+        talk.step("And?")
+        talk.step("So?")
+    assert all(warning.filename == __file__ for warning in caught)
+    return talk, [str(warning.message) for warning in caught]
+
+
+def test_thoughts_are_kept_and_that_serving_would_drop_them_is_said_once():
+    talk, said = talk_thoughtfully(DROPS_THOUGHTS)
+    assert len(said) == 1 and "keep_thoughts=False" in said[0]
+    assert len(talk.trajectory.segments) == 1
+    assert all(text in talk.format_conversation() for text in THOUGHTFUL)
+    assert talk_thoughtfully(None)[1] == []
+
+
+def test_without_kept_thoughts_every_message_begins_a_segment_as_the_template_writes_it():
+    talk, said = talk_thoughtfully(DROPS_THOUGHTS, keep_thoughts=False)
+    assert said == [] and len(talk.trajectory.segments) == 3
+    served = talk.engine.renderer.tokenizer.apply_chat_template(
+        [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": THOUGHTFUL[0]},
+            {"role": "user", "content": "And?"},
+            {"role": "assistant", "content": THOUGHTFUL[1]},
+            {"role": "user", "content": "So?"},
+        ],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert talk.format_conversation() == f"{served}{THOUGHTFUL[2]}<|im_end|>"
+    assert [segment for segment, _ in talk.trajectory.turn_ends] == [0, 1, 2]
+    talk.trajectory.check()
+
+
+# -- a real model --------------------------------------------------------------------------------------------------
+
+
+class EvenCalls(ActionParser):
+    """For models that know no notation: an answer of an even number of characters calls `add`."""
+
+    def parse_all(self, text: str) -> list[ParsedAction]:
+        found = ParsedAction(tool_name="add", parameters={"a": len(text), "b": 1}, raw_text=text, success=True)
+        return [found] if len(text) % 2 == 0 else []
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Random, but for a head that ends an answer at about every twelfth token."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=261,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+    )
+    model = Qwen3ForCausalLM(config).eval()
+    head = torch.nn.Linear(32, 261)
+    with torch.no_grad():
+        head.weight.copy_(model.lm_head.weight)
+        head.bias.zero_()
+        head.bias[byte_tokenizer().eos_token_id] = 3.2
+    model.lm_head = head
+    return model
+
+
+def local(model: Any, **options: Any) -> LocalInferenceEngine:
+    return LocalInferenceEngine(model, byte_tokenizer(), temperature=1.0, top_p=1.0, **options)
+
+
+def assert_rescored(model: Any, trajectory: Trajectory) -> None:
+    """One plain forward pass over every segment gives the log-probabilities that were recorded when sampling."""
+    for segment in trajectory.segments:
+        ids = torch.tensor([segment.token_ids])
+        with torch.no_grad():
+            logprobs = model(ids, use_cache=False).logits[0, :-1].log_softmax(-1)
+        expected = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
+        mask = torch.tensor(segment.loss_mask[1:])
+        recorded = torch.tensor(segment.sampled_logprobs[1:])
+        assert mask.any() and (recorded - expected)[mask].abs().max() < logit_tolerance(model, ids.numel())
+        assert all(math.isnan(value) for value in recorded[~mask])
+
+
+@pytest.mark.parametrize("keep_thoughts", [True, False])
+def test_rescoring_a_conversation_gives_the_sampled_log_probabilities(model, keep_thoughts):
+    with local(model) as engine:
+        talk = with_tools(engine, EvenCalls(), max_turns=100, max_tool_calls_per_cot=9, keep_thoughts=keep_thoughts)
+        talk.start_conversation("Hello")
+        for number in range(4):
+            talk.step(f"Message {number}" if number else None, max_tokens=200)
+            while talk.awaits_policy:
+                talk.step(max_tokens=200)
+        trajectory = talk.trajectory
+        assert engine.core.stats.num_reused_tokens > 0
+    assert len(trajectory.segments) == (1 if keep_thoughts else 4)
+    assert len(trajectory.turns) > 4 and trajectory.num_calls == len(trajectory.turns) - 4
+    assert_rescored(model, trajectory)
+
+
+def test_rescoring_episodes_that_run_side_by_side_gives_the_sampled_log_probabilities(model):
+    with local(model, max_num_seqs=3) as engine:
+        talk = with_tools(engine, EvenCalls())
+        summaries = talk.run_episodes([Guess() for _ in range(5)], ["Begin."] * 5, max_turns=4, max_tokens=100)
+    assert sum(summary["tools"]["num_tool_calls"] for summary in summaries) > 0
+    assert sum(summary["num_turns"] for summary in summaries) > 10
+    assert len({str(trajectory.token_ids) for trajectory in talk.trajectories}) == 5
+    for trajectory in talk.trajectories:
+        assert trajectory.error is None
+        assert_rescored(model, trajectory)
+
+
+def test_a_conversation_can_be_repeated_and_another_seed_is_another_one(model):
+    def first_words(**sampling: Any) -> str:
+        talk.start_conversation("Hello")
+        return talk.step(max_tokens=200, **sampling)["response"]
+
+    with local(model) as engine:
+        talk = MultiTurnInferenceEngine(engine)
+        assert first_words() == first_words() != first_words(seed=1)
+        assert talk.trajectory.seed == engine.sampling(seed=1).seed
+        assert first_words(temperature=0) == first_words(temperature=0, seed=1)
+
+
+def test_a_conversation_that_waits_for_its_user_holds_nobody_up(model):
+    with local(model, deterministic=True, max_num_seqs=1) as engine:
+        talk = MultiTurnInferenceEngine(engine)
+        talk.start_conversation("Hello")
+        talk.step(max_tokens=200)
+        assert engine.generate(["one", "two"], max_tokens=3).lengths
+        assert talk.step("More", max_tokens=200)
+        assert_rescored(model, talk.trajectory)
+
+
+def test_a_conversation_that_fills_the_engines_context_says_so(model):
+    with local(model, max_seq_len=60) as engine:
+        talk = MultiTurnInferenceEngine(engine)
+        talk.start_conversation("x" * 100)
+        with pytest.raises(EngineError, match="fill the engine's context"):
+            talk.step()
+        assert talk.trajectory.stop_reason is StopReason.LENGTH
+
+
+def test_an_engine_stays_its_callers(model):
+    with local(model) as engine:
+        talk = MultiTurnInferenceEngine(engine)
+        talk.start_conversation("Hello")
+        del talk
+        gc.collect()
+        assert engine.generate("Hello", max_tokens=2).sequences
+    with pytest.raises(EngineError, match="was shut down"):
+        MultiTurnInferenceEngine(engine).run_episode(None, "Hello")

@@ -1,0 +1,259 @@
+"""A really started vLLM: what it records, what new weights do to it, and training through it. Each server takes a minute."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_episode_rollout import EveryFew, Look, run
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from midthought import RayPPOTrainer, create_default_config
+from midthought.engines.engine import Sampling
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.launch import start_server
+from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
+from midthought.engines.servers.weight_sync import SyncedServers
+from midthought.errors import EngineError
+from midthought.pretrained import save_model
+from midthought.text import Renderer
+from midthought.types import Completion, Finish
+
+PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name the interpreter of an environment that has vLLM"
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+
+
+def make_model(renderer: Renderer, *, tied: bool) -> Any:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(renderer.tokenizer),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=64,
+        intermediate_size=96,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        tie_word_embeddings=tied,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.fixture(scope="module")
+def model(renderer: Renderer) -> Any:
+    return make_model(renderer, tied=False)
+
+
+@pytest.fixture(scope="module")
+def engine(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMInferenceEngine]:
+    folder = tmp_path_factory.mktemp("served") / "model"
+    save_model(model, renderer.tokenizer, folder)
+    with VLLMInferenceEngine(
+        folder,
+        server_python=PYTHON,
+        dtype="float32",
+        max_seq_len=512,
+        max_num_seqs=16,
+        server_flags=["--max-num-batched-tokens", "512"],
+    ) as made:
+        yield made
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_what_it_records_is_what_a_plain_forward_pass_gives(
+    engine: VLLMInferenceEngine, model: Any, renderer: Renderer, temperature: float
+) -> None:
+    limits = {"num_episodes": 8, "max_tokens": 150, "max_segment_length": 24, "temperature": temperature}
+    found = run(engine.core, renderer, notation=EveryFew(num_calls=3), **limits)
+    assert [trajectory.error for trajectory in found] == [None] * 8
+    assert sum(trajectory.num_calls for trajectory in found) >= 8
+    for trajectory in found:
+        with torch.no_grad():
+            logits = model(torch.tensor([trajectory.token_ids]), use_cache=False).logits[0].float() / temperature
+        expected = logits[:-1].log_softmax(-1).gather(-1, torch.tensor(trajectory.token_ids[1:])[:, None])[:, 0]
+        mask = torch.tensor(trajectory.loss_mask[1:])
+        assert (torch.tensor(trajectory.sampled_logprobs[1:]) - expected)[mask].abs().max() < 1e-3
+
+
+def test_over_whole_tool_trajectories_it_agrees_with_the_local_engine(
+    engine: VLLMInferenceEngine, model: Any, renderer: Renderer
+) -> None:
+    limits = {"num_episodes": 6, "max_tokens": 150, "max_segment_length": 24, "temperature": 0.0}
+    local = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=512)
+    ours, theirs = (run(each, renderer, notation=EveryFew(num_calls=3), **limits) for each in (local, engine.core))
+    assert sum(trajectory.num_calls for trajectory in ours) >= 6
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.token_ids == their.token_ids
+        assert our.loss_mask == their.loss_mask
+        mask = torch.tensor(our.loss_mask)
+        difference = torch.tensor(our.sampled_logprobs) - torch.tensor(their.sampled_logprobs)
+        assert difference[mask].abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        {"top_p": 0.8},
+        {"top_k": 5},
+        {"min_p": 0.1},
+        {"repetition_penalty": 1.3},
+        {"repetition_penalty": 1.3, "temperature": 0.0},
+        {"top_p": 0.9, "top_k": 20, "min_p": 0.02, "repetition_penalty": 1.1, "temperature": 1.5},
+    ],
+    ids=str,
+)
+def test_what_is_drawn_otherwise_is_recorded_as_it_was_drawn(
+    engine: VLLMInferenceEngine, model: Any, drawn: dict[str, Any]
+) -> None:
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, **drawn}
+    prompt = "Who found the tide clock, and who kept it?"
+    output = engine.generate([prompt] * 3, max_tokens=40, **sampling)
+    for row, length in enumerate(output.lengths):
+        sequence = [*engine.encode(prompt), *output.tokens[row, :length].tolist()]
+        with torch.no_grad():
+            logits = model(torch.tensor([sequence]), use_cache=False).logits[0]
+        for place in range(len(sequence) - length, len(sequence)):
+            expected = log_distribution(logits[place - 1], sequence[:place], **sampling)[sequence[place]]
+            recorded = output.log_probs[row, place - len(sequence) + length]
+            assert abs(float(expected - recorded)) < 1e-3
+
+
+def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_seeds(
+    engine: VLLMInferenceEngine,
+) -> None:
+    """vLLM on a CPU ends where it computes such a prompt in parts."""
+
+    async def sample(number: int) -> Completion:
+        return await engine.core.sample(1000 + number, [number + 1] * 400, Sampling(max_tokens=5, seed=number))
+
+    async def sample_all() -> list[Completion]:
+        return await asyncio.gather(*(sample(number) for number in range(8)))
+
+    completions = engine.run(sample_all())
+    assert len(completions) == 8
+    assert all(len(each.token_ids) == 5 or each.finish is Finish.END for each in completions)
+
+
+def log_distribution(
+    logits: torch.Tensor,
+    before: list[int],
+    *,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    min_p: float,
+    repetition_penalty: float,
+) -> torch.Tensor:
+    """By the definitions: penalty, temperature, min_p, top_k, top_p, each on what the one before left."""
+    logits = logits.double()
+    seen = torch.zeros_like(logits, dtype=torch.bool).index_fill(0, torch.tensor(before), True)
+    logits = torch.where(
+        seen, torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty), logits
+    )
+    if temperature == 0:
+        return logits.log_softmax(-1)
+    logits = logits / temperature
+    probabilities = logits.softmax(-1)
+    logits = logits.masked_fill(probabilities < min_p * probabilities.max(), -torch.inf)
+    if top_k:
+        logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)
+    ordered, order = logits.softmax(-1).sort(descending=True)
+    outside = order[ordered.cumsum(-1) - ordered >= top_p]
+    return logits.index_fill(0, outside, -torch.inf).log_softmax(-1)
+
+
+def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_where_it_is_not(
+    renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_model(renderer, tied=True)
+    save_model(policy, renderer.tokenizer, tmp_path / "model")
+    options = ServerOptions(dtype="float32", max_seq_len=512, max_num_seqs=8, takes_weights=True)
+    server = start_server(VLLMDialect(), tmp_path / "model", options, python=PYTHON)
+    probe_ids = renderer.control("Who found the tide clock? " * 40)[:320]
+
+    def synced() -> SyncedServers:
+        servers = VLLMEngine(server.url, str(tmp_path / "model"), eos_token_ids=[])
+        return SyncedServers(servers, policy, probe_ids=probe_ids, max_seq_len=512, tolerance=1e-4)
+
+    try:
+        engine = synced()
+        with torch.no_grad():
+            for weight in policy.parameters():
+                weight.add_(0.1 * torch.randn_like(weight))
+        engine.update_weights()
+        assert engine.policy_version == 1
+        engine.shutdown()
+        monkeypatch.setattr(
+            "midthought.engines.servers.weight_sync.write_model", lambda model, path: model.save_pretrained(path)
+        )
+        with pytest.raises(EngineError, match="tied to its embedding"):
+            synced()
+    finally:
+        server.stop()
+
+
+class EveryFewSaidNothing(EveryFew):
+    def instructions(self, definitions: Any) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: int) -> None:
+    if lora_rank:
+        pytest.importorskip("peft")
+    config = create_default_config(
+        model={"hidden_size": 64, "num_layers": 2, "vocab_size": 400, "lora_rank": lora_rank},
+        inference={
+            "backend": "vllm",
+            "server_python": PYTHON,
+            "server_flags": ["--max-model-len", "1024"],
+            "max_tokens": 60,
+            "max_num_seqs": 16,
+        },
+        training={
+            "adv_estimator": "grpo",
+            "group_size": 4,
+            "batch_size": 16,
+            "mini_batch_size": 8,
+            "learning_rate": 3e-3,
+            "num_train_iters_per_epoch": 1,
+            "num_epochs": 3,
+            "validate_every": 0,
+        },
+    )
+    rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
+    with RayPPOTrainer(
+        config,
+        dataset=rows,
+        reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7),
+        tools=[Look()],
+        notation=EveryFewSaidNothing(num_calls=2),
+    ) as trainer:
+        weights = [weight for weight in trainer.learner.policy.parameters() if weight.requires_grad]
+        before = [weight.detach().clone() for weight in weights]
+        history = trainer.fit()
+        moved = max(float((new.detach() - old).abs().max()) for new, old in zip(weights, before, strict=True))
+        assert trainer._engine.policy_version == 3
+        prompt = trainer.renderer.prompt([{"role": "user", "content": rows[0]["question"]}])
+        version = asyncio.run(trainer._engine.sample(0, prompt, Sampling(max_tokens=2))).policy_version
+    assert version == 3
+    assert moved > 1e-3  # old weights would not do
+    assert [figures["logprob_difference_max"] < 1e-2 for figures in history] == [True] * 3, history
+    assert sum(figures["episode/calls"] for figures in history) > 1

@@ -1,0 +1,177 @@
+"""An episode that is played again from any beginning of its record becomes the episode that it was."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+
+import pytest
+
+from midthought.engines.scripted import ScriptedEngine
+from midthought.errors import RecordError
+from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
+from midthought.rollout.replay import replayed
+from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
+from midthought.tools.function_tool import tool
+from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Completion, Finish, Reward, SpanKind, StopReason, Task, Trajectory
+
+NOTATIONS = {"in_thought": InThoughtNotation(), "hermes": HermesNotation()}
+
+
+class Judge:
+    async def reply(self, trajectory):
+        return None
+
+    async def score(self, trajectory):
+        return Reward(parts={"calls": float(trajectory.num_calls)})
+
+
+class Reciter:
+    """Samples what an episode has, from whatever place on; the version is that of the place."""
+
+    policy_version = 9
+
+    def __init__(self, whole: Trajectory, eos_token_ids) -> None:
+        self.whole = whole
+        self.eos_token_ids = eos_token_ids
+        self.num_sampled = 0
+
+    def open(self, episode):
+        pass
+
+    def close(self, episode):
+        pass
+
+    async def sample(self, episode, token_ids, sampling, *, stopper=None):
+        assert self.whole.token_ids[: len(token_ids)] == token_ids
+        written, finish = [], Finish.LENGTH
+        while len(written) < sampling.max_tokens and finish is Finish.LENGTH:
+            place = len(token_ids) + len(written)
+            written.append(self.whole.token_ids[place])
+            if written[-1] in self.eos_token_ids:
+                finish = Finish.END
+            elif stopper.feed(written[-1]):
+                finish = Finish.CALL
+        self.num_sampled += len(written)
+        start = len(token_ids)
+        logprobs = tuple(self.whole.sampled_logprobs[start : start + len(written)])
+        return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=9)
+
+
+def parts(engine, renderer, notation, asked):
+    @tool
+    def look(word: str) -> str:
+        """Looks it up.
+
+        Args:
+            word: what to look for
+        """
+        asked.append(word)
+        return f"The {word} was there. " * 6
+
+    return RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=notation,
+        toolbox=Toolbox(ToolRegistry([look])),
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=lambda task: Judge(),
+        settings=RolloutSettings(max_tokens=600, max_segment_length=23, max_result_tokens=40),
+    )
+
+
+def begin(renderer):
+    task = Task(task_id="t", prompt="Where?", answer="x")
+    return Trajectory(task, renderer.prompt([{"role": "user", "content": task.prompt}]), seed=3, group=5)
+
+
+@pytest.fixture(params=NOTATIONS)
+def played(request, renderer):
+    """An episode with two calls, its notation and the words that the tool was asked."""
+    notation = NOTATIONS[request.param]
+    call = {word: notation.render_call("look", {"word": word}) for word in ("tide", "clock é}")}
+    if notation.stops_at_call:
+        script = [f"<think>Hm {{ {call['tide']}So so {call['clock é}']}yes</think>there<|im_end|>"]
+    else:
+        turns = iter([f"<think>Hm</think>{call['tide']}<|im_end|>", f"{call['clock é}']}<|im_end|>", "there<|im_end|>"])
+        script = lambda episode, token_ids: next(turns)  # noqa: E731
+    asked: list[str] = []
+    whole = begin(renderer)
+    asyncio.run(run_episode(parts(ScriptedEngine(script, renderer), renderer, notation, asked), whole, 0))
+    assert (whole.stop_reason, asked) == (StopReason.ANSWERED, ["tide", "clock é}"])
+    return whole, notation
+
+
+def beginning(whole: Trajectory, end: int) -> Trajectory:
+    """The record as it was when `end` tokens stood in it; None where a result would be cut."""
+    record = copy.deepcopy(whole)
+    (segment,) = record.segments
+    kept = [span for span in segment.spans if span.start < end]
+    if kept[-1].kind is not SpanKind.SAMPLED and kept[-1].end != end:
+        return None
+    row = trajectory_to_json(record)
+    spans = [[span.kind, span.start, min(span.end, end)] for span in kept]
+    num_own = sum(segment.loss_mask[:end])
+    row["segments"] = [
+        {
+            "token_ids": segment.token_ids[:end],
+            "spans": spans,
+            "sampled_logprobs": row["segments"][0]["sampled_logprobs"][:num_own],
+            "policy_versions": [number // 10 for number in range(num_own)],
+        }
+    ]
+    num_results = sum(kind in (SpanKind.RESULT, SpanKind.REPLY) for kind, _, _ in spans)
+    row |= {"tool_events": row["tool_events"][:num_results], "stop_reason": None, "reward": None}
+    row |= {"turns": row["turns"][:0], "turn_ends": []}
+    return trajectory_from_json(json.loads(json.dumps(row)))
+
+
+def by_value(trajectory):
+    (segment,) = trajectory.segments
+    events = [(event.call, event.outcome, event.metadata) for event in trajectory.tool_events]
+    logprobs = [None if math.isnan(value) else value for value in segment.sampled_logprobs]
+    fields = (segment.token_ids, segment.spans, logprobs, trajectory.turns, trajectory.turn_ends, trajectory.reward)
+    return (*fields, trajectory.stop_reason, events)
+
+
+def test_wherever_a_record_ends_the_episode_goes_on_as_if_it_had_not(played, renderer):
+    whole, notation = played
+    first = whole.spans[0].end
+    num_played = 0
+    for end in range(first, len(whole.token_ids) + 1):
+        record = beginning(whole, end)
+        if record is None:
+            continue
+        asked: list[str] = []
+        engine = Reciter(whole, renderer.eos_token_ids)
+        again = begin(renderer)
+        asyncio.run(run_episode(replayed(parts(engine, renderer, notation, asked), record), again, 0))
+        again.check()
+        assert again.error is None
+        assert by_value(again) == by_value(whole)
+        assert len(asked) == 2 - len(record.tool_events)
+        assert engine.num_sampled == sum(whole.loss_mask[end:])
+        versions = [version for version in again.segments[0].policy_versions if version >= 0]
+        num_own = sum(whole.loss_mask[:end])
+        assert versions == [n // 10 for n in range(num_own)] + [9] * engine.num_sampled
+        num_played += 1
+    assert num_played > 40
+
+
+def test_where_it_becomes_another_episode_it_fails_and_says_so(played, renderer):
+    whole, notation = played
+    record = beginning(whole, len(whole.token_ids) - 1)
+    event = record.tool_events[0]
+    event.call.result = "Something else."
+    again = begin(renderer)
+    asyncio.run(
+        run_episode(replayed(parts(Reciter(whole, renderer.eos_token_ids), renderer, notation, []), record), again, 0)
+    )
+    assert again.stop_reason is StopReason.FAILED
+    assert again.error.startswith(f"{RecordError.__name__}: ") and "resume with the settings, tools" in again.error

@@ -1,0 +1,198 @@
+"""Stateful tools under the whole loop: 64 episodes side by side each see their own state, and leave nothing open."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from midthought.config import EnvironmentConfig
+from midthought.engines.scripted import ScriptedEngine
+from midthought.env.environment import BaseEnvironment
+from midthought.env.episode import EnvironmentEpisode
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.text import Renderer
+from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Reward, StopReason, Task, Trajectory
+
+NUM_EPISODES = 64
+
+
+class Notes(Tool):
+    """Keeps the words of one episode, and says in `open_now` which episodes have it open."""
+
+    definition = ToolDefinition("note", "Keeps notes.", [ToolParameter("word", "string", "What to add.")])
+    timeout_seconds = 5.0
+
+    def __init__(self, episode: ToolEpisode | None = None, open_now: set[str] | None = None) -> None:
+        self.episode = episode
+        self.open_now: set[str] = set() if open_now is None else open_now
+        self.num_opened = 0
+        self.words: list[str] = []
+
+    def open(self, episode: ToolEpisode) -> Notes:
+        self.num_opened += 1
+        self.open_now.add(episode.task.task_id)
+        return type(self)(episode, self.open_now)
+
+    def execute(self, word: str) -> str:
+        assert self.episode is not None
+        words = list(self.words)
+        time.sleep(0.001)
+        self.words = [*words, word]
+        return " ".join([self.episode.task.task_id, str(self.episode.seed), *self.words])
+
+    def close(self) -> None:
+        assert self.episode is not None
+        self.open_now.remove(self.episode.task.task_id)
+
+
+class AsyncNotes(Notes):
+    async def execute(self, word: str) -> str:
+        await asyncio.sleep(0.001)
+        return Notes.execute(self, word)
+
+
+class Silent:
+    """An environment that says nothing; `happen` is called when the episode is judged."""
+
+    def __init__(self, happen: Callable[[Trajectory], None] = lambda _: None) -> None:
+        self.happen = happen
+
+    async def reply(self, trajectory: Trajectory) -> None:
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        self.happen(trajectory)
+        return Reward(parts={"length": 1.0})
+
+
+def script(number: int) -> str:
+    calls = "".join(f'Now #call note {{"word": "{number}{letter}"}}' for letter in "abc")
+    return f"<think>{calls}</think>Ada"
+
+
+def parts_of(renderer: Renderer, tool: Tool, environment: Any, scripts: list[str]) -> RolloutParts:
+    return RolloutParts(
+        engine=ScriptedEngine(scripts, renderer),
+        renderer=renderer,
+        notation=InThoughtNotation(),
+        toolbox=Toolbox(ToolRegistry([tool])),
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=environment,
+        settings=RolloutSettings(max_tokens=2000),
+    )
+
+
+def start(number: int) -> EpisodeStart:
+    return EpisodeStart(task=Task(task_id=f"t{number}", prompt="Who?", answer="Ada"), seed=100 + number)
+
+
+STARTS = [start(number) for number in range(NUM_EPISODES)]
+SCRIPTS = [script(number) for number in range(NUM_EPISODES)]
+
+
+@pytest.mark.parametrize("kind", [Notes, AsyncNotes])
+def test_64_concurrent_episodes_each_see_only_their_own_state(renderer: Renderer, kind: type[Notes]) -> None:
+    tool = kind()
+    at_score: list[bool] = []
+    watched = Silent(lambda trajectory: at_score.append(trajectory.task.task_id in tool.open_now))
+    parts = parts_of(renderer, tool, lambda _: watched, SCRIPTS)
+    for number, trajectory in enumerate(asyncio.run(run_episodes(parts, STARTS))):
+        assert trajectory.stop_reason is StopReason.ANSWERED
+        words = [f"{number}a", f"{number}b", f"{number}c"]
+        seen = [event.call.result for event in trajectory.tool_events]
+        assert seen == [" ".join([f"t{number}", str(100 + number), *words[:count]]) for count in (1, 2, 3)]
+    assert tool.num_opened == NUM_EPISODES and not tool.open_now
+    assert at_score == [True] * NUM_EPISODES, "it is closed after the reward"
+
+
+def test_what_fails_or_is_too_late_leaves_nothing_open(renderer: Renderer) -> None:
+    over = threading.Event()
+
+    class Faulty(Notes):
+        timeout_seconds = 0.1
+
+        def execute(self, word: str) -> str:
+            if word.startswith("1"):
+                raise ValueError("the sandbox broke")
+            if word.startswith("2"):
+                over.wait(20)
+            return super().execute(word)
+
+    def break_some(trajectory: Trajectory) -> None:
+        if trajectory.task.task_id == "t3":
+            raise RuntimeError("the judge broke")
+
+    tool = Faulty()
+    parts = parts_of(renderer, tool, lambda _: Silent(break_some), SCRIPTS[:5])
+    done = asyncio.run(run_episodes(parts, STARTS[:5]))
+    over.set()
+    assert [t.stop_reason for t in done] == [*[StopReason.ANSWERED] * 3, StopReason.FAILED, StopReason.ANSWERED]
+    assert tool.num_opened == 5 and not tool.open_now
+
+
+def test_a_cancelled_rollout_leaves_nothing_open(renderer: Renderer) -> None:
+    class Hanging(Notes):
+        async def execute(self, word: str) -> str:  # type: ignore[override]
+            await asyncio.Event().wait()
+            return ""
+
+    tool = Hanging()
+    parts = parts_of(renderer, tool, lambda _: Silent(), SCRIPTS)
+
+    async def cancel() -> None:
+        running = asyncio.ensure_future(run_episodes(parts, STARTS))
+        while len(tool.open_now) < NUM_EPISODES:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert not tool.open_now
+
+    asyncio.run(cancel())
+
+
+class Ladder(BaseEnvironment):
+    """Says how often it was stepped, and in which episode."""
+
+    def __init__(self, number: int, *, is_async: bool = False) -> None:
+        super().__init__(EnvironmentConfig(max_steps=None))
+        self.number, self.height = number, 0
+
+    def reset(self) -> str:
+        return "Climb."
+
+    def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
+        self.height += 1
+        return f"ladder {self.number}: {action}, {self.height} up", 1.0, self.height == 4, {}
+
+
+class AsyncLadder(Ladder):
+    async def step(self, action: str) -> Any:
+        await asyncio.sleep(0)
+        return Ladder.step(self, action)
+
+
+@pytest.mark.parametrize("kind", [Ladder, AsyncLadder])
+def test_64_episodes_step_their_own_environments_by_one_tool(renderer: Renderer, kind: type[Ladder]) -> None:
+    def episode(task: Task) -> EnvironmentEpisode:
+        world = kind(int(task.task_id[1:]))
+        world.reset()
+        return EnvironmentEpisode(world)
+
+    step = '#call environment_step {"action": "up"}'
+    parts = parts_of(renderer, EnvironmentStepTool(), episode, [f"<think>{step * 3}</think>up"] * NUM_EPISODES)
+    for number, trajectory in enumerate(asyncio.run(run_episodes(parts, STARTS))):
+        seen = [str(event.call.result).partition("\n")[0] for event in trajectory.tool_events]
+        assert seen == [f"ladder {number}: up, {height} up" for height in (1, 2, 3)]
+        assert trajectory.reward is not None
+        assert trajectory.reward.parts == {"steps_by_tools": 3.0} and trajectory.reward.turns == (1.0,)

@@ -1,0 +1,302 @@
+"""Tools under the whole loop: what they do wrong ends no episode, what they take is on its record, equal calls are one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from test_episode_rollout import small_model
+from transformers import Qwen3Config
+
+from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.scripted import ScriptedEngine
+from midthought.learning.rollout_metrics import rollout_metrics
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.text import Renderer
+from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import Completion, ParsedAction, Reward, StopReason, Task, ToolEvent, ToolOutcome, Trajectory
+
+
+class Silent:
+    """An environment that says nothing."""
+
+    async def reply(self, trajectory: Trajectory) -> None:
+        return None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        return Reward()
+
+
+def episodes(
+    engine: Engine,
+    renderer: Renderer,
+    box: Toolbox,
+    num_episodes: int,
+    *,
+    notation: Any = None,
+    on_finished: Callable[[Trajectory], None] | None = None,
+    **limits: Any,
+) -> Any:
+    parts = RolloutParts(
+        engine=engine,
+        renderer=renderer,
+        notation=notation or InThoughtNotation(),
+        toolbox=box,
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=lambda _: Silent(),
+        settings=RolloutSettings(**{"max_tokens": 2000, **limits}),
+    )
+    starts = [
+        EpisodeStart(task=Task(task_id=f"t{number}", prompt="Who?", answer="Ada"), seed=number, group=number // 2)
+        for number in range(num_episodes)
+    ]
+    return run_episodes(parts, starts, on_finished=on_finished)
+
+
+class Act(Tool):
+    """Does what it is asked to, as a coroutine."""
+
+    definition = ToolDefinition("act", "Acts.", [ToolParameter("how", "string", "In what way.")])
+    timeout_seconds = 0.1
+    num_begun = 0
+    num_cancelled = 0
+
+    async def execute(self, how: str) -> str:
+        self.num_begun += 1
+        if how == "leave":
+            raise SystemExit(3)
+        if how == "interrupt":
+            raise KeyboardInterrupt
+        if how == "cancel":
+            raise asyncio.CancelledError
+        while how in ("hang", "deaf"):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if how == "hang":
+                    self.num_cancelled += 1
+                    raise
+        return how
+
+
+class PlainAct(Tool):
+    """The same in a thread."""
+
+    definition = ToolDefinition("plain_act", "Acts.", Act.definition.parameters)
+    timeout_seconds = 0.1
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def execute(self, how: str) -> str:
+        errors = {"leave": SystemExit(3), "interrupt": KeyboardInterrupt(), "cancel": asyncio.CancelledError()}
+        if how in errors:
+            raise errors[how]
+        if how == "hang":
+            self.over.wait(60)
+        return how
+
+
+def test_whatever_tools_do_every_episode_goes_on_to_its_answer(renderer: Renderer) -> None:
+    plain = PlainAct()
+    box = Toolbox(ToolRegistry([Act(), plain]))
+    hows = ["fine", "leave", "interrupt", "cancel", "hang", "deaf"]
+    asked = [("act", how) for how in hows] + [("plain_act", how) for how in hows[:-1]]
+    script = [f'<think>Hm. #call {name} {{"how": "{how}"}}So.</think>Ada' for name, how in asked]
+    done: list[Trajectory] = []
+    engine = ScriptedEngine(script, renderer)
+    thread = threading.Thread(
+        target=lambda: done.extend(asyncio.run(episodes(engine, renderer, box, len(script)))), daemon=True
+    )
+    thread.start()
+    thread.join(20)
+    plain.over.set()
+    assert [trajectory.stop_reason for trajectory in done] == [StopReason.ANSWERED] * len(script)
+    raised, late = ToolOutcome.RAISED, ToolOutcome.TIMED_OUT
+    found = [event.outcome for trajectory in done for event in trajectory.tool_events]
+    assert found == [ToolOutcome.OK, raised, raised, raised, late, late, ToolOutcome.OK, raised, raised, raised, late]
+    assert box.num_abandoned == 2  # the one that was deaf, and the thread
+
+
+def test_a_dead_tool_is_on_the_record_and_among_the_figures(renderer: Renderer) -> None:
+    class Gone(Act):
+        timeout_seconds = 10.0
+
+        def __init__(self) -> None:
+            self.all_there = asyncio.Event()
+
+        async def execute(self, how: str) -> str:
+            self.num_begun += 1
+            if self.num_begun == 3:
+                self.all_there.set()
+            await self.all_there.wait()
+            raise ConnectionRefusedError("gone")
+
+    box = Toolbox(ToolRegistry([Gone()]), max_failures=1)
+    call = 'Hm. #call act {"how": "fine"}'
+    script = [f"<think>{call}{call}So.</think>Ada"] * 3
+    done = asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, box, 3))
+    found = [event.outcome for trajectory in done for event in trajectory.tool_events]
+    assert found == [ToolOutcome.RAISED, ToolOutcome.UNAVAILABLE] * 3
+    assert "out of order" in renderer.decode(done[0].token_ids)
+    figures = rollout_metrics(done)
+    assert figures["tool/act/unavailable"] == 0.5 and figures["tool/act/failures"] == 1.0
+
+
+def test_a_rollout_that_ends_early_ends_the_calls_that_are_under_way(renderer: Renderer) -> None:
+    act = Act()
+    act.timeout_seconds = 60
+    script = ["Ada"] + ['<think>#call act {"how": "hang"}So.</think>Ada'] * 3
+
+    def stop(trajectory: Trajectory) -> None:
+        raise ZeroDivisionError
+
+    async def rollout() -> None:
+        box = Toolbox(ToolRegistry([act]))
+        with pytest.raises(ZeroDivisionError):
+            await episodes(ScriptedEngine(script, renderer), renderer, box, 4, on_finished=stop)
+        running = asyncio.create_task(episodes(ScriptedEngine(script, renderer), renderer, box, 4))
+        num_before = act.num_begun
+        while act.num_begun < num_before + 3:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait({running})
+        async with asyncio.timeout(60):  # the calls run on the tool's own event loop
+            while act.num_cancelled < act.num_begun:
+                await asyncio.sleep(0.01)
+        assert act.num_cancelled == act.num_begun == num_before + 3
+
+    asyncio.run(rollout())
+
+
+class SlowEngine(ScriptedEngine):
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        await asyncio.sleep(0.1)
+        return await super().sample(episode, token_ids, sampling, stopper=stopper)
+
+
+class Wait(Tool):
+    definition = ToolDefinition("wait", "Waits.", [ToolParameter("seconds", "number", "How long.")])
+
+    async def execute(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "waited"
+
+
+def test_the_record_says_how_long_the_episode_waited_for_tools_and_for_the_engine(renderer: Renderer) -> None:
+    script = ['<think>#call wait {"seconds": 0.2}So.</think>Ada', "Ada"]
+    box = Toolbox(ToolRegistry([Wait()]))
+    called, plain = asyncio.run(episodes(SlowEngine(script, renderer), renderer, box, 2))
+    assert 0.2 <= called.tool_seconds < 2 and 0.2 <= called.engine_seconds < 2
+    assert plain.tool_seconds == 0.0 and 0.1 <= plain.engine_seconds < called.tool_seconds + called.engine_seconds
+    figures = rollout_metrics([called, plain])
+    assert figures["time/episode/tool_seconds"] == pytest.approx(called.tool_seconds / 2)
+    assert figures["time/episode/engine_seconds"] == pytest.approx((called.engine_seconds + plain.engine_seconds) / 2)
+
+
+def test_calls_side_by_side_count_once_and_waiting_counts_when_the_engine_fails(renderer: Renderer) -> None:
+    class Together(InThoughtNotation):
+        """Every call stands for three."""
+
+        def scanner(self, *, in_thought: bool) -> Any:
+            scanner = super().scanner(in_thought=in_thought)
+            take = scanner.take
+            scanner.take = lambda: take() * 3  # type: ignore[method-assign]
+            return scanner
+
+    class Failing(SlowEngine):
+        async def sample(self, *_: Any, **options: Any) -> Completion:
+            completion = await super().sample(*_, **options)
+            if self.has_failed:
+                raise ZeroDivisionError
+            self.has_failed = True
+            return completion
+
+        has_failed = False
+
+    script = ['<think>#call wait {"seconds": 0.4}So.</think>Ada']
+    engine = Failing(script, renderer)
+    box = Toolbox(ToolRegistry([Wait()]))
+    (trajectory,) = asyncio.run(episodes(engine, renderer, box, 1, notation=Together()))
+    assert trajectory.num_calls == 3 and trajectory.stop_reason is StopReason.FAILED
+    assert 0.4 <= trajectory.tool_seconds < 1.1 and trajectory.engine_seconds >= 0.2
+
+
+class Look(Tool):
+    """Pure; takes a while, each time another."""
+
+    definition = ToolDefinition("look", "Looks.", [ToolParameter("word", "string", "What.")])
+    pure = True
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._seconds = itertools.cycle(seconds)
+        self.asked: list[str] = []
+
+    async def execute(self, word: str) -> ToolOutput:
+        self.asked.append(word)
+        await asyncio.sleep(next(self._seconds))
+        if word == "bad":
+            raise ValueError("a bad word")
+        return ToolOutput(f"<{word}>", {"word": word})
+
+
+class EveryFewPieces:
+    """A notation for models that know none: a call "ends" after so many pieces of text, for each word."""
+
+    name = "every_few_pieces"
+    fence_may_hold_call = False
+    stops_at_call = True
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self._words = list(words)
+        self._num_pieces = 0
+        self._scanners = itertools.count()
+
+    def scanner(self, *, in_thought: bool) -> EveryFewPieces:
+        number = next(self._scanners)
+        return EveryFewPieces(["ab"[number % 2], "bad", "ab"[number // 2 % 2]])
+
+    def feed(self, piece: str) -> bool:
+        self._num_pieces += 1
+        return self._num_pieces == 4 and bool(self._words)
+
+    def take(self) -> list[ParsedAction]:
+        if self._num_pieces < 4 or not self._words:
+            return []
+        self._num_pieces = 0
+        return [ParsedAction(tool_name="look", parameters={"word": self._words.pop(0)}, raw_text="", success=True)]
+
+    def resume(self) -> None:
+        pass
+
+    def render_results(self, events: Sequence[ToolEvent]) -> str:
+        return "".join(f"[{event.call.result}]" for event in events)
+
+
+def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tools_take(renderer: Renderer) -> None:
+    model = small_model(Qwen3Config, renderer)
+    records = []
+    for seconds in ((0.0,), (0.02, 0.0, 0.01)):
+        look = Look(seconds)
+        engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True)
+        box = Toolbox(ToolRegistry([look]))
+        done = asyncio.run(
+            episodes(engine, renderer, box, 9, notation=EveryFewPieces(), max_tokens=60, max_segment_length=8)
+        )
+        assert all(trajectory.error is None for trajectory in done)
+        events = [event for trajectory in done for event in trajectory.tool_events]
+        assert len(events) == 27 and sorted(set(look.asked)) == ["a", "b", "bad"]
+        assert look.asked.count("a") == look.asked.count("b") == 1
+        assert sum(event.metadata.get("shared", False) for event in events) == 27 - len(look.asked)
+        records.append([(t.token_ids, [dict(event.metadata) for event in t.tool_events]) for t in done])
+    assert records[0] == records[1]

@@ -1,0 +1,117 @@
+"""A record goes through JSON and comes back whole: no field is left out, no number changed."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from midthought.env.episode import EnvironmentTurn
+from midthought.errors import RecordError
+from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
+from midthought.types import (
+    Completion,
+    Finish,
+    ParsedAction,
+    Reward,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolEvent,
+    ToolOutcome,
+    Trajectory,
+    Turn,
+)
+
+
+def full() -> Trajectory:
+    task = Task(
+        task_id="t",
+        prompt="Wér?",
+        answer="Ada",
+        aliases=("A.",),
+        labels={"k": 1},
+        evidence=("e",),
+        before=({"role": "system", "content": "Hm."},),
+    )
+    trajectory = Trajectory(task, [1, 2], seed=2**62 + 1, group=7)
+    logprobs = (-0.1, -1 / 3, math.nan)
+    trajectory.add_sampled(
+        Completion(token_ids=(5, 6, 7), sampled_logprobs=logprobs, finish=Finish.CALL, policy_version=3, num_cut=2)
+    )
+    call = ToolCall(tool_name="look", parameters={"word": "é", "deep": {"list": [1, None]}}, success=True, result="R")
+    trajectory.add_results(
+        [ToolEvent(call=call, outcome=ToolOutcome.OK, seconds=0.25, metadata={"ids": ["a"]})], [8, 9]
+    )
+    trajectory.add_sampled(Completion(token_ids=(3,), sampled_logprobs=(-2e-17,), finish=Finish.END, policy_version=4))
+    action = ParsedAction(tool_name="look", parameters={"word": "é"}, raw_text="#call", success=True)
+    trajectory.end_turn(
+        Turn(turn_number=0, model_output="hm", begins_in_thought=True, parsed_action=action, tool_call=call)
+    )
+    trajectory.begin_segment([1, 4])
+    cool = Completion(token_ids=(6,), sampled_logprobs=(-0.5,), finish=Finish.END, policy_version=4)
+    trajectory.add_sampled(cool, temperature=0.7)
+    trajectory.add_reply([11])
+    trajectory.end_turn(
+        EnvironmentTurn(
+            turn_number=1, model_output="é\n", observation="o", reward=0.5, done=True, info={"success": True}
+        )
+    )
+    trajectory.stop_reason = StopReason.ANSWERED
+    trajectory.error = "none, really"
+    trajectory.reward = Reward(parts={"correct": 1.0, "odd": math.nan}, turns=(0.5, 0.1))
+    trajectory.values = [0.25, math.nan]
+    trajectory.tool_seconds, trajectory.engine_seconds = 1.5, 2.5
+    return trajectory
+
+
+def by_value(value):
+    """Everything that a record holds, NaN as a word."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, list | tuple):
+        return [type(value), *map(by_value, value)]
+    if isinstance(value, dict):
+        return {name: by_value(item) for name, item in value.items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return type(value), {name: by_value(getattr(value, name)) for name in value.__dataclass_fields__}
+    return type(value), value
+
+
+def test_every_field_of_a_record_comes_back():
+    before = full()
+    after = trajectory_from_json(json.loads(json.dumps(trajectory_to_json(before), allow_nan=False)))
+    assert by_value(vars(after)) == by_value(vars(before))
+    untouched = vars(Trajectory(Task(task_id="t", prompt="", answer=""), [1]))
+    left_empty = [name for name, value in vars(before).items() if value == untouched.get(name)]
+    assert left_empty == []
+
+
+def test_an_episode_that_has_just_begun_comes_back():
+    before = Trajectory(Task(task_id="t", prompt="?", answer=""), [1, 2], seed=4)
+    after = trajectory_from_json(json.loads(json.dumps(trajectory_to_json(before))))
+    assert by_value(vars(after)) == by_value(vars(before))
+
+
+def test_what_an_environment_says_beside_its_words_is_written_as_text_where_json_has_no_word_for_it():
+    before = full()
+    before.turns[1].info = {"success": True, "state": complex(1, 2), 3: (1, 2)}
+    after = trajectory_from_json(json.loads(json.dumps(trajectory_to_json(before))))
+    assert after.turns[1].info == {"success": True, "state": "(1+2j)", "3": [1, 2]}
+
+
+def test_a_row_that_was_tampered_with_is_no_record():
+    row = trajectory_to_json(full())
+    row["segments"][0]["token_ids"].append(4)
+    with pytest.raises(RecordError, match="differ in length"):
+        trajectory_from_json(row)
+
+
+def test_a_record_of_an_earlier_version_was_sampled_at_temperature_1():
+    row = trajectory_to_json(full())
+    for segment in row["segments"]:
+        segment["spans"] = [span[:3] for span in segment["spans"]]
+    spans = [span for segment in trajectory_from_json(row).segments for span in segment.spans]
+    assert {span.temperature for span in spans} == {1.0}
+    assert {span.temperature for segment in full().segments for span in segment.spans} == {0.7, 1.0}

@@ -1,0 +1,416 @@
+"""vLLM without a server: what it says where it is not installed, and a real one in the interpreter that has it.
+
+That interpreter need not have pytest: it runs `SCRIPT`, once, and what the script saw is judged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_real_vllm import PYTHON, log_distribution, make_model
+
+import midthought
+from midthought.engines.create import create_inference_engine
+from midthought.engines.engine import Sampling
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.vllm_in_process import VLLMInProcessEngine, VLLMInProcessInferenceEngine
+from midthought.errors import MissingExtraError, SettingsError
+from midthought.pretrained import save_model
+from midthought.text import Renderer
+
+slow = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name the interpreter of an environment that has vLLM"
+    ),
+]
+DRAWN: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.7},
+    {"top_p": 0.8},
+    {"top_k": 5},
+    {"min_p": 0.1},
+    {"repetition_penalty": 1.3},
+    {"top_p": 0.9, "top_k": 20, "min_p": 0.02, "repetition_penalty": 1.1, "temperature": 1.5},
+]
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+PROMPT = "Who found the tide clock, and who kept it?"
+
+SCRIPT = '''
+import asyncio, json, os, signal, sys, threading, time
+import psutil
+from midthought import create_inference_engine
+from midthought.errors import MidthoughtError
+from midthought.engines.engine import Sampling
+from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.engines.servers.connection import RetryPolicy
+from midthought.tools.function_tool import tool
+from midthought.tools.registry import ToolRegistry
+from midthought.tools.schedule import Toolbox
+from midthought.types import ParsedAction, Reward, Task
+
+LONG = Sampling(max_tokens=30_000)
+
+@tool
+def look(word: str) -> str:
+    """Look a word up."""
+    return f"the {word} clock"
+
+class EveryFew:
+    name, fence_may_hold_call, stops_at_call = "every_few", False, True
+
+    def __init__(self):
+        self.num_pieces, self.num_calls = 5, 3
+
+    def scanner(self, *, in_thought):
+        return EveryFew()
+
+    def feed(self, piece):
+        self.num_pieces -= 1
+        return self.num_pieces == 0 and self.num_calls > 0
+
+    def take(self):
+        if self.num_pieces > 0 or self.num_calls == 0:
+            return []
+        self.num_pieces, self.num_calls = 6, self.num_calls - 1
+        return [ParsedAction(tool_name="look", parameters={"word": "tide"}, raw_text="", success=True)]
+
+    def resume(self):
+        pass
+
+    def render_results(self, events):
+        return "".join(f"[{event.call.result}]" for event in events)
+
+    def instructions(self, definitions):
+        return ""
+
+class Judge:
+    async def reply(self, trajectory):
+        return None
+
+    async def score(self, trajectory):
+        return Reward(parts={"length": 1.0})
+
+class At:
+    """Stops at a number of tokens; before the first one it lets more of them come."""
+
+    def __init__(self, number, *, wait_seconds=0.0):
+        self.number, self.wait_seconds = number, wait_seconds
+
+    def feed(self, token_id):
+        time.sleep(self.wait_seconds)
+        self.wait_seconds, self.number = 0.0, self.number - 1
+        return self.number == 0
+
+def trajectories(engine, temperature):
+    registry = ToolRegistry()
+    registry.register(look)
+    parts = RolloutParts(
+        engine=engine.core, renderer=engine.renderer, notation=EveryFew(), toolbox=Toolbox(registry),
+        messages=lambda task: [{"role": "user", "content": task.prompt}], environment=lambda task: Judge(),
+        settings=RolloutSettings(max_tokens=150, max_segment_length=24, temperature=temperature),
+    )
+    starts = [EpisodeStart(task=Task(task_id=str(n), prompt=f"Who found tide {n}?", answer=""), seed=n) for n in range(6)]
+    found = asyncio.run(run_episodes(parts, starts))
+    for each in found:
+        each.check()
+    return [
+        {"token_ids": list(each.token_ids), "mask": list(each.loss_mask), "logprobs": list(each.sampled_logprobs),
+         "num_calls": each.num_calls, "error": each.error}
+        for each in found
+    ]
+
+def said(act):
+    began_at = time.monotonic()
+    try:
+        act()
+    except MidthoughtError as error:
+        return [f"{type(error).__name__}: {error}", time.monotonic() - began_at]
+    return ["nothing", 0.0]
+
+def is_free(engine):
+    """Whether vLLM's scheduler soon holds no request: only then does it drop its prefix cache."""
+    llm = engine.core._llm
+    for _ in range(100):
+        if llm.get_num_unfinished_requests() == 0 and engine.core._loop.run(llm.reset_prefix_cache()):
+            return True
+        time.sleep(0.1)
+    return False
+
+def children():
+    return psutil.Process().children(recursive=True)
+
+async def cancelled(core, prompt, end):
+    """Ends a sample after its first token in the way given; how it ended."""
+    begun = asyncio.Event()
+
+    class Begun:
+        def feed(self, token_id):
+            begun.set()
+            return False
+
+    task = asyncio.create_task(core.sample(50, prompt, LONG, stopper=Begun()))
+    await begun.wait()
+    end(core, task)
+    try:
+        await asyncio.wait_for(task, 30)
+    except asyncio.CancelledError:
+        return "cancelled"
+    return "completed"
+
+async def interrupted(core, prompt, act):
+    """What a sample says when this is done to vLLM's processes in mid-generation."""
+    begun = asyncio.Event()
+
+    class Begun:
+        def feed(self, token_id):
+            begun.set()
+            return False
+
+    task = asyncio.create_task(core.sample(60, prompt, LONG, stopper=Begun()))
+    await begun.wait()
+    act()
+    return await asyncio.wait_for(task, 60)
+
+def send(number):
+    for process in children():
+        process.send_signal(number)
+
+def main(folder, target, drawn, prompt):
+    report, options = {}, {"in_process": True, "dtype": "float32", "max_num_seqs": 8}
+    make = lambda **more: create_inference_engine(folder, backend="vllm", config={**options, **more})
+    report["unknown_option"] = said(lambda: make(base_url="http://127.0.0.1:1"))
+    report["unknown_argument"] = said(lambda: make(engine_args={"max_num_batched_token": 512}))
+    report["settled_argument"] = said(lambda: make(engine_args={"trust_remote_code": True}))
+    report["bad_sampling"] = said(lambda: make(max_tokens=0))
+    report["no_room"] = said(lambda: make(max_num_seqs=0))
+    report["does_not_start"] = said(lambda: make(max_seq_len=10**6))
+    environment = dict(os.environ)
+    engine = make(engine_args={"max_num_batched_tokens": 40_000})
+    report["environment_is_kept"] = dict(os.environ) == environment
+    core = engine.core
+    token_ids = engine.encode(prompt)
+    report["prompt_ids"], report["drawn"] = token_ids, []
+    for sampling in drawn:
+        output = engine.generate([prompt] * 3, max_tokens=40, **sampling)
+        rows = [[output.tokens[row, :n].tolist(), output.log_probs[row, :n].tolist()] for row, n in enumerate(output.lengths)]
+        report["drawn"].append(rows)
+    again = engine.generate([prompt] * 3, max_tokens=40, **drawn[0])
+    report["again"] = [again.tokens[row, :n].tolist() for row, n in enumerate(again.lengths)]
+    report["trajectories"] = {str(temperature): trajectories(engine, temperature) for temperature in (0.0, 1.0)}
+    report["free_after_trajectories"] = is_free(engine)
+    report["stopped"] = []
+    for wait_seconds in (0.0, 2.0):
+        stopper = At(2, wait_seconds=wait_seconds)
+        stopped = engine.run(core.sample(1, token_ids, LONG, stopper=stopper))
+        report["stopped"].append([len(stopped.token_ids), str(stopped.finish), stopped.num_cut, is_free(engine)])
+    ways = {"cancel": lambda core, task: task.cancel(), "close": lambda core, task: core.close(50)}
+    report["ended"] = {name: [asyncio.run(cancelled(core, token_ids, end)), is_free(engine)] for name, end in ways.items()}
+    sample = lambda ids: asyncio.run(core.sample(2, ids, Sampling(max_tokens=2)))
+    report["empty"] = said(lambda: sample([]))
+    report["no_token"] = said(lambda: sample([1, 10**6]))
+    report["negative"] = said(lambda: sample([1, -1]))
+    patient, core.patience = core.patience, RetryPolicy(next_token_timeout_seconds=3.0)
+    report["stalled"] = said(lambda: asyncio.run(interrupted(core, token_ids, lambda: send(signal.SIGSTOP))))
+    send(signal.SIGCONT)
+    core.patience = patient
+    report["free_after_stall"] = is_free(engine)
+    report["killed"] = said(lambda: asyncio.run(interrupted(core, token_ids, lambda: send(signal.SIGKILL))))
+    report["after_kill"] = said(lambda: engine.generate(prompt))
+    engine.shutdown()
+    engine.shutdown()
+    report["after_shutdown"] = said(lambda: engine.generate(prompt))
+    other = make(max_seq_len=512, engine_args={"max_num_batched_tokens": 512})
+    async def many():
+        sampling = Sampling(max_tokens=5, seed=1)
+        return await asyncio.gather(*(other.core.sample(100 + n, [n + 1] * 400, sampling) for n in range(8)))
+    report["more_than_a_pass"] = [[len(each.token_ids), str(each.finish)] for each in asyncio.run(many())]
+    sample = lambda ids: asyncio.run(other.core.sample(2, ids, Sampling(max_tokens=2000)))
+    report["full"] = [[len(each.token_ids), str(each.finish)] for each in map(sample, ([1] * 512, [1] * 600, [1] * 511))]
+    report["longest"] = max(other.generate([prompt] * 4, max_tokens=4000).lengths)
+    greedy = report["drawn"][1][0][0]
+    other.core.eos_token_ids = frozenset([greedy[5]])
+    ended = asyncio.run(other.core.sample(3, token_ids, Sampling(max_tokens=40, temperature=0.0)))
+    report["end"] = [list(ended.token_ids), greedy[: greedy.index(greedy[5]) + 1], str(ended.finish)]
+    threading.Timer(2.0, other.core.shutdown).start()
+    report["shut_down_meanwhile"] = said(lambda: [other.generate([prompt] * 8, max_tokens=400, seed=n) for n in range(500)])
+    other.shutdown()
+    report["num_left"] = len([each for each in children() if "resource_tracker" not in " ".join(each.cmdline())])
+    with open(target, "w") as file:
+        json.dump(report, file)
+
+if __name__ == "__main__":
+    folder, target, drawn, prompt = sys.argv[1:]
+    main(folder, target, json.loads(drawn), prompt)
+'''
+
+
+def test_without_the_package_every_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(MissingExtraError, match=r"pip install vllm.*leave in_process out.*server_python.*base_url"):
+        create_inference_engine(tmp_path, backend="vllm", config={"in_process": True})
+    with pytest.raises(MissingExtraError, match="not installed in this environment"):
+        VLLMInProcessInferenceEngine(tmp_path)
+    with pytest.raises(MissingExtraError, match="not installed in this environment"):
+        VLLMInProcessEngine(tmp_path, eos_token_ids=[1])
+
+
+@pytest.mark.parametrize(
+    ("backend", "options", "message"),
+    [
+        ("vllm", {"in_process": "yes"}, "in_process='yes': give true or false"),
+        ("vllm", {"in_process": True, "base_url": "http://127.0.0.1:1"}, "unknown option 'base_url'.*in_process"),
+        ("vllm", {"in_process": False, "engine_args": {}}, "unknown option 'engine_args' of backend 'vllm'"),
+        ("vllm", {"in_proces": True}, "Did you mean 'in_process'"),
+        ("vllm", {"in_process": True, "total_timeout_seconds": 0}, "total_timeout_seconds=0"),
+        ("sglang", {"in_process": True}, "unknown option 'in_process'"),
+        ("local", {"in_process": True}, "unknown option 'in_process'"),
+    ],
+)
+def test_what_is_unknown_or_wrong_is_named_before_anything_starts(
+    renderer: Renderer, backend: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        create_inference_engine("m", backend=backend, config=options, tokenizer=renderer.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def model(renderer: Renderer) -> Any:
+    return make_model(renderer, tied=False)
+
+
+@pytest.fixture(scope="module")
+def report(model: Any, renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the script saw."""
+    folder = tmp_path_factory.mktemp("in_process")
+    model.config.max_position_embeddings = 40_000  # what is not aborted goes on for longer than anybody waits here
+    save_model(model, renderer.tokenizer, folder / "model")
+    (folder / "script.py").write_text(SCRIPT, "utf-8")
+    repository = str(Path(midthought.__file__).parents[1])
+    words = [PYTHON, str(folder / "script.py"), str(folder / "model"), str(folder / "report.json")]
+    ended = subprocess.run(
+        [*words, json.dumps([{**PLAIN, **drawn} for drawn in DRAWN]), PROMPT],
+        env={**os.environ, "PYTHONPATH": repository, "VLLM_CPU_KVCACHE_SPACE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-8000:]
+    return json.loads((folder / "report.json").read_text("utf-8"))
+
+
+class TestReal:
+    pytestmark = slow
+
+    @pytest.mark.parametrize("number", range(len(DRAWN)), ids=[str(drawn) for drawn in DRAWN])
+    def test_what_is_drawn_is_recorded_as_it_was_drawn(self, report: Any, model: Any, number: int) -> None:
+        sampling = {**PLAIN, **DRAWN[number]}
+        rows = report["drawn"][number]
+        assert len({tuple(token_ids) for token_ids, _ in rows}) == (1 if sampling["temperature"] == 0 else 3)
+        for token_ids, logprobs in rows:
+            sequence = [*report["prompt_ids"], *token_ids]
+            with torch.no_grad():
+                logits = model(torch.tensor([sequence]), use_cache=False).logits[0]
+            for place, logprob in enumerate(logprobs, len(report["prompt_ids"])):
+                expected = log_distribution(logits[place - 1], sequence[:place], **sampling)[sequence[place]]
+                assert abs(float(expected) - logprob) < 1e-3
+
+    def test_a_seed_gives_the_same_again(self, report: Any) -> None:
+        assert report["again"] == [token_ids for token_ids, _ in report["drawn"][0]]
+
+    @pytest.mark.parametrize("temperature", ["0.0", "1.0"])
+    def test_whole_tool_trajectories_are_scored_alike_by_a_plain_forward_pass(
+        self, report: Any, model: Any, temperature: str
+    ) -> None:
+        found = report["trajectories"][temperature]
+        assert [each["error"] for each in found] == [None] * 6
+        assert sum(each["num_calls"] for each in found) >= 6
+        for each in found:
+            with torch.no_grad():
+                logits = model(torch.tensor([each["token_ids"]]), use_cache=False).logits[0, :-1]
+            expected = logits.log_softmax(-1).gather(-1, torch.tensor(each["token_ids"][1:])[:, None])[:, 0]
+            mask = torch.tensor(each["mask"][1:])
+            assert mask.any() and not mask.all()
+            assert (torch.tensor(each["logprobs"][1:]) - expected)[mask].abs().max() < 1e-3
+
+    def test_over_whole_tool_trajectories_it_agrees_with_the_local_engine(
+        self, report: Any, model: Any, renderer: Renderer
+    ) -> None:
+        local = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=512)
+        for each in report["trajectories"]["0.0"]:
+            spans = sampled_spans(each["mask"])
+            assert len(spans) == each["num_calls"] + 1
+            for start, end in spans:
+                greedy = Sampling(max_tokens=end - start, temperature=0.0)
+                ours = asyncio.run(local.sample(start, each["token_ids"][:start], greedy))
+                assert list(ours.token_ids) == each["token_ids"][start:end]
+                assert ours.sampled_logprobs == pytest.approx(each["logprobs"][start:end], abs=1e-3)
+
+    def test_a_stopped_call_is_aborted_and_what_came_beyond_is_cut_and_counted(self, report: Any) -> None:
+        at_once, late = report["stopped"]
+        assert [at_once[:2], late[:2]] == [[2, "call"]] * 2
+        assert 1 <= late[2] < 20_000
+        assert [at_once[3], late[3], report["free_after_trajectories"]] == [True] * 3
+
+    def test_a_sample_that_is_cancelled_or_closed_is_aborted(self, report: Any) -> None:
+        assert report["ended"] == {"cancel": ["cancelled", True], "close": ["cancelled", True]}
+
+    def test_a_sequence_ends_where_the_context_does(self, report: Any) -> None:
+        assert report["full"] == [[0, "length"], [0, "length"], [1, "length"]]
+        assert report["longest"] == 512 - len(report["prompt_ids"])
+
+    def test_an_end_of_sequence_token_ends_it_and_is_kept(self, report: Any) -> None:
+        token_ids, expected, finish = report["end"]
+        assert (token_ids, finish) == (expected, "end")
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("unknown_option", "SettingsError: unknown option 'base_url' of backend 'vllm' in_process"),
+            ("unknown_argument", "SettingsError: .* no 'max_num_batched_token'; nearest: max_num_batched_tokens"),
+            ("settled_argument", "SettingsError: .*'trust_remote_code'.*never run"),
+            ("bad_sampling", "SettingsError: max_tokens=0"),
+            ("no_room", "SettingsError: max_num_seqs=0"),
+            ("does_not_start", "EngineError: vLLM does not start"),
+            ("empty", "EngineError: episode 2: nothing to continue"),
+            ("no_token", "EngineError: episode 2: 1000000 is no token of the model"),
+            ("negative", "EngineError: episode 2: -1 is no token of the model"),
+            ("stalled", "EngineError: episode 60: vLLM gave no token for 3 s"),
+            ("killed", "EngineError: episode 60: vLLM failed"),
+            ("after_kill", "EngineError: vLLM's process has ended"),
+            ("after_shutdown", "EngineError: this VLLMInProcessInferenceEngine was shut down"),
+            ("shut_down_meanwhile", "EngineError: .*shut down"),
+        ],
+    )
+    def test_what_goes_wrong_is_said_and_nothing_hangs(self, report: Any, name: str, message: str) -> None:
+        said, seconds = report[name]
+        assert re.match(message, said), said
+        assert seconds < 60
+
+    def test_prompts_of_more_tokens_than_a_pass_takes_are_drawn_after_with_their_seeds(self, report: Any) -> None:
+        """vLLM on a CPU ends where it computes such a prompt in parts."""
+        assert len(report["more_than_a_pass"]) == 8
+        assert all(found == [5, "length"] or found[1] == "end" for found in report["more_than_a_pass"])
+
+    def test_nothing_is_left_behind(self, report: Any) -> None:
+        assert report["free_after_stall"]
+        assert report["environment_is_kept"]
+        assert report["num_left"] == 0
+
+
+def sampled_spans(mask: list[bool]) -> list[tuple[int, int]]:
+    """Where the runs of sampled tokens start and end."""
+    edges = [place for place in range(1, len(mask)) if mask[place] != mask[place - 1]]
+    edges += [len(mask)] if mask[-1] else []
+    return list(zip(edges[::2], edges[1::2], strict=True))

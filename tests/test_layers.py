@@ -1,0 +1,211 @@
+"""Imports go down only, peers do not see each other, no cycles. Starting up stays light.
+
+Imports are read from the source, those inside functions included.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "midthought"
+
+LAYERS = [
+    ("types", "errors"),
+    (
+        "text",
+        "config",
+        "pretrained",
+        "peft_weights",
+        "peft_folders",
+        "output_folder",
+        "precision",
+        "endpoint",
+        "reply_cache",
+    ),
+    ("tools", "algo", "data", "plan"),
+    ("env", "memory", "report", "engines"),
+    ("rollout", "feedback"),
+    ("learning", "evaluation"),
+    ("cluster",),
+    ("trainer", "serve"),
+    ("recipes",),
+    ("cli",),
+]
+LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
+BELOW_IN_THEIR_LAYER = {
+    ("errors", "types"),
+    ("endpoint", "reply_cache"),
+    ("output_folder", "pretrained"),
+    ("peft_weights", "peft_folders"),
+    ("peft_folders", "pretrained"),
+}
+"""Packages of one layer of which the second may import the first."""
+
+HEAVY = ("torch", "transformers", "tokenizers", "lancedb", "pyarrow", "sentence_transformers")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+PATHS = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def package_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imported(module: str) -> set[str]:
+    """Every module that this one names in an import, wherever it stands."""
+    package = module if PATHS[module].name == "__init__.py" else module.rpartition(".")[0]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(PATHS[module].read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([node.module] if node.module else [])])
+            submodules = {f"{base}.{alias.name}" for alias in node.names} & PATHS.keys()
+            found |= submodules or {base}
+    return found
+
+
+EDGES = {module: imported(module) for module in PATHS}
+INNER = {module: {name for name in names if name in PATHS} - {module} for module, names in EDGES.items()}
+
+
+def outside(module: str) -> set[str]:
+    return {name.partition(".")[0] for name in EDGES[module]}
+
+
+def test_every_import_of_our_own_names_a_module_that_is_there():
+    unknown = {
+        (module, name)
+        for module, names in EDGES.items()
+        for name in names
+        if name.startswith("midthought") and name not in PATHS
+    }
+    assert unknown == set()
+
+
+def test_every_room_has_a_floor():
+    assert {package_of(module) for module in PATHS} - {""} <= LAYER_OF.keys()
+
+
+def test_imports_go_down_only_and_peers_do_not_see_each_other():
+    wrong = [
+        f"{module} -> {name}"
+        for module, names in INNER.items()
+        for name in names
+        if (above := package_of(module)) and (below := package_of(name)) and above != below
+        if LAYER_OF[below] >= LAYER_OF[above] and (below, above) not in BELOW_IN_THEIR_LAYER
+    ]
+    assert wrong == []
+
+
+def test_no_room_below_the_front_door_imports_the_package_itself():
+    wrong = [module for module, names in INNER.items() if "midthought" in names and package_of(module) != "cli"]
+    assert wrong == []
+
+
+def test_there_is_no_cycle_between_modules_not_even_inside_a_package():
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for name in sorted(INNER[module]):
+                visit(name, (*path, module))
+            done.add(module)
+
+    for module in PATHS:
+        visit(module, ())
+
+
+@pytest.mark.parametrize(
+    ("package", "strangers"),
+    [
+        ("algo", {"tokenizers", "transformers", "midthought.text", "midthought.types"}),
+        ("env", {"torch", "numpy", "transformers", "tokenizers"}),
+        ("tools", {"torch", "transformers", "tokenizers"}),
+        ("memory", {"midthought.learning", "midthought.algo", "midthought.engines", "midthought.rollout"}),
+        (
+            "report",
+            {
+                "torch",
+                "transformers",
+                "midthought.learning",
+                "midthought.engines",
+                "midthought.rollout",
+                "midthought.algo",
+            },
+        ),
+        ("evaluation", {"torch", "transformers", "tokenizers", "midthought.memory"}),
+        ("types", {"torch", "numpy", "transformers", "tokenizers"}),
+    ],
+)
+def test_a_package_does_not_know_what_is_not_its_business(package, strangers):
+    known = {
+        part
+        for module in PATHS
+        if package_of(module) == package
+        for name in EDGES[module]
+        for part in (name, name.partition(".")[0], ".".join(name.split(".")[:2]))
+    }
+    assert known & strangers == set()
+
+
+def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
+    known = {package_of(name) for module in PATHS if package_of(module) == "learning" for name in INNER[module]}
+    assert known <= {
+        "learning",
+        "algo",
+        "types",
+        "errors",
+        "text",
+        "config",
+        "pretrained",
+        "peft_weights",
+        "peft_folders",
+        "output_folder",
+        "precision",
+    }
+
+
+@pytest.mark.parametrize("package", ["lancedb", "tensorboard", "rich", "typer"])
+def test_an_outside_package_is_known_in_one_package_only(package):
+    assert len({package_of(module) for module in PATHS if package in outside(module)}) <= 1
+
+
+def loaded_by(code: str) -> set[str]:
+    code += "\nimport sys; print('LOADED', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    light = [
+        name
+        for name in PATHS
+        if package_of(name) in ("", "types", "errors", "config", "cli", "env", "evaluation", "endpoint")
+    ]
+    light += ["midthought.recipes", "midthought.recipes.podcast", "midthought.recipes.podcast.settings"]
+    loaded = loaded_by("\n".join(f"import {name}" for name in light))
+    assert "midthought.cli" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["memory", "--help"]])
+def test_asking_for_help_loads_nothing_heavy(words):
+    code = f"import sys; sys.argv = ['midthought', *{words}]\n"
+    code += "from midthought.cli import main\ntry: main()\nexcept SystemExit as stop: assert not stop.code, stop.code"
+    loaded = loaded_by(code)
+    assert "midthought.cli" in loaded
+    assert loaded.isdisjoint(HEAVY)
