@@ -107,7 +107,7 @@ def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(
     assert recorded(tmp_path / "run") == ON_GPU
     (learner,) = learners
     assert has_adapters(learner.policy) or learner.policy.dtype.itemsize == 2  # merged at the end
-    assert learner.settings.gradient_checkpointing
+    assert learner.training.recomputes_layers
     assert (learner.critic is not None and learner.critic.is_shared) == (recipe == "podcast")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     (row,) = [row for row in rows if row["stage"] == "ppo"]
