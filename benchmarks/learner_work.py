@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+
 from benchmarks.reciter import SIZES, STYLES, make_model, make_tokenizer
 from midthought.learning.batch import PPOBatch
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
@@ -16,7 +18,6 @@ from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 GROUP_SIZE = 4
@@ -72,7 +73,7 @@ def recipe_work(num_episodes: int) -> LearnerWork:
     demonstrator = Demonstrator(
         data.chunks["train"],
         Renderer(tokenizer),
-        InThoughtNotation(),
+        InThoughtFormat(),
         data.plan,
         habits=Habits(warmup.ask_short, warmup.give_up, warmup.misread, warmup.needless_ask),
         made_up_share=warmup.made_up_share,

@@ -1,4 +1,4 @@
-"""Part `parse`: what it costs to look for calls in sampled tokens, measured alone, for every notation."""
+"""Part `parse`: what it costs to look for calls in sampled tokens, measured alone, for every call format."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.timing import Spread
 from midthought.learning.small_model import make_tokenizer
 from midthought.rollout.episode import TokenWatch
 from midthought.text import Renderer
-from midthought.tools.notations import Notation
-from midthought.tools.notations.find import find_notation
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.registry import find_call_format
 
 PART = "parse"
 CORPUS = Path(__file__).parents[1] / "midthought/recipes/podcast/sample"
-NOTATIONS = ("in_thought", "hermes", "json", "react", "function_calling")
+CALL_FORMATS = ("in_thought", "hermes", "json", "react", "function_calling")
 VOCABULARY = 4096
 NUM_TOKENS = 20_000
 NUM_BETWEEN_CALLS = 48
@@ -30,22 +30,22 @@ MAX_MICROSECONDS = 3.0
 def measure(options: Options) -> Iterator[Row]:
     num_tokens = 2_000 if options.quick else NUM_TOKENS
     renderer = Renderer(make_tokenizer([path.read_text("utf-8") for path in sorted(CORPUS.iterdir())], VOCABULARY))
-    for name in NOTATIONS:
-        yield from scanning(options, renderer, find_notation(name), num_tokens)
+    for name in CALL_FORMATS:
+        yield from scanning(options, renderer, find_call_format(name), num_tokens)
 
 
-def scanning(options: Options, renderer: Renderer, notation: Notation, num_tokens: int) -> Iterator[Row]:
+def scanning(options: Options, renderer: Renderer, call_format: ToolCallFormat, num_tokens: int) -> Iterator[Row]:
     """The scanner on text that is decoded already, and with the decoding before it, in turn."""
-    turns = make_turns(renderer, notation, num_tokens)
+    turns = make_turns(renderer, call_format, num_tokens)
     pieces = [_decoded(renderer, turn) for turn in turns]
     num_tokens = sum(map(len, turns))
-    in_thought = notation.name == "in_thought"
+    in_thought = call_format.name == "in_thought"
 
     def watch() -> int:
-        return sum(_found(TokenWatch(renderer, notation, in_thought=in_thought), turn) for turn in turns)
+        return sum(_found(TokenWatch(renderer, call_format, in_thought=in_thought), turn) for turn in turns)
 
     def scan() -> int:
-        return sum(_found(notation.scanner(in_thought=in_thought), turn) for turn in pieces)
+        return sum(_found(call_format.scanner(in_thought=in_thought), turn) for turn in pieces)
 
     microseconds: dict[str, list[float]] = {"scanning tokens, decoding included": [], "scanning decoded text": []}
     for number in range(options.num_rounds + 1):
@@ -60,7 +60,7 @@ def scanning(options: Options, renderer: Renderer, notation: Notation, num_token
     for figure, measured in microseconds.items():
         yield Row(
             part=PART,
-            setting=f"{notation.name}, {characters:.1f} characters a token",
+            setting=f"{call_format.name}, {characters:.1f} characters a token",
             figure=figure,
             value=Spread.of(measured),
             unit="µs a token",
@@ -68,7 +68,7 @@ def scanning(options: Options, renderer: Renderer, notation: Notation, num_token
         )
 
 
-def make_turns(renderer: Renderer, notation: Notation, num_tokens: int) -> list[list[int]]:
+def make_turns(renderer: Renderer, call_format: ToolCallFormat, num_tokens: int) -> list[list[int]]:
     """About so many tokens of prose with calls in it, in turns of four calls."""
     draw = random.Random(0)
     prose = renderer.foreign("\n".join(path.read_text("utf-8") for path in sorted(CORPUS.glob("*.md"))))
@@ -81,7 +81,7 @@ def make_turns(renderer: Renderer, notation: Notation, num_tokens: int) -> list[
         query = renderer.decode(some_prose(6))
         return [
             *some_prose(NUM_BETWEEN_CALLS),
-            *renderer.control("\n" + notation.render_call("look", {"query": query}) + "\n"),
+            *renderer.control("\n" + call_format.render_call("look", {"query": query}) + "\n"),
         ]
 
     turns: list[list[int]] = []

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from midthought.text import Renderer
-from midthought.tools.notations import Notation
-from midthought.tools.notations.hermes import HermesNotation
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats import ToolCallFormat
 
 PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE = "<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"
 SPECIALS = (PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE)
@@ -43,19 +43,19 @@ _USER = (
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How calls are written: the notation, the pieces of a call (each a token), and how the chat template ends."""
+    """How calls are written: the call format, the pieces of a call (each a token), and how the chat template ends."""
 
-    notation: Notation
+    call_format: ToolCallFormat
     call: tuple[str | None, ...]
     template: str
 
 
 STYLES = {
     "in_thought": Style(
-        InThoughtNotation(), (" #call", " look", ' {"', "word", '": "', WORD, '"}'), _USER + "<think>\n{% endif %}"
+        InThoughtFormat(), (" #call", " look", ' {"', "word", '": "', WORD, '"}'), _USER + "<think>\n{% endif %}"
     ),
     "hermes": Style(
-        HermesNotation(),
+        HermesFormat(),
         (
             "<tool_call>\n",
             '{"name": "',
@@ -114,7 +114,7 @@ class Reciter:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.size, self.style, self.num_span = SIZES[size], STYLES[style], num_span
-        self.notation = self.style.notation
+        self.call_format = self.style.call_format
         self.tokenizer = make_tokenizer(self.style.template)
         self.renderer = Renderer(self.tokenizer)
         self.places = self._make_places()

@@ -15,8 +15,8 @@ from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.engines.local.engine import LocalEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.tools.definition import Tool
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, Reward, SpanKind, Task, ToolOutcome, Trajectory
 
 
@@ -82,8 +82,8 @@ def make_parts(reciter: Reciter, engine: Engine, tool: Tool, shape: Shape) -> Ro
     return RolloutParts(
         engine=engine,
         renderer=reciter.renderer,
-        notation=reciter.notation,
-        toolbox=Toolbox(registry, timeout_seconds=600.0, max_concurrency=shape.num_episodes),
+        call_format=reciter.call_format,
+        executor=ToolExecutor(registry, timeout_seconds=600.0, max_concurrency=shape.num_episodes),
         messages=_one_message,
         environment=_NoEnvironment,
         settings=RolloutSettings(

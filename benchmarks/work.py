@@ -117,8 +117,8 @@ def prompt_ids(reciter: Reciter, words: str) -> list[int]:
 def result_ids(reciter: Reciter, words: str) -> list[int]:
     """The tokens between a call and what is sampled next."""
     call = ToolCall(tool_name="look", success=True, result=words)
-    text = reciter.notation.render_results([ToolEvent(call=call, outcome=ToolOutcome.OK)])
-    if reciter.notation.stops_at_call:
+    text = reciter.call_format.render_results([ToolEvent(call=call, outcome=ToolOutcome.OK)])
+    if reciter.call_format.stops_at_call:
         return reciter.renderer.foreign(text)
     return reciter.renderer.following([{"role": "tool", "content": text}])
 

@@ -44,7 +44,7 @@ from .tools.definition import (
 )
 from .tools.function_tool import tool as tool
 from .tools.registry import ToolRegistry as ToolRegistry
-from .tools.schedule import Toolbox as Toolbox
+from .tools.executor import ToolExecutor as ToolExecutor
 from .tools.parsers import (
     ActionParser as ActionParser,
     JSONActionParser as JSONActionParser,
@@ -53,9 +53,9 @@ from .tools.parsers import (
     HermesParser as HermesParser,
     InThoughtParser as InThoughtParser,
 )
-from .tools.notations import Notation as Notation
-from .tools.notations.find import find_notation as find_notation, register_notation as register_notation
-from .tools.turns import MultiTurnManager as MultiTurnManager
+from .tools.call_formats import ToolCallFormat as ToolCallFormat
+from .tools.call_formats.registry import find_call_format as find_call_format, register_call_format as register_call_format
+from .tools.multi_turn import MultiTurnManager as MultiTurnManager
 from .tools.builtin.calculate import CalculateTool as CalculateTool
 from .tools.builtin.environment_step import EnvironmentStepTool as EnvironmentStepTool
 from .tools.builtin.python import PythonTool as PythonTool

@@ -1,4 +1,4 @@
-"""An engine that writes what it is told to, for testing recipes, notations and tools without any model."""
+"""An engine that writes what it is told to, for testing recipes, call formats and tools without any model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Toolboxes that answer otherwise than the tool would: what does a policy owe to its tool, what to its own reading?
+"""Tool executors that answer otherwise than the tool would: what does a policy owe to its tool, what to its own reading?
 
 `ToolOff` refuses, `Shuffled` gives another question's proof, `Oracle` gives the proof itself.
 """
@@ -10,22 +10,22 @@ import random
 from collections.abc import Callable, Sequence
 
 from midthought.tools.definition import ToolOutput
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task
 
 Proof = Callable[[Task], str]
 """The result text that proves a task's answer, as the tool would write it."""
 
 
-class ToolOff(Toolbox):
+class ToolOff(ToolExecutor):
     """Every call is answered with an error."""
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         raise RuntimeError("the tool is switched off")
 
 
-class Oracle(Toolbox):
+class Oracle(ToolExecutor):
     """Every sound call is answered with the proof, whatever it asked for."""
 
     def __init__(self, registry: ToolRegistry, proof: Proof) -> None:
@@ -36,7 +36,7 @@ class Oracle(Toolbox):
         return ToolOutput(self._proof(task), {"chunk_ids": list(task.evidence)})
 
 
-class Shuffled(Toolbox):
+class Shuffled(ToolExecutor):
     """Every sound call is answered with the proof of another question, of the same kind where possible, whose answer
     is another one and does not occur in that proof.
 

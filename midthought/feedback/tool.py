@@ -45,7 +45,7 @@ class FeedbackTool(Tool):
         name: the critic's, for the record.
         is_right: how answers are judged.
         dataset: of the tasks that do not name theirs.
-        timeout_seconds: how long one call may take; None: as long as the toolbox says.
+        timeout_seconds: how long one call may take; None: as long as the tool executor says.
         max_cached: results that are kept.
     """
 

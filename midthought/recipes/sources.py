@@ -11,8 +11,8 @@ from midthought.engines.policy_engine import policy_engine
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, RolloutSettings
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
-from midthought.tools.notations import Notation
-from midthought.tools.schedule import Toolbox
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.trainer.rollouts import choose_source, make_crew
 from midthought.types import Task
 
@@ -23,8 +23,8 @@ def recipe_source(
     inference: InferenceConfig,
     ray: RayConfig,
     *,
-    notation: Notation,
-    toolbox: Toolbox,
+    call_format: ToolCallFormat,
+    executor: ToolExecutor,
     messages: Callable[[Task], list[Mapping[str, str]]],
     environment: EpisodeEnvironment,
     tasks: Iterable[Task],
@@ -55,8 +55,8 @@ def recipe_source(
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=notation,
-        toolbox=toolbox,
+        call_format=call_format,
+        executor=executor,
         messages=messages,
         environment=lambda task: environment,
         settings=RolloutSettings.from_config(inference),

@@ -1,6 +1,6 @@
 """The one loop that drives every episode: sample, run the calls, put the results into the context, go on, judge.
 
-Knows engines, notations and tools by their contracts only. A broken episode is data (StopReason.FAILED), not a crash.
+Knows engines, call formats and tools by their contracts only. A broken episode is data (StopReason.FAILED), not a crash.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.env.thought import THINK_CLOSE
 from midthought.text import Renderer
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
-from midthought.tools.notations import Notation
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 from midthought.types import (
     Completion,
     Finish,
@@ -99,8 +99,8 @@ class RolloutParts:
 
     engine: Engine
     renderer: Renderer
-    notation: Notation
-    toolbox: Toolbox
+    call_format: ToolCallFormat
+    executor: ToolExecutor
     messages: Callable[[Task], Sequence[Mapping[str, str]]]
     """The conversation (`role`, `content`) that a task begins with."""
     environment: Callable[[Task], EpisodeEnvironment]
@@ -109,11 +109,11 @@ class RolloutParts:
 
 
 class TokenWatch:
-    """The stopper of one episode: decodes its sampled tokens, piece by piece, for the notation's scanner."""
+    """The stopper of one episode: decodes its sampled tokens, piece by piece, for the call format's scanner."""
 
-    def __init__(self, renderer: Renderer, notation: Notation, *, in_thought: bool) -> None:
+    def __init__(self, renderer: Renderer, call_format: ToolCallFormat, *, in_thought: bool) -> None:
         self._renderer = renderer
-        self._scanner = notation.scanner(in_thought=in_thought)
+        self._scanner = call_format.scanner(in_thought=in_thought)
         self._stream = renderer.decode_stream()
 
     def feed(self, token_id: int) -> bool:
@@ -157,7 +157,7 @@ async def run_episodes(
 
     running = [asyncio.ensure_future(run_one(number)) for number in numbers]
     try:
-        with parts.toolbox.rollout():
+        with parts.executor.rollout():
             return await asyncio.gather(*running)
     finally:
         for episode in running:
@@ -195,13 +195,13 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
 def open_tools(parts: RolloutParts, trajectory: Trajectory, environment: EpisodeEnvironment) -> EpisodeTools:
     """The stateful tools of an episode; close them when it has its reward, has failed or was cancelled."""
     world = getattr(environment, "environment", None)
-    return parts.toolbox.for_episode(ToolEpisode(task=trajectory.task, seed=trajectory.seed, environment=world))
+    return parts.executor.for_episode(ToolEpisode(task=trajectory.task, seed=trajectory.seed, environment=world))
 
 
 class Episode:
     """One episode on its way, turn by turn: `take_turn`, then `run_calls` or `reply`, and so on. `run` does them all.
 
-    A turn is one answer of the policy. A notation that stops at calls has its results written into the same turn; with
+    A turn is one answer of the policy. A call format that stops at calls has its results written into the same turn; with
     any other, a turn that asks for tools ends, and `calls` holds what it asked for.
     """
 
@@ -242,10 +242,10 @@ class Episode:
             completion = await self._sample(sampling)
             trajectory.add_sampled(completion, temperature=sampling.temperature)
             has_ended = completion.finish is Finish.END
-            calls = self._watch.take() if has_ended or parts.notation.stops_at_call else []
+            calls = self._watch.take() if has_ended or parts.call_format.stops_at_call else []
             if calls and not self._first_action:
                 self._first_action = calls[0]
-            if calls and parts.notation.stops_at_call:
+            if calls and parts.call_format.stops_at_call:
                 if not await self._run_in_text(calls):
                     break
             elif has_ended:
@@ -263,7 +263,7 @@ class Episode:
         self.calls = []
         turn = self.trajectory.turns[-1]
         turn.tool_call = events[0].call
-        results = [self._parts.notation.render_results([event]) for event in events]
+        results = [self._parts.call_format.render_results([event]) for event in events]
         turn.observation = "\n".join(results)
         messages = [{"role": "tool", "content": result} for result in results]
         self._remember(turn, messages)
@@ -307,7 +307,7 @@ class Episode:
 
     def _begin_turn(self) -> None:
         self._in_thought = self._parts.renderer.opens_thought(self.trajectory.token_ids)
-        self._watch = TokenWatch(self._parts.renderer, self._parts.notation, in_thought=self._in_thought)
+        self._watch = TokenWatch(self._parts.renderer, self._parts.call_format, in_thought=self._in_thought)
         self._first_action, self._first_call = None, ToolCall()
         self._begun_at = len(self.trajectory.token_ids)
 
@@ -337,7 +337,7 @@ class Episode:
         """Run calls in mid-turn and write the results into the running text; False where they do not fit."""
         events = await self._events(calls)
         self._first_call = self._first_call or events[0].call
-        token_ids = self._parts.renderer.foreign(self._parts.notation.render_results(events))
+        token_ids = self._parts.renderer.foreign(self._parts.call_format.render_results(events))
         fits = self._fits(token_ids)
         self.trajectory.add_results(events, token_ids if fits else [])
         if fits:
@@ -357,7 +357,7 @@ class Episode:
         calls_left = self._parts.settings.max_tool_calls_per_cot - num_run
         begun = time.perf_counter()
         try:
-            events = await self._parts.toolbox.run(
+            events = await self._parts.executor.run(
                 calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
             )
         finally:

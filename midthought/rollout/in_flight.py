@@ -83,7 +83,7 @@ class InFlightEpisodes:
         self._failure: BaseException | None = None
         self._change = asyncio.Event()
         self._rollout: contextlib.ExitStack | None = None
-        """While tokens are sampled: the toolbox keeps the answers of pure calls."""
+        """While tokens are sampled: the tool executor keeps the answers of pure calls."""
 
     @classmethod
     def from_config(cls, parts: RolloutParts, loop: BackgroundLoop, inference: InferenceConfig, *, seed: int) -> Self:
@@ -186,7 +186,7 @@ class InFlightEpisodes:
         """Sample until something changes; in deterministic mode one round."""
         if self._rollout is None:
             self._rollout = contextlib.ExitStack()
-            self._rollout.enter_context(self._parts.toolbox.rollout())
+            self._rollout.enter_context(self._parts.executor.rollout())
         self._change.clear()
         if not self._deterministic:
             self._turnstile.let_pass()
@@ -332,7 +332,7 @@ def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:
     except Exception:
         return False
     called = {event.call.tool_name for event in record.tool_events}
-    registry = parts.toolbox.registry
+    registry = parts.executor.registry
     if any(tool is not None and tool.is_stateful for tool in map(registry.get, filter(None, called))):
         return False
     return len(record.segments) == 1 and getattr(environment, "follows_from_record", False)

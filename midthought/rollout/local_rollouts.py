@@ -13,7 +13,7 @@ from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.rollout.in_flight import InFlightEpisodes, seed_of
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 from midthought.types import RolloutData, Task, Trajectory
 
 
@@ -55,12 +55,12 @@ class Rollouts(ABC):
         self,
         tasks: Sequence[Task],
         *,
-        toolbox: Toolbox | None = None,
+        executor: ToolExecutor | None = None,
         temperature: float = 0.0,
         on_finished: Callable[[Trajectory], None] | None = None,
     ) -> list[Trajectory]:
-        """One episode per task with another toolbox or temperature; 0 is greedy."""
-        parts = dataclasses.replace(_at_temperature(self.parts, temperature), toolbox=toolbox or self.parts.toolbox)
+        """One episode per task with another tool executor or temperature; 0 is greedy."""
+        parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
         return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
 
     def update_weights(self) -> None:

@@ -22,10 +22,10 @@ from midthought.env.thought import THINK_CLOSE
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.episode import Episode, RolloutParts, RolloutSettings, open_tools, run_episode
 from midthought.tools.episode_tools import EpisodeTools
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.multi_turn import MultiTurnManager, tool_figures
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
-from midthought.tools.turns import MultiTurnManager, tool_figures
 from midthought.types import Completion, Finish, ParsedAction, Reward, SpanKind, StopReason, Task, Trajectory
 
 
@@ -76,8 +76,8 @@ class MultiTurnInferenceEngine:
         """The records of the newest conversation or episodes."""
         tools = tool_manager if enable_tools else None
         self._tools = tools
-        self._notation = (tools.parser if tools else _NoCalls()).notation
-        self._toolbox = tools.toolbox if tools else Toolbox(ToolRegistry())
+        self._call_format = (tools.parser if tools else _NoCalls()).call_format
+        self._executor = tools.executor if tools else ToolExecutor(ToolRegistry())
         about_tools = tools.get_system_prompt() if tools else ""
         self._system_prompt = "\n\n".join(filter(None, (system_prompt, about_tools)))
         self._settings = RolloutSettings(
@@ -251,7 +251,7 @@ class MultiTurnInferenceEngine:
             for environment, opening, how in zip(environments, openings, hows, strict=True)
         ]
         self.trajectories = [episode.trajectory for episode in episodes]
-        self.engine.run(_play_all(self.engine.core, self._toolbox, episodes))
+        self.engine.run(_play_all(self.engine.core, self._executor, episodes))
         for trajectory in self.trajectories:
             self._warn_of_thoughts(trajectory)
         return episodes
@@ -265,8 +265,8 @@ class MultiTurnInferenceEngine:
         parts = RolloutParts(
             engine=voice,
             renderer=self.engine.renderer,
-            notation=self._notation,
-            toolbox=self._toolbox,
+            call_format=self._call_format,
+            executor=self._executor,
             messages=lambda task: messages,
             environment=lambda task: world,
             settings=dataclasses.replace(self._settings, max_turns=max_turns),
@@ -395,11 +395,11 @@ class _NoCalls(ActionParser):
         return []
 
 
-async def _play_all(core: Engine, toolbox: Toolbox, episodes: Sequence[_Conversation]) -> None:
+async def _play_all(core: Engine, executor: ToolExecutor, episodes: Sequence[_Conversation]) -> None:
     for episode in episodes:
         core.open(episode.number)
     try:
-        with toolbox.rollout():
+        with executor.rollout():
             await asyncio.gather(*(run_episode(each.parts, each.trajectory, each.number) for each in episodes))
     finally:
         await _close(core, episodes)

@@ -1,5 +1,5 @@
 """An unfinished episode played again from its record: what was sampled and what tools said is given once more, no model
-and no tool is asked. Where the record ends, the engine and the toolbox go on.
+and no tool is asked. Where the record ends, the engine and the tool executor go on.
 
 So everything that the loop keeps beside the record (scanners, turns, budgets) is as it was.
 """
@@ -13,18 +13,18 @@ from typing import Any, cast
 from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.errors import RecordError
 from midthought.rollout.episode import RolloutParts
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 from midthought.types import Completion, Finish, ParsedAction, Task, ToolEvent, Trajectory
 
 
 def replayed(parts: RolloutParts, record: Trajectory) -> RolloutParts:
     """The parts with which an episode of the same task and seed first does again what the record says.
 
-    It fails with RecordError where it comes to other tokens: the prompt, the tools' words or the notation have changed.
+    It fails with RecordError where it comes to other tokens: the prompt, the tools' words or the call format have changed.
     """
     engine = ReplayedEngine(parts.engine, record)
-    toolbox = cast(Toolbox, ReplayedToolbox(parts.toolbox, record.tool_events))
-    return replace(parts, engine=engine, toolbox=toolbox)
+    executor = cast(ToolExecutor, ReplayedExecutor(parts.executor, record.tool_events))
+    return replace(parts, engine=engine, executor=executor)
 
 
 class ReplayedEngine:
@@ -82,22 +82,22 @@ class ReplayedEngine:
     def _other(self, start: int) -> RecordError:
         return RecordError(
             f"task {self._record.task.task_id!r}: the episode that was carried over is not the same up to token {start} when "
-            "it is played again; resume with the settings, tools and notation that it began with"
+            "it is played again; resume with the settings, tools and call format that it began with"
         )
 
 
-class ReplayedToolbox:
-    """Answers the first calls with recorded events, the others as another toolbox does; all else is that toolbox's."""
+class ReplayedExecutor:
+    """Answers the first calls with recorded events, the others as the given executor does; all else is that executor's."""
 
-    def __init__(self, toolbox: Toolbox, events: Sequence[ToolEvent]) -> None:
-        self._toolbox = toolbox
+    def __init__(self, executor: ToolExecutor, events: Sequence[ToolEvent]) -> None:
+        self._executor = executor
         self._events = list(events)
 
     async def run(self, calls: Sequence[ParsedAction], task: Task, **options: Any) -> list[ToolEvent]:
         if not self._events:
-            return await self._toolbox.run(calls, task, **options)
+            return await self._executor.run(calls, task, **options)
         found, self._events = self._events[: len(calls)], self._events[len(calls) :]
         return found
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._toolbox, name)
+        return getattr(self._executor, name)

@@ -1,6 +1,6 @@
 """What a tool is: its definition, as the model is told of it, and the class that users extend.
 
-Knows nothing of how a call is written (notations) or when it runs (schedule).
+Knows nothing of how a call is written (call formats) or when it runs (schedule).
 """
 
 from __future__ import annotations
@@ -113,13 +113,13 @@ class Tool(ABC):
     """True where, as long as a rollout goes on, equal arguments give equal results and running it changes nothing. Equal
     calls are then run once for all episodes that ask."""
     timeout_seconds: float | None = None
-    """How long one call may take, retries included; None: as long as the toolbox says."""
+    """How long one call may take, retries included; None: as long as the tool executor says."""
     max_concurrency: int | None = None
-    """How many calls of this tool a toolbox runs at once; None: as many as the toolbox runs of all tools. Set it where
+    """How many calls of this tool a tool executor runs at once; None: as many as of all tools. Set it where
     calls compute rather than wait: more at once than there are processors only brings each nearer to its deadline."""
     retries: int | None = None
     """How often a call that raised is run again; setting it says that this does no harm. None: a pure tool as often as
-    the toolbox says, any other not at all."""
+    the tool executor says, any other not at all."""
 
     def for_task(self, task: Task) -> Tool:
         """The instance that answers the calls of this task's episodes; by default the tool itself.
@@ -159,5 +159,5 @@ class Tool(ABC):
         waits for it, but nothing can stop it. An `async def` runs on an event loop of the tool's own and must not block it,
         or the tool's other calls wait; past its deadline it is cancelled. Raise to fail: the model reads the exception's
         first words. ConnectionError or TimeoutError says that whatever the tool asks is gone: after several in a row the
-        toolbox leaves the tool alone for a while.
+        tool executor leaves the tool alone for a while.
         """

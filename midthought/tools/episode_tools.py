@@ -11,17 +11,17 @@ import functools
 import logging
 from collections.abc import AsyncIterator
 
-from midthought.tools.breaker import Breaker
+from midthought.tools.circuit_breaker import CircuitBreaker
 from midthought.tools.deadline import TooLateError, contained, within
 from midthought.tools.definition import Tool, ToolEpisode
-from midthought.tools.loops import settled
+from midthought.tools.event_loops import settled
 from midthought.tools.threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
 
 class EpisodeTools:
-    """What a toolbox holds for one episode. `close` it when the episode has ended, however it ended.
+    """What a tool executor holds for one episode. `close` it when the episode has ended, however it ended.
 
     Calls of one stateful tool run one after the other, in order. If `open` takes longer than the call that needed it, the
     next call waits for the same `open`.
@@ -43,16 +43,16 @@ class EpisodeTools:
         async with self._turn(tool.definition.name) if tool.is_stateful else contextlib.nullcontext():
             yield
 
-    async def opened(self, tool: Tool, breaker: Breaker, ends_at: float) -> Tool:
+    async def opened(self, tool: Tool, circuit_breaker: CircuitBreaker, ends_at: float) -> Tool:
         """The tool bound to this episode. What `open` raises is raised here, and the next call opens it again.
 
-        `breaker` learns whether it could be opened; at `ends_at`, on the loop's clock, waiting counts as a failure.
+        `circuit_breaker` learns whether it could be opened; at `ends_at`, on the loop's clock, waiting counts as a failure.
         """
         name = tool.definition.name
         if self._is_closed:
             raise RuntimeError("the episode has ended")
         if name not in self._opened:
-            with breaker.call():
+            with circuit_breaker.call():
                 return await self._wait(tool, name, ends_at)
         return self._opened[name][1]
 
@@ -81,7 +81,7 @@ class EpisodeTools:
         return bound
 
     async def close(self) -> None:
-        """Close what was opened; it is closed when this returns, or was left alone after the toolbox's deadline.
+        """Close what was opened; it is closed when this returns, or was left alone after the tool executor's deadline.
 
         Never raises: what `close` raises is logged. Cancelling it does not interrupt it.
         """

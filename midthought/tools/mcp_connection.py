@@ -19,7 +19,7 @@ from midthought.errors import McpServerError
 
 _MAX_PAGES = 100
 _LATER_SECONDS = 1.0
-"""By how much the SDK's deadline is later than the tool's own, which a toolbox watches and calls by its name."""
+"""By how much the SDK's deadline is later than the tool's own, which a tool executor watches and calls by its name."""
 _LISTEN_SECONDS = 1.0
 """How long the last lines of a server that has ended may take to arrive."""
 _CLOSE_SECONDS = 15.0

@@ -1,4 +1,4 @@
-"""Parsers: a text in, the calls in it out. Users extend `ActionParser`; the others are the notations' own parsers.
+"""Parsers: a text in, the calls in it out. Users extend `ActionParser`; the others are the call formats' own parsers.
 
 Knows nothing of tokens nor of which tools there are.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.function_calling import FunctionCallingFormat
+from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.call_formats.instructions import describe_tools
+from midthought.tools.call_formats.json_action import JSONFormat
+from midthought.tools.call_formats.react import ReActFormat
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations import Notation
-from midthought.tools.notations.function_calling import FunctionCallingNotation
-from midthought.tools.notations.hermes import HermesNotation
-from midthought.tools.notations.in_thought import InThoughtNotation
-from midthought.tools.notations.instructions import describe_tools
-from midthought.tools.notations.json_action import JSONNotation
-from midthought.tools.notations.react import ReActNotation
 from midthought.types import ParsedAction, ToolEvent
 
 
@@ -48,9 +48,9 @@ class ActionParser:
         return [action] if action.success or action.tool_name is not None else []
 
     @property
-    def notation(self) -> Notation:
+    def call_format(self) -> ToolCallFormat:
         """What the rollout loop takes."""
-        return ParsedTurnNotation(self)
+        return ParsedTurnFormat(self)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """A call as the policy should write it, for demonstrations. NotImplementedError unless you write it."""
@@ -68,8 +68,8 @@ def no_call(text: str) -> ParsedAction:
     return ParsedAction(tool_name=None, parameters={}, raw_text=text, success=False, error="no call found")
 
 
-class ParsedTurnNotation:
-    """A parser as a notation for the rollout loop: the turn's text is collected and parsed when the turn has ended.
+class ParsedTurnFormat:
+    """A parser as a call format for the rollout loop: the turn's text is collected and parsed when the turn has ended.
 
     The parser sees the whole text, thoughts and fences included, and decides alone what of it is a call.
     """
@@ -124,60 +124,60 @@ class ParsedTurnScanner:
         self._pieces = []
 
 
-class _NotationParser(ActionParser):
-    """A notation's own parser. `notation` goes to the rollout loop as it is: it stops and streams."""
+class _FormatParser(ActionParser):
+    """A call format's own parser. `call_format` goes to the rollout loop as it is: it stops and streams."""
 
-    def __init__(self, notation: Notation) -> None:
-        self._notation = notation
+    def __init__(self, call_format: ToolCallFormat) -> None:
+        self._call_format = call_format
 
     @property
-    def notation(self) -> Notation:
-        """The notation."""
-        return self._notation
+    def call_format(self) -> ToolCallFormat:
+        """The call format."""
+        return self._call_format
 
     def parse_all(self, text: str) -> list[ParsedAction]:
         """Every finished call of a text, malformed ones included."""
-        return self._notation.parse_all(text)
+        return self._call_format.parse_all(text)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
         """A call as the policy should write it."""
-        return self._notation.render_call(tool_name, parameters)
+        return self._call_format.render_call(tool_name, parameters)
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
         """What the system prompt says of the tools and of how to call them."""
-        return self._notation.instructions(definitions)
+        return self._call_format.instructions(definitions)
 
 
-class JSONActionParser(_NotationParser):
-    """`{"tool": "NAME", "parameters": {…}}` anywhere in the text; see `JSONNotation`."""
-
-    def __init__(self) -> None:
-        super().__init__(JSONNotation())
-
-
-class ReActActionParser(_NotationParser):
-    """`Thought: … / Action: NAME / Action Input: {…}`; see `ReActNotation`."""
+class JSONActionParser(_FormatParser):
+    """`{"tool": "NAME", "parameters": {…}}` anywhere in the text; see `JSONFormat`."""
 
     def __init__(self) -> None:
-        super().__init__(ReActNotation())
+        super().__init__(JSONFormat())
 
 
-class FunctionCallingParser(_NotationParser):
-    """`<function_calls>{"tool_name": "NAME", "parameters": {…}}</function_calls>`; see `FunctionCallingNotation`."""
-
-    def __init__(self) -> None:
-        super().__init__(FunctionCallingNotation())
-
-
-class HermesParser(_NotationParser):
-    """`<tool_call>{"name": "NAME", "arguments": {…}}</tool_call>`; see `HermesNotation`."""
+class ReActActionParser(_FormatParser):
+    """`Thought: … / Action: NAME / Action Input: {…}`; see `ReActFormat`."""
 
     def __init__(self) -> None:
-        super().__init__(HermesNotation())
+        super().__init__(ReActFormat())
 
 
-class InThoughtParser(_NotationParser):
-    """`#call NAME {…}` in a text that begins inside a thought; see `InThoughtNotation`."""
+class FunctionCallingParser(_FormatParser):
+    """`<function_calls>{"tool_name": "NAME", "parameters": {…}}</function_calls>`; see `FunctionCallingFormat`."""
 
     def __init__(self) -> None:
-        super().__init__(InThoughtNotation())
+        super().__init__(FunctionCallingFormat())
+
+
+class HermesParser(_FormatParser):
+    """`<tool_call>{"name": "NAME", "arguments": {…}}</tool_call>`; see `HermesFormat`."""
+
+    def __init__(self) -> None:
+        super().__init__(HermesFormat())
+
+
+class InThoughtParser(_FormatParser):
+    """`#call NAME {…}` in a text that begins inside a thought; see `InThoughtFormat`."""
+
+    def __init__(self) -> None:
+        super().__init__(InThoughtFormat())

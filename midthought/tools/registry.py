@@ -1,4 +1,4 @@
-"""The tools that a model may call, by name, and whether a call's arguments fit. Knows no notation and no deadline."""
+"""The tools that a model may call, by name, and whether a call's arguments fit. Knows no call format and no deadline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
-from midthought.tools.loops import settled
+from midthought.tools.event_loops import settled
 from midthought.tools.threads import DaemonThreads
 
 ToolT = TypeVar("ToolT", bound=Tool)

@@ -19,11 +19,11 @@ from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, Rollout
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.text import Renderer
-from midthought.tools.notations import Notation
-from midthought.tools.notations.find import find_notation
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -39,25 +39,27 @@ class PromptBuilder:
 
     system_prompt: str
     registry: ToolRegistry
-    notation: Notation
+    call_format: ToolCallFormat
 
     def instructions(self) -> str:
         """What the policy is told of its tools."""
-        return self.notation.instructions(self.registry.definitions())
+        return self.call_format.instructions(self.registry.definitions())
 
     def messages(self, task: Task) -> list[Mapping[str, str]]:
         """The conversation before the policy's first word."""
         return task.messages(self.system_prompt, self.instructions())
 
 
-def as_notation(given: str | ActionParser | Notation) -> Notation:
-    """A notation from its name, a parser or itself. Raises SettingsError for anything else."""
+def as_call_format(given: str | ActionParser | ToolCallFormat) -> ToolCallFormat:
+    """A call format from its name, a parser or itself. Raises SettingsError for anything else."""
     if isinstance(given, str):
-        return find_notation(given)
+        return find_call_format(given)
     if isinstance(given, ActionParser):
-        return given.notation
+        return given.call_format
     if isinstance(given, type) or not hasattr(given, "scanner"):
-        raise SettingsError(f"notation={given!r}: give a name, an ActionParser or a Notation (an object, not a class)")
+        raise SettingsError(
+            f"call format={given!r}: give a name, an ActionParser or a Call format (an object, not a class)"
+        )
     return given
 
 
@@ -95,8 +97,8 @@ def make_source(
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=prompts.notation,
-        toolbox=Toolbox(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
+        call_format=prompts.call_format,
+        executor=ToolExecutor(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
         messages=prompts.messages,
         environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
         settings=RolloutSettings.from_config(inference),

@@ -28,15 +28,15 @@ from midthought.plan.choices import as_recorded
 from midthought.pretrained import save_model
 from midthought.report.json_lines import json_value
 from midthought.text import Renderer
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
-from midthought.tools.notations import Notation
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.checkpoint_manager import CheckpointManager, is_right
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
-from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, as_notation, check_source, make_crew, make_source
+from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, as_call_format, check_source, make_crew, make_source
 from midthought.trainer.tasks import make_tasks
 from midthought.types import RolloutData, Trajectory
 
@@ -82,7 +82,7 @@ class Trainer:
         model: a loaded causal LM (then its `tokenizer` as well), trained in place. None: `config.model.local_path`, and
             where that is empty a small Qwen3 that is made here.
         tools: what the policy may call.
-        notation: how it calls: a name, an `ActionParser` or a `Notation`.
+        call format: how it calls: a name, an `ActionParser` or a `ToolCallFormat`.
         system_prompt: stands before every task; how to call the tools is added to it.
         reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
@@ -110,7 +110,7 @@ class Trainer:
         model: Any = None,
         tokenizer: Any = None,
         tools: ToolRegistry | Iterable[Tool] = (),
-        notation: str | ActionParser | Notation = "in_thought",
+        call_format: str | ActionParser | ToolCallFormat = "in_thought",
         system_prompt: str = "",
         reward_funcs: Sequence[Any] = (),
         validation: Any = None,
@@ -129,7 +129,7 @@ class Trainer:
         if isinstance(tools, Tool):
             raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
-        prompts = PromptBuilder(system_prompt, registry, as_notation(notation))
+        prompts = PromptBuilder(system_prompt, registry, as_call_format(call_format))
         self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, reward_funcs)
         self._keeping = (
             CheckpointManager(run_path, self.config, resume=resume, allow_changes=allow_changes)

@@ -27,12 +27,12 @@ def sampled(reciter: Reciter, num_tokens: int, num_rows: int = 3) -> list[list[i
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("size", ["tiny", "small"])
-def test_sampling_gives_the_script_with_a_call_that_its_notation_reads(size: str, style: str) -> None:
+def test_sampling_gives_the_script_with_a_call_that_its_call_format_reads(size: str, style: str) -> None:
     reciter = Reciter(size, style, num_span=SPAN)
     rows = sampled(reciter, 2 * SPAN)
     for row in rows:
         reciter.check(row)
-        actions = reciter.notation.parse_all(reciter.renderer.decode(row))
+        actions = reciter.call_format.parse_all(reciter.renderer.decode(row))
         assert [(action.tool_name, action.success) for action in actions] == [("look", True)] * 2
     assert rows[0] != rows[1], "words are drawn, not fixed"
 

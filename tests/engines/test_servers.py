@@ -30,10 +30,10 @@ from midthought.engines.servers.vllm import VLLMEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
 pytest.importorskip("httpx")
@@ -278,10 +278,10 @@ def test_a_refused_request_is_an_error_at_once_with_the_servers_words() -> None:
 def test_what_a_stopper_raises_is_no_fault_of_the_server() -> None:
     class Broken(Watch):
         def feed(self, token_id: int) -> bool:
-            raise TimeoutError("the notation is broken")
+            raise TimeoutError("the call format is broken")
 
     with FakeServer() as server:
-        with pytest.raises(TimeoutError, match="the notation is broken"):
+        with pytest.raises(TimeoutError, match="the call format is broken"):
             sample(engine_for(server), stopper=Broken())
         assert len(server.requests) == 1
 
@@ -460,8 +460,8 @@ def trajectories(engine: Engine, renderer: Renderer) -> list[Trajectory]:
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=InThoughtNotation(),
-        toolbox=Toolbox(registry),
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(registry),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda _: Judge(),
         settings=RolloutSettings(max_tokens=2000, max_segment_length=40),

@@ -27,9 +27,9 @@ from midthought.env.signature import takes_environment
 from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory, Turn
 
 
@@ -583,8 +583,8 @@ def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3, **limits
     parts = RolloutParts(
         engine=ScriptedEngine(lambda _, token_ids: script(renderer.decode(token_ids)), renderer),
         renderer=renderer,
-        notation=InThoughtNotation(),
-        toolbox=Toolbox(ToolRegistry()),
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry()),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=tasks.episode,
         settings=RolloutSettings(max_tokens=4000, max_turns=8, **limits),

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from midthought.evaluation.arms import Oracle, Shuffled, ToolOff
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
-from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolOutcome
 
@@ -42,15 +42,15 @@ def registry() -> ToolRegistry:
     return ToolRegistry([Look()])
 
 
-def ask(toolbox, task, action=None):
+def ask(executor, task, action=None):
     asked = action or ParsedAction(tool_name="look", parameters={"query": "tide"}, raw_text="", success=True)
-    return asyncio.run(toolbox.run([asked], task))[0]
+    return asyncio.run(executor.run([asked], task))[0]
 
 
 def test_a_tool_that_is_off_answers_with_an_error_that_the_model_reads(registry):
     event = ask(ToolOff(registry), TASKS[0])
     assert event.outcome is ToolOutcome.RAISED and event.call.success is False
-    assert InThoughtNotation().render_results([event]) == "\n#look_error: the tool is switched off\n\n"
+    assert InThoughtFormat().render_results([event]) == "\n#look_error: the tool is switched off\n\n"
 
 
 def test_the_oracle_gives_the_proof_whatever_was_asked(registry):
@@ -61,19 +61,19 @@ def test_the_oracle_gives_the_proof_whatever_was_asked(registry):
 
 @pytest.mark.parametrize("arm", [Oracle, lambda registry, proof: Shuffled(registry, proof, TASKS, 0)])
 def test_a_call_that_is_not_sound_fails_in_an_arm_as_it_does_with_the_tool(registry, arm):
-    toolbox = arm(registry, proof)
+    executor = arm(registry, proof)
     bad = ParsedAction(tool_name="look", parameters={}, raw_text="", success=True)
-    assert ask(toolbox, TASKS[0], bad).outcome is ToolOutcome.BAD_ARGUMENTS
+    assert ask(executor, TASKS[0], bad).outcome is ToolOutcome.BAD_ARGUMENTS
     unknown = ParsedAction(tool_name="find", parameters={"query": "x"}, raw_text="", success=True)
-    assert ask(toolbox, TASKS[0], unknown).outcome is ToolOutcome.UNKNOWN_TOOL
+    assert ask(executor, TASKS[0], unknown).outcome is ToolOutcome.UNKNOWN_TOOL
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_shuffled_result_never_holds_the_answer_and_is_another_questions_proof_of_the_same_kind(registry, seed):
-    toolbox = Shuffled(registry, proof, TASKS, seed)
+    executor = Shuffled(registry, proof, TASKS, seed)
     proofs = {proof(task): task for task in TASKS}
     for task in TASKS:
-        event = ask(toolbox, task)
+        event = ask(executor, task)
         other = proofs[event.call.result]
         for truth in (task.answer, *task.aliases):
             assert truth.casefold() not in event.call.result.casefold()
@@ -83,8 +83,8 @@ def test_a_shuffled_result_never_holds_the_answer_and_is_another_questions_proof
 
 def test_shuffling_is_a_function_of_the_seed_and_the_task(registry):
     def results(seed, tasks):
-        toolbox = Shuffled(registry, proof, tasks, seed)
-        return {task.task_id: ask(toolbox, task).call.result for task in TASKS}
+        executor = Shuffled(registry, proof, tasks, seed)
+        return {task.task_id: ask(executor, task).call.result for task in TASKS}
 
     assert results(0, TASKS) == results(0, TASKS)
     assert results(0, TASKS) != results(1, TASKS)
@@ -98,7 +98,7 @@ def test_tasks_that_all_have_one_answer_cannot_be_shuffled(registry):
 def test_a_few_tasks_of_one_answer_are_shuffled_with_the_proofs_of_further_tasks(registry):
     few, more = TASKS[:4], TASKS[4:]
     assert {task.answer for task in few} == {"Ann"}
-    toolbox = Shuffled(registry, proof, few, 0, more=more)
+    executor = Shuffled(registry, proof, few, 0, more=more)
     for task in few:
-        result = ask(toolbox, task).call.result
+        result = ask(executor, task).call.result
         assert "ann" not in result.casefold() and result in map(proof, more)

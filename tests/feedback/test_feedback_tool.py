@@ -17,8 +17,8 @@ from midthought.feedback.masking import MASK
 from midthought.feedback.protocol import RIGHT_ANSWER, SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
 from midthought.tools.definition import ToolOutput
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 TASK = Task(task_id="p", prompt="What is 123 * 45?", answer="5535", labels={"dataset": "multiplication"})
@@ -132,16 +132,16 @@ def test_without_a_task_or_an_answer_it_says_what_is_missing() -> None:
         FeedbackTool(Counting(), max_cached=0)
 
 
-# -- in the toolbox ----------------------------------------------------------------------------------------------
+# -- in the tool executor ----------------------------------------------------------------------------------------------
 
 
 def call(tool: FeedbackTool, task: Task = TASK, **parameters: Any) -> ToolEvent:
     action = ParsedAction(tool_name=TOOL_NAME, parameters=parameters, raw_text="", success=True)
-    toolbox = Toolbox(ToolRegistry([tool.for_task(task)]), timeout_seconds=5)
-    return asyncio.run(toolbox.run([action], task))[0]
+    executor = ToolExecutor(ToolRegistry([tool.for_task(task)]), timeout_seconds=5)
+    return asyncio.run(executor.run([action], task))[0]
 
 
-def test_a_call_through_the_toolbox_is_an_event_that_rewards_can_read() -> None:
+def test_a_call_through_the_executor_is_an_event_that_rewards_can_read() -> None:
     event = call(FeedbackTool(Counting(), name="counting"), current_answer="1")
     assert event.outcome is ToolOutcome.OK and event.metadata == {"is_right": False, "critic": "counting"}
     assert call(FeedbackTool(Counting())).outcome is ToolOutcome.BAD_ARGUMENTS

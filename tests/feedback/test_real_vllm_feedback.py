@@ -22,8 +22,8 @@ from midthought.feedback.protocol import SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.pretrained import save_model
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolOutcome
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
@@ -82,11 +82,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_a_wrong_answer_gets_feedback_and_the_server_received_the_parameters(served: Served) -> None:
     task = Task(task_id="p", prompt=SAMPLE.prompt, answer=SAMPLE.answer, labels={"dataset": "multiplication"})
     tool = FeedbackTool.from_settings(served.settings(max_tokens=123, seed=14))
-    toolbox = Toolbox(ToolRegistry([tool.for_task(task)]))
+    executor = ToolExecutor(ToolRegistry([tool.for_task(task)]))
     action = ParsedAction(tool_name=TOOL_NAME, parameters={"current_answer": "398"}, raw_text="", success=True)
 
     async def twice() -> list[str]:
-        events = [(await toolbox.run([action], task))[0] for _ in range(2)]
+        events = [(await executor.run([action], task))[0] for _ in range(2)]
         assert [event.outcome for event in events] == [ToolOutcome.OK] * 2, events
         return [event.call.result or "" for event in events]
 

@@ -26,9 +26,9 @@ from midthought.memory.service.access import Access
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Reward, Task, ToolOutcome
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -177,9 +177,9 @@ def test_an_answer_that_drips_is_given_up_at_the_deadline():
 
 def test_the_model_reads_a_sentence_and_the_run_goes_on():
     url = f"http://127.0.0.1:{closed_port()}"
-    toolbox = Toolbox(ToolRegistry([MemoryRetrievalTool(RemoteMemory(url, retries=0))]))
+    executor = ToolExecutor(ToolRegistry([MemoryRetrievalTool(RemoteMemory(url, retries=0))]))
     action = ParsedAction(tool_name="memory_retrieval", parameters={"query": "yes"}, raw_text="", success=True)
-    (event,) = asyncio.run(toolbox.run([action], Task(task_id="t", prompt="p", answer="a")))
+    (event,) = asyncio.run(executor.run([action], Task(task_id="t", prompt="p", answer="a")))
     assert event.outcome is ToolOutcome.RAISED and event.call.result.startswith("the memory cannot be reached")
 
 
@@ -205,8 +205,8 @@ def test_a_rollout_that_asks_the_service_is_the_rollout_that_asks_the_store(serv
         parts = RolloutParts(
             engine=ScriptedEngine([said], renderer),
             renderer=renderer,
-            notation=InThoughtNotation(),
-            toolbox=Toolbox(ToolRegistry([MemoryRetrievalTool(memory, mode="hybrid")])),
+            call_format=InThoughtFormat(),
+            executor=ToolExecutor(ToolRegistry([MemoryRetrievalTool(memory, mode="hybrid")])),
             messages=lambda task: [{"role": "user", "content": task.prompt}],
             environment=lambda task: Plain(),
             settings=RolloutSettings(max_tokens=4000, max_result_tokens=1000),

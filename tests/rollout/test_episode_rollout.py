@@ -21,10 +21,10 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import Script, ScriptedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Reward, SpanKind, StopReason, Task, ToolEvent, ToolOutcome, Trajectory
 
 MARK = "⟦tool⟧"
@@ -47,10 +47,10 @@ class Look(Tool):
         return f"{MARK}{word}</think>{MARK}"
 
 
-def toolbox(seconds: dict[str, float] | None = None) -> Toolbox:
+def executor(seconds: dict[str, float] | None = None) -> ToolExecutor:
     registry = ToolRegistry()
     registry.register(Look(seconds))
-    return Toolbox(registry)
+    return ToolExecutor(registry)
 
 
 class Judge:
@@ -75,17 +75,17 @@ def run(
     renderer: Renderer,
     *,
     num_episodes: int = 1,
-    tools: Toolbox | None = None,
+    tools: ToolExecutor | None = None,
     judge: Callable[[Task], Any] = lambda _: Judge(),
-    notation: Any = None,
+    call_format: Any = None,
     on_finished: Callable[[Trajectory], None] | None = None,
     **limits: Any,
 ) -> list[Trajectory]:
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=notation or InThoughtNotation(),
-        toolbox=tools or toolbox(),
+        call_format=call_format or InThoughtFormat(),
+        executor=tools or executor(),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=judge,
         settings=RolloutSettings(**{"max_tokens": 4000, **limits}),
@@ -260,7 +260,7 @@ def test_an_interrupt_is_not_swallowed(renderer: Renderer) -> None:
 
 
 class EveryFew:
-    """A notation for models that know none: a call "ends" after so many pieces of text, a few times over."""
+    """A call format for models that know none: a call "ends" after so many pieces of text, a few times over."""
 
     name = "every_few"
     fence_may_hold_call = False
@@ -320,9 +320,9 @@ def test_the_scanner_is_told_of_every_result_that_stands_in_the_context(renderer
         def resume(self) -> None:
             self.num_told += 1
 
-    notation = Told(num_calls=3)
-    trajectory = run_script(["some words that go on for a while"], renderer, notation=notation)
-    assert (trajectory.num_calls, notation.num_told) == (3, 3)
+    call_format = Told(num_calls=3)
+    trajectory = run_script(["some words that go on for a while"], renderer, call_format=call_format)
+    assert (trajectory.num_calls, call_format.num_told) == (3, 3)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_rescoring_every_sampled_token_gives_its_recorded_logprob(
 ) -> None:
     model = small_model(config_class, renderer, **more)
     engine = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_num_seqs=4)
-    trajectories = run(engine, renderer, num_episodes=6, notation=EveryFew(), max_tokens=120, max_segment_length=16)
+    trajectories = run(engine, renderer, num_episodes=6, call_format=EveryFew(), max_tokens=120, max_segment_length=16)
     assert sum(trajectory.num_calls for trajectory in trajectories) >= 8
     for trajectory in trajectories:
         assert trajectory.error is None
@@ -356,8 +356,8 @@ def test_a_slow_tool_holds_up_only_its_own_episode(renderer: Renderer) -> None:
         engine,
         renderer,
         num_episodes=8,
-        tools=toolbox({"slow": 0.5}),
-        notation=EveryFew(num_calls=1, words=["quick", "quick", "slow", "quick"]),
+        tools=executor({"slow": 0.5}),
+        call_format=EveryFew(num_calls=1, words=["quick", "quick", "slow", "quick"]),
         on_finished=lambda trajectory: finished.append((trajectory.task.task_id, time.perf_counter() - begun)),
         max_tokens=60,
     )
@@ -375,8 +375,8 @@ def test_deterministic_rollouts_agree_bit_by_bit_whatever_the_tools_take(rendere
             engine,
             renderer,
             num_episodes=9,
-            tools=toolbox(seconds),
-            notation=EveryFew(words=["a", "b", "c", "d"]),
+            tools=executor(seconds),
+            call_format=EveryFew(words=["a", "b", "c", "d"]),
             max_tokens=90,
         )
         records.append([(t.token_ids, [v for v in t.sampled_logprobs if v == v]) for t in trajectories])

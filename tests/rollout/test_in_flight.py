@@ -14,14 +14,14 @@ from midthought.errors import EngineError, SettingsError
 from midthought.rollout.episode import RolloutParts, RolloutSettings
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.trajectory_json import trajectory_to_json
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
-from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, Finish, Reward, StopReason, Task, ToolCall, ToolEvent, ToolOutcome
 
-NOTATION = InThoughtNotation()
+CALL_FORMAT = InThoughtFormat()
 CALL = '<think>Hm. #call look {"word": "tide"}'
 RESULT = "It was there."
 
@@ -38,7 +38,7 @@ class Writer:
         self.log = defaultdict(list)
         self._renderer = renderer
         event = ToolEvent(call=ToolCall(tool_name="look", success=True, result=RESULT), outcome=ToolOutcome.OK)
-        self._result = renderer.foreign(NOTATION.render_results([event]))
+        self._result = renderer.foreign(CALL_FORMAT.render_results([event]))
         self._open = set()
 
     def open(self, episode):
@@ -118,8 +118,8 @@ class Bench:
         parts = RolloutParts(
             engine=self.engine,
             renderer=renderer,
-            notation=NOTATION,
-            toolbox=Toolbox(ToolRegistry([other_tool or look])),
+            call_format=CALL_FORMAT,
+            executor=ToolExecutor(ToolRegistry([other_tool or look])),
             messages=lambda task: task.messages(),
             environment=lambda task: environment(),
             settings=RolloutSettings(max_tokens=2000, max_segment_length=32),

@@ -9,9 +9,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from midthought.engines.local.engine import LocalEngine
 from midthought.rollout.episode import RolloutParts, RolloutSettings
 from midthought.rollout.local_rollouts import LocalRollouts
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Reward, StopReason, Task
 
 TASKS = [Task(task_id=f"t{number}", prompt=f"Who wound clock {number}?", answer="!") for number in range(3)]
@@ -48,8 +48,8 @@ def make_source(renderer):
         parts = RolloutParts(
             engine=engine,
             renderer=renderer,
-            notation=InThoughtNotation(),
-            toolbox=Toolbox(ToolRegistry()),
+            call_format=InThoughtFormat(),
+            executor=ToolExecutor(ToolRegistry()),
             messages=lambda task: [{"role": "user", "content": task.prompt}],
             environment=lambda task: Judge(),
             settings=RolloutSettings(max_tokens=8),
@@ -105,11 +105,11 @@ def test_an_evaluation_is_greedy_unless_a_temperature_is_given(make_source):
     assert source.parts.settings.temperature == 1.0
 
 
-def test_an_evaluation_may_use_another_toolbox_and_leaves_the_sources_own(make_source, renderer):
+def test_an_evaluation_may_use_another_executor_and_leaves_the_sources_own(make_source, renderer):
     source = make_source()
     asked = []
 
-    class Watching(Toolbox):
+    class Watching(ToolExecutor):
         async def run(self, calls, task, **options):
             asked.append(task.task_id)
             return await super().run(calls, task, **options)
@@ -125,9 +125,9 @@ def test_an_evaluation_may_use_another_toolbox_and_leaves_the_sources_own(make_s
 
     source.parts.engine.__class__ = Calls
     source.parts = dataclasses.replace(source.parts, settings=RolloutSettings(max_tokens=60))
-    source.evaluate(TASKS[:1], toolbox=Watching(ToolRegistry()))
+    source.evaluate(TASKS[:1], executor=Watching(ToolRegistry()))
     assert asked == ["t0"]
-    assert type(source.parts.toolbox) is Toolbox
+    assert type(source.parts.executor) is ToolExecutor
 
 
 def test_new_weights_are_a_new_policy_version(make_source):

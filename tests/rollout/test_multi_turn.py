@@ -1,4 +1,4 @@
-"""Conversations by hand and episodes with an environment: exact to the token, with every notation."""
+"""Conversations by hand and episodes with an environment: exact to the token, with every call format."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from midthought.errors import EngineError, SettingsError
 from midthought.rollout.multi_turn import MultiTurnInferenceEngine
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.multi_turn import MultiTurnManager
 from midthought.tools.parsers import (
     ActionParser,
     FunctionCallingParser,
@@ -32,7 +33,6 @@ from midthought.tools.parsers import (
     ReActActionParser,
 )
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.turns import MultiTurnManager
 from midthought.types import ParsedAction, Reward, SpanKind, StopReason, Trajectory
 
 DROPS_THOUGHTS = (
@@ -141,11 +141,13 @@ def test_a_conversation_goes_turn_by_turn_and_its_text_is_what_the_engine_sees()
 
 
 @pytest.mark.parametrize("make_parser", PARSERS)
-def test_calls_of_any_notation_are_run_and_their_results_stand_in_the_conversation(make_parser):
+def test_calls_of_any_call_format_are_run_and_their_results_stand_in_the_conversation(make_parser):
     parser = make_parser()
     called, answer = parser.render_call("add", {"a": 20, "b": 22}), "It is forty-two."
-    stops = parser.notation.stops_at_call
-    before, after = ("<think>", " so</think>") if parser.notation.name == "in_thought" else ("Thought: hm.\n", "So: ")
+    stops = parser.call_format.stops_at_call
+    before, after = (
+        ("<think>", " so</think>") if parser.call_format.name == "in_thought" else ("Thought: hm.\n", "So: ")
+    )
     answers = [f"{before}{called}{after}{answer}"] if stops else [called, answer]
     talk = with_tools(engine_of(answers), parser)
     talk.start_conversation("What is 20 + 22?")
@@ -509,7 +511,7 @@ def test_without_kept_thoughts_every_message_begins_a_segment_as_the_template_wr
 
 
 class EvenCalls(ActionParser):
-    """For models that know no notation: an answer of an even number of characters calls `add`."""
+    """For models that know no call format: an answer of an even number of characters calls `add`."""
 
     def parse_all(self, text: str) -> list[ParsedAction]:
         found = ParsedAction(tool_name="add", parameters={"a": len(text), "b": 1}, raw_text=text, success=True)

@@ -81,7 +81,7 @@ def test_what_it_records_is_what_a_plain_forward_pass_gives(
     engine: VLLMInferenceEngine, model: Any, renderer: Renderer, temperature: float
 ) -> None:
     limits = {"num_episodes": 8, "max_tokens": 150, "max_segment_length": 24, "temperature": temperature}
-    found = run(engine.core, renderer, notation=EveryFew(num_calls=3), **limits)
+    found = run(engine.core, renderer, call_format=EveryFew(num_calls=3), **limits)
     assert [trajectory.error for trajectory in found] == [None] * 8
     assert sum(trajectory.num_calls for trajectory in found) >= 8
     for trajectory in found:
@@ -97,7 +97,7 @@ def test_over_whole_tool_trajectories_it_agrees_with_the_local_engine(
 ) -> None:
     limits = {"num_episodes": 6, "max_tokens": 150, "max_segment_length": 24, "temperature": 0.0}
     local = LocalEngine(model, eos_token_ids=renderer.eos_token_ids, max_seq_len=512)
-    ours, theirs = (run(each, renderer, notation=EveryFew(num_calls=3), **limits) for each in (local, engine.core))
+    ours, theirs = (run(each, renderer, call_format=EveryFew(num_calls=3), **limits) for each in (local, engine.core))
     assert sum(trajectory.num_calls for trajectory in ours) >= 6
     for our, their in zip(ours, theirs, strict=True):
         assert our.token_ids == their.token_ids
@@ -244,7 +244,7 @@ def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: 
         dataset=rows,
         reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7),
         tools=[Look()],
-        notation=EveryFewSaidNothing(num_calls=2),
+        call_format=EveryFewSaidNothing(num_calls=2),
     ) as trainer:
         weights = [weight for weight in trainer.learner.policy.parameters() if weight.requires_grad]
         before = [weight.detach().clone() for weight in weights]

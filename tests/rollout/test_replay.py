@@ -14,14 +14,14 @@ from midthought.errors import RecordError
 from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
 from midthought.rollout.replay import replayed
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
+from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
-from midthought.tools.notations.hermes import HermesNotation
-from midthought.tools.notations.in_thought import InThoughtNotation
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, Finish, Reward, SpanKind, StopReason, Task, Trajectory
 
-NOTATIONS = {"in_thought": InThoughtNotation(), "hermes": HermesNotation()}
+CALL_FORMATS = {"in_thought": InThoughtFormat(), "hermes": HermesFormat()}
 
 
 class Judge:
@@ -64,7 +64,7 @@ class Reciter:
         return Completion(token_ids=tuple(written), sampled_logprobs=logprobs, finish=finish, policy_version=9)
 
 
-def parts(engine, renderer, notation, asked):
+def parts(engine, renderer, call_format, asked):
     @tool
     def look(word: str) -> str:
         """Looks it up.
@@ -78,8 +78,8 @@ def parts(engine, renderer, notation, asked):
     return RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=notation,
-        toolbox=Toolbox(ToolRegistry([look])),
+        call_format=call_format,
+        executor=ToolExecutor(ToolRegistry([look])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda task: Judge(),
         settings=RolloutSettings(max_tokens=600, max_segment_length=23, max_result_tokens=40),
@@ -91,21 +91,21 @@ def begin(renderer):
     return Trajectory(task, renderer.prompt([{"role": "user", "content": task.prompt}]), seed=3, group=5)
 
 
-@pytest.fixture(params=NOTATIONS)
+@pytest.fixture(params=CALL_FORMATS)
 def played(request, renderer):
-    """An episode with two calls, its notation and the words that the tool was asked."""
-    notation = NOTATIONS[request.param]
-    call = {word: notation.render_call("look", {"word": word}) for word in ("tide", "clock é}")}
-    if notation.stops_at_call:
+    """An episode with two calls, its call format and the words that the tool was asked."""
+    call_format = CALL_FORMATS[request.param]
+    call = {word: call_format.render_call("look", {"word": word}) for word in ("tide", "clock é}")}
+    if call_format.stops_at_call:
         script = [f"<think>Hm {{ {call['tide']}So so {call['clock é}']}yes</think>there<|im_end|>"]
     else:
         turns = iter([f"<think>Hm</think>{call['tide']}<|im_end|>", f"{call['clock é}']}<|im_end|>", "there<|im_end|>"])
         script = lambda episode, token_ids: next(turns)  # noqa: E731
     asked: list[str] = []
     whole = begin(renderer)
-    asyncio.run(run_episode(parts(ScriptedEngine(script, renderer), renderer, notation, asked), whole, 0))
+    asyncio.run(run_episode(parts(ScriptedEngine(script, renderer), renderer, call_format, asked), whole, 0))
     assert (whole.stop_reason, asked) == (StopReason.ANSWERED, ["tide", "clock é}"])
-    return whole, notation
+    return whole, call_format
 
 
 def beginning(whole: Trajectory, end: int) -> Trajectory:
@@ -141,7 +141,7 @@ def by_value(trajectory):
 
 
 def test_wherever_a_record_ends_the_episode_goes_on_as_if_it_had_not(played, renderer):
-    whole, notation = played
+    whole, call_format = played
     first = whole.spans[0].end
     num_played = 0
     for end in range(first, len(whole.token_ids) + 1):
@@ -151,7 +151,7 @@ def test_wherever_a_record_ends_the_episode_goes_on_as_if_it_had_not(played, ren
         asked: list[str] = []
         engine = Reciter(whole, renderer.eos_token_ids)
         again = begin(renderer)
-        asyncio.run(run_episode(replayed(parts(engine, renderer, notation, asked), record), again, 0))
+        asyncio.run(run_episode(replayed(parts(engine, renderer, call_format, asked), record), again, 0))
         again.check()
         assert again.error is None
         assert by_value(again) == by_value(whole)
@@ -165,13 +165,15 @@ def test_wherever_a_record_ends_the_episode_goes_on_as_if_it_had_not(played, ren
 
 
 def test_where_it_becomes_another_episode_it_fails_and_says_so(played, renderer):
-    whole, notation = played
+    whole, call_format = played
     record = beginning(whole, len(whole.token_ids) - 1)
     event = record.tool_events[0]
     event.call.result = "Something else."
     again = begin(renderer)
     asyncio.run(
-        run_episode(replayed(parts(Reciter(whole, renderer.eos_token_ids), renderer, notation, []), record), again, 0)
+        run_episode(
+            replayed(parts(Reciter(whole, renderer.eos_token_ids), renderer, call_format, []), record), again, 0
+        )
     )
     assert again.stop_reason is StopReason.FAILED
     assert again.error.startswith(f"{RecordError.__name__}: ") and "resume with the settings, tools" in again.error

@@ -17,10 +17,10 @@ from midthought.env.episode import EnvironmentEpisode
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Reward, StopReason, Task, Trajectory
 
 NUM_EPISODES = 64
@@ -84,8 +84,8 @@ def parts_of(renderer: Renderer, tool: Tool, environment: Any, scripts: list[str
     return RolloutParts(
         engine=ScriptedEngine(scripts, renderer),
         renderer=renderer,
-        notation=InThoughtNotation(),
-        toolbox=Toolbox(ToolRegistry([tool])),
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry([tool])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=environment,
         settings=RolloutSettings(max_tokens=2000),

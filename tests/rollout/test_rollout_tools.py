@@ -18,10 +18,10 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, ParsedAction, Reward, StopReason, Task, ToolEvent, ToolOutcome, Trajectory
 
 
@@ -38,18 +38,18 @@ class Silent:
 def episodes(
     engine: Engine,
     renderer: Renderer,
-    box: Toolbox,
+    box: ToolExecutor,
     num_episodes: int,
     *,
-    notation: Any = None,
+    call_format: Any = None,
     on_finished: Callable[[Trajectory], None] | None = None,
     **limits: Any,
 ) -> Any:
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=notation or InThoughtNotation(),
-        toolbox=box,
+        call_format=call_format or InThoughtFormat(),
+        executor=box,
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda _: Silent(),
         settings=RolloutSettings(**{"max_tokens": 2000, **limits}),
@@ -107,7 +107,7 @@ class PlainAct(Tool):
 
 def test_whatever_tools_do_every_episode_goes_on_to_its_answer(renderer: Renderer) -> None:
     plain = PlainAct()
-    box = Toolbox(ToolRegistry([Act(), plain]))
+    box = ToolExecutor(ToolRegistry([Act(), plain]))
     hows = ["fine", "leave", "interrupt", "cancel", "hang", "deaf"]
     asked = [("act", how) for how in hows] + [("plain_act", how) for how in hows[:-1]]
     script = [f'<think>Hm. #call {name} {{"how": "{how}"}}So.</think>Ada' for name, how in asked]
@@ -140,7 +140,7 @@ def test_a_dead_tool_is_on_the_record_and_among_the_figures(renderer: Renderer) 
             await self.all_there.wait()
             raise ConnectionRefusedError("gone")
 
-    box = Toolbox(ToolRegistry([Gone()]), max_failures=1)
+    box = ToolExecutor(ToolRegistry([Gone()]), max_failures=1)
     call = 'Hm. #call act {"how": "fine"}'
     script = [f"<think>{call}{call}So.</think>Ada"] * 3
     done = asyncio.run(episodes(ScriptedEngine(script, renderer), renderer, box, 3))
@@ -160,7 +160,7 @@ def test_a_rollout_that_ends_early_ends_the_calls_that_are_under_way(renderer: R
         raise ZeroDivisionError
 
     async def rollout() -> None:
-        box = Toolbox(ToolRegistry([act]))
+        box = ToolExecutor(ToolRegistry([act]))
         with pytest.raises(ZeroDivisionError):
             await episodes(ScriptedEngine(script, renderer), renderer, box, 4, on_finished=stop)
         running = asyncio.create_task(episodes(ScriptedEngine(script, renderer), renderer, box, 4))
@@ -195,7 +195,7 @@ class Wait(Tool):
 
 def test_the_record_says_how_long_the_episode_waited_for_tools_and_for_the_engine(renderer: Renderer) -> None:
     script = ['<think>#call wait {"seconds": 0.2}So.</think>Ada', "Ada"]
-    box = Toolbox(ToolRegistry([Wait()]))
+    box = ToolExecutor(ToolRegistry([Wait()]))
     called, plain = asyncio.run(episodes(SlowEngine(script, renderer), renderer, box, 2))
     assert 0.2 <= called.tool_seconds < 2 and 0.2 <= called.engine_seconds < 2
     assert plain.tool_seconds == 0.0 and 0.1 <= plain.engine_seconds < called.tool_seconds + called.engine_seconds
@@ -205,7 +205,7 @@ def test_the_record_says_how_long_the_episode_waited_for_tools_and_for_the_engin
 
 
 def test_calls_side_by_side_count_once_and_waiting_counts_when_the_engine_fails(renderer: Renderer) -> None:
-    class Together(InThoughtNotation):
+    class Together(InThoughtFormat):
         """Every call stands for three."""
 
         def scanner(self, *, in_thought: bool) -> Any:
@@ -226,8 +226,8 @@ def test_calls_side_by_side_count_once_and_waiting_counts_when_the_engine_fails(
 
     script = ['<think>#call wait {"seconds": 0.4}So.</think>Ada']
     engine = Failing(script, renderer)
-    box = Toolbox(ToolRegistry([Wait()]))
-    (trajectory,) = asyncio.run(episodes(engine, renderer, box, 1, notation=Together()))
+    box = ToolExecutor(ToolRegistry([Wait()]))
+    (trajectory,) = asyncio.run(episodes(engine, renderer, box, 1, call_format=Together()))
     assert trajectory.num_calls == 3 and trajectory.stop_reason is StopReason.FAILED
     assert 0.4 <= trajectory.tool_seconds < 1.1 and trajectory.engine_seconds >= 0.2
 
@@ -251,7 +251,7 @@ class Look(Tool):
 
 
 class EveryFewPieces:
-    """A notation for models that know none: a call "ends" after so many pieces of text, for each word."""
+    """A call format for models that know none: a call "ends" after so many pieces of text, for each word."""
 
     name = "every_few_pieces"
     fence_may_hold_call = False
@@ -289,9 +289,9 @@ def test_what_is_shared_in_deterministic_rollouts_does_not_hang_on_what_the_tool
     for seconds in ((0.0,), (0.02, 0.0, 0.01)):
         look = Look(seconds)
         engine = LocalEngine(model, eos_token_ids=[], max_num_seqs=4, deterministic=True)
-        box = Toolbox(ToolRegistry([look]))
+        box = ToolExecutor(ToolRegistry([look]))
         done = asyncio.run(
-            episodes(engine, renderer, box, 9, notation=EveryFewPieces(), max_tokens=60, max_segment_length=8)
+            episodes(engine, renderer, box, 9, call_format=EveryFewPieces(), max_tokens=60, max_segment_length=8)
         )
         assert all(trajectory.error is None for trajectory in done)
         events = [event for trajectory in done for event in trajectory.tool_events]

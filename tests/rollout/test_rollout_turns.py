@@ -14,11 +14,11 @@ from midthought.env.thought import last_answer, own_text
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
+from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
-from midthought.tools.notations.hermes import HermesNotation
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Reward, SpanKind, StopReason, Task, ToolOutcome, Trajectory
 
 DROPS_THOUGHTS = (
@@ -64,7 +64,7 @@ def renderer_with(template: str | None = None) -> Renderer:
 
 
 def play(
-    texts: Sequence[str], notation: Any, *, renderer: Renderer, replies: Sequence[str] = (), **limits: Any
+    texts: Sequence[str], call_format: Any, *, renderer: Renderer, replies: Sequence[str] = (), **limits: Any
 ) -> Trajectory:
     """One episode in which the policy writes these turns, one after the other."""
     pending = list(texts)
@@ -72,8 +72,8 @@ def play(
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=notation,
-        toolbox=Toolbox(ToolRegistry([Add()])),
+        call_format=call_format,
+        executor=ToolExecutor(ToolRegistry([Add()])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda task: Host(replies),
         settings=RolloutSettings(**{"max_tokens": 4000, **limits}),
@@ -85,7 +85,7 @@ def play(
 
 
 def call(a: int, b: int) -> str:
-    return HermesNotation().render_call("add", {"a": a, "b": b})
+    return HermesFormat().render_call("add", {"a": a, "b": b})
 
 
 def spoken(trajectory: Trajectory, renderer: Renderer) -> list[tuple[SpanKind, str]]:
@@ -99,7 +99,7 @@ def spoken(trajectory: Trajectory, renderer: Renderer) -> list[tuple[SpanKind, s
 def test_all_calls_of_a_chat_turn_are_run_at_its_end_and_answered_as_tool_messages():
     renderer = renderer_with()
     first = f"Let me see. {call(2, 3)} {call(10, 20)} done"
-    trajectory = play([first, "It is 5."], HermesNotation(), renderer=renderer)
+    trajectory = play([first, "It is 5."], HermesFormat(), renderer=renderer)
     assert spoken(trajectory, renderer)[1:] == [
         (SpanKind.SAMPLED, first + "<|im_end|>"),
         (
@@ -113,9 +113,7 @@ def test_all_calls_of_a_chat_turn_are_run_at_its_end_and_answered_as_tool_messag
 
 
 def test_every_answer_is_a_turn_with_its_words_its_call_and_what_came_back():
-    trajectory = play(
-        [f"Hm. {call(2, 3)}", "Five", "Six"], HermesNotation(), renderer=renderer_with(), replies=["Sure?"]
-    )
+    trajectory = play([f"Hm. {call(2, 3)}", "Five", "Six"], HermesFormat(), renderer=renderer_with(), replies=["Sure?"])
     first, second, third = trajectory.turns
     assert first.tool_call.result == "5" and first.parsed_action is not None and first.observation == "5"
     assert (second.model_output, second.observation, bool(second.tool_call)) == ("Five", "Sure?", False)
@@ -135,49 +133,47 @@ OPENS_THOUGHTS = NO_TOOL_ROLE.replace("assistant\n{% endif", "assistant\n<think>
     [(OPENS_THOUGHTS, "Five", None), (OPENS_THOUGHTS, "Hm.</think>Five", "Five"), (None, "Five", "Five")],
 )
 def test_a_turn_knows_whether_the_template_opened_a_thought_for_it(template, said, answer):
-    trajectory = play([said], HermesNotation(), renderer=renderer_with(template))
+    trajectory = play([said], HermesFormat(), renderer=renderer_with(template))
     assert trajectory.turns[0].begins_in_thought is (template is OPENS_THOUGHTS)
     assert last_answer(trajectory) == answer
 
 
-def test_the_turn_of_a_notation_that_stops_at_calls_goes_on_after_the_result():
+def test_the_turn_of_a_call_format_that_stops_at_calls_goes_on_after_the_result():
     written = 'Let me add. <think>#call add {"a": 2, "b": 3}</think>Five'
-    trajectory = play([written], InThoughtNotation(), renderer=renderer_with())
+    trajectory = play([written], InThoughtFormat(), renderer=renderer_with())
     (turn,) = trajectory.turns
     assert turn.model_output == 'Let me add. <think>#call add {"a": 2, "b": 3}\n</think>Five'
     assert turn.tool_call.result == "5" and turn.observation is None
 
 
 def test_a_call_in_the_last_allowed_turn_is_not_run():
-    trajectory = play([call(1, 1), call(2, 2)], HermesNotation(), renderer=renderer_with(), max_turns=2)
+    trajectory = play([call(1, 1), call(2, 2)], HermesFormat(), renderer=renderer_with(), max_turns=2)
     assert trajectory.stop_reason is StopReason.MAX_TURNS
     assert trajectory.num_calls == 1 and len(trajectory) == 2
 
 
 def test_calls_beyond_the_budget_of_a_reply_are_answered_so():
     texts = [f"{call(1, 1)}{call(2, 2)}", "Two", call(3, 3), "Six"]
-    trajectory = play(
-        texts, HermesNotation(), renderer=renderer_with(), replies=["And three?"], max_tool_calls_per_cot=1
-    )
+    trajectory = play(texts, HermesFormat(), renderer=renderer_with(), replies=["And three?"], max_tool_calls_per_cot=1)
     outcomes = [event.outcome for event in trajectory.tool_events]
     assert outcomes == [ToolOutcome.OK, ToolOutcome.NO_CALLS_LEFT, ToolOutcome.OK]
 
 
 def test_results_that_do_not_fit_end_the_episode_with_their_events_recorded():
-    trajectory = play([call(1, 1)], HermesNotation(), renderer=renderer_with(), max_tokens=len(call(1, 1)) + 9)
+    trajectory = play([call(1, 1)], HermesFormat(), renderer=renderer_with(), max_tokens=len(call(1, 1)) + 9)
     assert trajectory.stop_reason is StopReason.LENGTH and trajectory.num_calls == 1
     assert [span.kind for span in trajectory.spans] == [SpanKind.PROMPT, SpanKind.SAMPLED]
 
 
 def test_a_turn_that_is_cut_by_the_budget_is_recorded_and_its_calls_are_not_run():
-    trajectory = play([call(1, 1) * 9], HermesNotation(), renderer=renderer_with(), max_tokens=90)
+    trajectory = play([call(1, 1) * 9], HermesFormat(), renderer=renderer_with(), max_tokens=90)
     assert trajectory.stop_reason is StopReason.LENGTH
     assert trajectory.num_calls == 0 and len(trajectory) == 1 and not trajectory.turns[0].done
 
 
 def test_a_template_that_refuses_the_tool_role_gets_results_as_the_users_words():
     renderer = renderer_with(NO_TOOL_ROLE)
-    trajectory = play([call(2, 3), "5"], HermesNotation(), renderer=renderer)
+    trajectory = play([call(2, 3), "5"], HermesFormat(), renderer=renderer)
     assert spoken(trajectory, renderer)[2][1] == "\n<|im_start|>user\n5<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -185,7 +181,7 @@ def test_a_template_that_drops_thoughts_is_noticed_and_the_record_keeps_them():
     renderer = renderer_with(DROPS_THOUGHTS)
     assert renderer_with().only_appends and not renderer.only_appends
     texts = ["<think>one</think>First", "<think>two</think>Second"]
-    trajectory = play(texts, InThoughtNotation(), renderer=renderer, replies=["More"])
+    trajectory = play(texts, InThoughtFormat(), renderer=renderer, replies=["More"])
     assert len(trajectory.segments) == 1
     assert own_text(trajectory, renderer.decode) == "\n".join(text + "<|im_end|>" for text in texts)
 
@@ -193,7 +189,7 @@ def test_a_template_that_drops_thoughts_is_noticed_and_the_record_keeps_them():
 def test_without_kept_thoughts_a_reply_begins_a_segment_as_the_template_writes_it():
     renderer = renderer_with(DROPS_THOUGHTS)
     texts = ["<think>one</think>First", "<think>two</think>Second"]
-    trajectory = play(texts, InThoughtNotation(), renderer=renderer, replies=["More"], keep_thoughts=False)
+    trajectory = play(texts, InThoughtFormat(), renderer=renderer, replies=["More"], keep_thoughts=False)
     assert len(trajectory.segments) == 2 and trajectory.turn_ends[0][0] == 0 and trajectory.turn_ends[1][0] == 1
     prompt = trajectory.segments[1].spans[0]
     conversation = [
@@ -208,7 +204,7 @@ def test_without_kept_thoughts_a_reply_begins_a_segment_as_the_template_writes_i
 def test_a_template_that_takes_no_second_user_turn_says_so():
     refused = "{% if messages|length > 2 %}{{ raise_exception('one turn only') }}{% endif %}"
     once = refused + "{% for m in messages %}{{ m.content }}{% endfor %}"
-    trajectory = play(["Hello"], InThoughtNotation(), renderer=renderer_with(once), replies=["More"])
+    trajectory = play(["Hello"], InThoughtFormat(), renderer=renderer_with(once), replies=["More"])
     assert trajectory.stop_reason is StopReason.FAILED and "one turn only" in (trajectory.error or "")
     with pytest.raises(SettingsError, match="one turn only"):
         renderer_with(once).following([{"role": "user", "content": "x"}])
@@ -217,7 +213,7 @@ def test_a_template_that_takes_no_second_user_turn_says_so():
 def test_without_kept_thoughts_calls_and_results_stay_in_the_conversation():
     renderer = renderer_with()
     texts = [f"<think>one</think>{call(2, 3)}", "Five", "Six"]
-    trajectory = play(texts, HermesNotation(), renderer=renderer, replies=["More"], keep_thoughts=False)
+    trajectory = play(texts, HermesFormat(), renderer=renderer, replies=["More"], keep_thoughts=False)
     prompt = renderer.decode(trajectory.segments[1].token_ids[: trajectory.segments[1].spans[0].end])
     assert f"assistant\n{call(2, 3)}<|im_end|>\n<|im_start|>tool\n5<|im_end|>" in prompt
     assert prompt.endswith("Five<|im_end|>\n<|im_start|>user\nMore<|im_end|>\n<|im_start|>assistant\n")

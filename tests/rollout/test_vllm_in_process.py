@@ -56,7 +56,7 @@ from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettin
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 from midthought.types import ParsedAction, Reward, Task
 
 LONG = Sampling(max_tokens=30_000)
@@ -116,7 +116,7 @@ def trajectories(engine, temperature):
     registry = ToolRegistry()
     registry.register(look)
     parts = RolloutParts(
-        engine=engine.core, renderer=engine.renderer, notation=EveryFew(), toolbox=Toolbox(registry),
+        engine=engine.core, renderer=engine.renderer, call format=EveryFew(), tool executor=ToolExecutor(registry),
         messages=lambda task: [{"role": "user", "content": task.prompt}], environment=lambda task: Judge(),
         settings=RolloutSettings(max_tokens=150, max_segment_length=24, temperature=temperature),
     )

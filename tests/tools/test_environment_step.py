@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task
 
 
@@ -37,7 +37,7 @@ class AsyncCounter(Counter):
 
 @pytest.mark.parametrize("environment", [Counter(), Counter(num_values=5), AsyncCounter()])
 def test_steps_run_in_order_and_tell_observation_reward_and_end(environment: Counter) -> None:
-    box = Toolbox(ToolRegistry([EnvironmentStepTool(environment)]))
+    box = ToolExecutor(ToolRegistry([EnvironmentStepTool(environment)]))
     calls = [
         ParsedAction(tool_name="environment_step", parameters={"action": action}, raw_text="", success=True)
         for action in ("look", "take", "leave")

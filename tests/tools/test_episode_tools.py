@@ -14,8 +14,8 @@ import pytest
 from midthought.errors import SettingsError
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 DEFINITION = ToolDefinition("note", "Keeps notes.", [ToolParameter("word", "string", "What to add.")])
@@ -79,7 +79,7 @@ class AsyncNotes(Notes):
 @pytest.mark.parametrize("kind", [Notes, AsyncNotes])
 def test_64_concurrent_episodes_each_see_their_own_state_and_calls_of_one_run_in_order(kind: type[Notes]) -> None:
     tool = kind()
-    box = Toolbox(ToolRegistry([tool]))
+    box = ToolExecutor(ToolRegistry([tool]))
 
     async def episode(number: int) -> None:
         tools = box.for_episode(ToolEpisode(task=task(number), seed=number))
@@ -104,7 +104,7 @@ def test_calls_of_different_episodes_run_side_by_side() -> None:
             meeting.wait(10)
             return "met"
 
-    box = Toolbox(ToolRegistry([Meet()]))
+    box = ToolExecutor(ToolRegistry([Meet()]))
 
     async def all_of_them() -> list[list[ToolEvent]]:
         return await asyncio.gather(*(box.run([call("a")], task()) for _ in range(8)))
@@ -114,7 +114,7 @@ def test_calls_of_different_episodes_run_side_by_side() -> None:
 
 def test_calls_without_an_episode_are_an_episode_of_their_own() -> None:
     tool = Notes()
-    box = Toolbox(ToolRegistry([tool]))
+    box = ToolExecutor(ToolRegistry([tool]))
     assert results(asyncio.run(box.run([call("a"), call("b")], task()))) == ["t0: a", "t0: a b"]
     assert results(asyncio.run(box.run([call("c")], task()))) == ["t0: c"]
     assert tool.log == {"opened": 2, "closed": 2, "closed with 2": 1, "closed with 1": 1}
@@ -122,7 +122,7 @@ def test_calls_without_an_episode_are_an_episode_of_their_own() -> None:
 
 def test_an_episode_that_calls_nothing_opens_nothing() -> None:
     tool = Notes()
-    box = Toolbox(ToolRegistry([tool]))
+    box = ToolExecutor(ToolRegistry([tool]))
     asyncio.run(box.for_episode(ToolEpisode(task=task())).close())
     assert not tool.log
 
@@ -135,7 +135,7 @@ def test_what_open_raises_is_told_to_the_model_and_the_next_call_opens_again(cap
                 raise ValueError("no room yet")
             return super().open(episode)
 
-    box = Toolbox(ToolRegistry([Late()]))
+    box = ToolExecutor(ToolRegistry([Late()]))
     events = asyncio.run(box.run([call("a"), call("b")], task()))
     assert [event.outcome for event in events] == [ToolOutcome.RAISED, ToolOutcome.OK]
     assert results(events) == ["no room yet", "t0: b"]
@@ -146,7 +146,7 @@ def test_open_has_to_give_a_tool() -> None:
         def open(self, episode: ToolEpisode) -> Any:
             return None
 
-    [event] = asyncio.run(Toolbox(ToolRegistry([Nothing()])).run([call("a")], task()))
+    [event] = asyncio.run(ToolExecutor(ToolRegistry([Nothing()])).run([call("a")], task()))
     assert event.call.result == "open gave a NoneType; return the tool that is bound to the episode"
 
 
@@ -159,7 +159,7 @@ def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_a
             return super().open(episode)
 
     tool = Slow()
-    events = asyncio.run(Toolbox(ToolRegistry([tool])).run([call("a"), call("b")], task()))
+    events = asyncio.run(ToolExecutor(ToolRegistry([tool])).run([call("a"), call("b")], task()))
     assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT, ToolOutcome.OK]
     assert tool.log == {"opened": 1, "closed": 1, "closed with 1": 1}
 
@@ -175,7 +175,7 @@ def test_what_is_opened_after_the_episode_has_ended_is_closed_at_once() -> None:
     tool = Slow()
 
     async def episode() -> None:
-        await Toolbox(ToolRegistry([tool])).run([call("a")], task())
+        await ToolExecutor(ToolRegistry([tool])).run([call("a")], task())
         await asyncio.sleep(0.4)
 
     asyncio.run(episode())
@@ -191,7 +191,7 @@ def test_a_cancelled_call_does_not_keep_the_tool_from_being_closed() -> None:
     tool = Hanging()
 
     async def episode() -> None:
-        box = Toolbox(ToolRegistry([tool]))
+        box = ToolExecutor(ToolRegistry([tool]))
         running = asyncio.ensure_future(box.run([call("a"), call("b")], task()))
         await asyncio.sleep(0.05)
         running.cancel()
@@ -214,7 +214,7 @@ def test_a_close_that_raises_or_hangs_is_logged_and_ends_nothing(caplog: Any) ->
             await asyncio.Event().wait()
 
     caplog.set_level(logging.WARNING)
-    box = Toolbox(ToolRegistry([Raising(), Hanging()]), timeout_seconds=0.1)
+    box = ToolExecutor(ToolRegistry([Raising(), Hanging()]), timeout_seconds=0.1)
     events = asyncio.run(box.run([call("a"), call("a", "hang")], task()))
     assert [event.outcome for event in events] == [ToolOutcome.OK] * 2
     assert "tool 'note': close raised OSError: the disk is full" in caplog.text
@@ -228,7 +228,7 @@ def test_a_state_that_is_dead_in_one_episode_is_asked_in_the_others(caplog: Any)
                 raise ConnectionError("the sandbox is gone")
             return super().execute(word)
 
-    box = Toolbox(ToolRegistry([Breaking()]), max_failures=2)
+    box = ToolExecutor(ToolRegistry([Breaking()]), max_failures=2)
     broken = asyncio.run(box.run([call("break")] * 4, task()))
     assert [event.outcome for event in broken] == [ToolOutcome.RAISED] * 4
     assert results(asyncio.run(box.run([call("a")], task(1)))) == ["t1: a"]
@@ -241,7 +241,7 @@ def test_a_tool_that_cannot_be_opened_by_several_episodes_is_left_alone_for_a_wh
             raise ConnectionError("nobody is there")
 
     tool = Gone()
-    box = Toolbox(ToolRegistry([tool]), max_failures=2)
+    box = ToolExecutor(ToolRegistry([tool]), max_failures=2)
     outcomes = [asyncio.run(box.run([call("a")], task(number)))[0].outcome for number in range(4)]
     assert outcomes == [ToolOutcome.RAISED] * 2 + [ToolOutcome.UNAVAILABLE] * 2
     assert tool.log["asked"] == 2
@@ -264,7 +264,7 @@ def test_a_step_tool_without_an_environment_steps_that_of_the_episode() -> None:
             self.actions.append(action)
             return " ".join(self.actions), 0.5, False, {}
 
-    box = Toolbox(ToolRegistry([EnvironmentStepTool()]))
+    box = ToolExecutor(ToolRegistry([EnvironmentStepTool()]))
     step = ParsedAction(tool_name="environment_step", parameters={"action": "look"}, raw_text="", success=True)
     worlds = [Counter(), Counter()]
 
@@ -291,5 +291,5 @@ def test_a_tool_without_state_is_the_same_object_in_all_episodes() -> None:
             return ToolOutput(str(id(self)))
 
     tool = Plain()
-    events = [asyncio.run(Toolbox(ToolRegistry([tool])).run([call("a")], task(n)))[0] for n in range(2)]
+    events = [asyncio.run(ToolExecutor(ToolRegistry([tool])).run([call("a")], task(n)))[0] for n in range(2)]
     assert results(events) == [str(id(tool))] * 2 and not tool.is_stateful

@@ -12,9 +12,9 @@ import pytest
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolOutput, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import FunctionTool, tool
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task
 
 
@@ -168,7 +168,7 @@ def test_an_async_function_runs_on_an_event_loop_of_its_own_and_may_give_metadat
 
     async def episode() -> None:
         call = ParsedAction(tool_name="later", parameters={"text": "a"}, raw_text="", success=True)
-        box = Toolbox(ToolRegistry([later]))
+        box = ToolExecutor(ToolRegistry([later]))
         (event,) = await box.run([call], Task(task_id="t", prompt="", answer=""))
         (again,) = await box.run([call], Task(task_id="t", prompt="", answer=""))
         assert event.call.result == "a" and event.metadata == again.metadata

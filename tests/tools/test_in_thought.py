@@ -1,4 +1,4 @@
-"""The in-thought notation: what is a call, where it ends however the text was split, how results are written."""
+"""The in-thought call format: what is a call, where it ends however the text was split, how results are written."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from midthought.tools.call_formats import ToolCallFormat, json_object
+from midthought.tools.call_formats.in_thought import InThoughtFormat, InThoughtScanner
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations import Notation, json_object
-from midthought.tools.notations.in_thought import InThoughtNotation, InThoughtScanner
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
-INSIDE, BETWEEN = InThoughtNotation(), InThoughtNotation(layout="between")
+INSIDE, BETWEEN = InThoughtFormat(), InThoughtFormat(layout="between")
 A = '#call look {"q": 1}'
 FOUND = [("look", {"q": 1})]
 B, FOUND_B = '#call see {"r": 2}', [("see", {"r": 2})]
@@ -112,9 +112,9 @@ def found(calls: list[ParsedAction]) -> list[tuple[str | None, dict | None]]:
 
 
 def follow(
-    pieces: list[str], *, in_thought: bool = True, notation: InThoughtNotation = INSIDE
+    pieces: list[str], *, in_thought: bool = True, call_format: InThoughtFormat = INSIDE
 ) -> tuple[list, list[bool]]:
-    scanner = notation.scanner(in_thought=in_thought)
+    scanner = call_format.scanner(in_thought=in_thought)
     stops = [scanner.feed(piece) for piece in pieces]
     return found(scanner.take()), stops
 
@@ -192,8 +192,8 @@ def test_between_a_call_counts_outside_of_thoughts_too() -> None:
 
 
 def test_the_tags_can_be_named() -> None:
-    notation = InThoughtNotation(think_open="[thought]", think_close="[/thought]")
-    assert found(notation.parse_all(f"{A}[thought]{A}[/thought]{A}", in_thought=False)) == FOUND
+    call_format = InThoughtFormat(think_open="[thought]", think_close="[/thought]")
+    assert found(call_format.parse_all(f"{A}[thought]{A}[/thought]{A}", in_thought=False)) == FOUND
 
 
 def test_take_gives_each_call_once() -> None:
@@ -296,13 +296,13 @@ def test_random_text_crashes_nothing_and_its_split_changes_nothing() -> None:
     rng = random.Random(1)
     for number in range(1000):
         text = "".join(rng.choices(SCRAPS, k=rng.randint(1, 40)))
-        notation = (INSIDE, BETWEEN)[number % 2]
-        whole = found(notation.parse_all(text))
-        calls, stops = follow(list(text), notation=notation)
+        call_format = (INSIDE, BETWEEN)[number % 2]
+        whole = found(call_format.parse_all(text))
+        calls, stops = follow(list(text), call_format=call_format)
         assert calls == whole
         assert sum(stops) == len(calls)
         places = sorted(rng.choices(range(len(text) + 1), k=9))
-        assert follow(cut(text, places), notation=notation)[0] == whole
+        assert follow(cut(text, places), call_format=call_format)[0] == whole
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_the_work_grows_with_the_text_and_not_faster(scrap: str, monkeypatch: py
 
     monkeypatch.setattr(InThoughtScanner, "_step", counted_step)
     monkeypatch.setattr(InThoughtScanner, "_skip", counted_skip)
-    monkeypatch.setattr("midthought.tools.notations.in_thought.load_object", counted_load)
+    monkeypatch.setattr("midthought.tools.call_formats.in_thought.load_object", counted_load)
     text = scrap * (20_000 // len(scrap))
     INSIDE.parse_all(text)
     assert work["stepped"] + work["skipped"] == len(text)
@@ -387,9 +387,9 @@ def test_a_think_tag_in_a_demonstrated_argument_neither_ends_the_thought_nor_is_
     assert found(INSIDE.parse_all(written)) == [("look", {"query": "a</think><think>"})]
 
 
-def test_the_class_keeps_the_notations_contract() -> None:
-    notation: Notation = INSIDE
-    assert notation.name == "in_thought" and notation.fence_may_hold_call is False
+def test_the_class_keeps_the_call_formats_contract() -> None:
+    call_format: ToolCallFormat = INSIDE
+    assert call_format.name == "in_thought" and call_format.fence_may_hold_call is False
 
 
 def test_the_instructions_say_where_calls_may_stand() -> None:

@@ -1,9 +1,9 @@
-"""What a system prompt says of tools in every notation."""
+"""What a system prompt says of tools in every call format."""
 
 from __future__ import annotations
 
+from midthought.tools.call_formats.instructions import describe_tools, example_parameters
 from midthought.tools.definition import ToolDefinition, ToolParameter
-from midthought.tools.notations.instructions import describe_tools, example_parameters
 
 WORDS = {"type": "array", "items": {"type": "string"}}
 LOOK = ToolDefinition(

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from midthought.tools.notations.json_action import JSONNotation
+from midthought.tools.call_formats.json_action import JSONFormat
 
-NOTATION = JSONNotation()
+CALL_FORMAT = JSONFormat()
 A = '{"tool": "look", "parameters": {"q": 1}}'
 B = '{"tool": "see", "parameters": {}}'
 LOOK, SEE = ("look", {"q": 1}), ("see", {})
 
 
 def found(text: str) -> list[tuple[str | None, dict] | str | None]:
-    calls = NOTATION.parse_all(text)
+    calls = CALL_FORMAT.parse_all(text)
     return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
 
 
@@ -89,13 +89,13 @@ def test_these_are_none(text: str) -> None:
     ],
 )
 def test_a_call_that_cannot_be_run_says_why(text: str, words: str) -> None:
-    (call,) = NOTATION.parse_all(f"So: {text} {B}")[:-1]
+    (call,) = CALL_FORMAT.parse_all(f"So: {text} {B}")[:-1]
     assert not call.success and call.raw_text == text
     assert call.error is not None and call.error.startswith(words)
 
 
 def test_a_sound_name_is_kept_where_the_arguments_are_not() -> None:
-    (call,) = NOTATION.parse_all('{"tool": "look", "parameters": 1}')
+    (call,) = CALL_FORMAT.parse_all('{"tool": "look", "parameters": 1}')
     assert call.tool_name == "look" and call.parameters == {}
 
 
@@ -106,18 +106,18 @@ def test_calls_stand_in_the_order_in_which_they_end() -> None:
 
 def test_what_stood_before_the_turns_first_tag_was_a_thought_unless_told_otherwise() -> None:
     text = f"{A}</think>{B}"
-    assert [call.tool_name for call in NOTATION.parse_all(text)] == ["see"]
-    assert [call.tool_name for call in NOTATION.parse_all(text, in_thought=False)] == ["look", "see"]
-    assert [call.tool_name for call in NOTATION.parse_all(A, in_thought=True)] == []
+    assert [call.tool_name for call in CALL_FORMAT.parse_all(text)] == ["see"]
+    assert [call.tool_name for call in CALL_FORMAT.parse_all(text, in_thought=False)] == ["look", "see"]
+    assert [call.tool_name for call in CALL_FORMAT.parse_all(A, in_thought=True)] == []
 
 
 def test_the_tags_of_thoughts_can_be_named() -> None:
-    notation = JSONNotation(think_open="[thought]", think_close="[/thought]")
-    written = notation.render_call("look", {"q": "[thought]"})
+    call_format = JSONFormat(think_open="[thought]", think_close="[/thought]")
+    written = call_format.render_call("look", {"q": "[thought]"})
     assert "[thought]" not in written
-    (call,) = notation.parse_all(f"[thought]{A}[/thought]{written}")
+    (call,) = call_format.parse_all(f"[thought]{A}[/thought]{written}")
     assert call.parameters == {"q": "[thought]"}
 
 
 def test_unicode_is_written_as_it_is() -> None:
-    assert NOTATION.render_call("look", {"q": "Wörter 😀"}) == '{"tool": "look", "parameters": {"q": "Wörter 😀"}}'
+    assert CALL_FORMAT.render_call("look", {"q": "Wörter 😀"}) == '{"tool": "look", "parameters": {"q": "Wörter 😀"}}'

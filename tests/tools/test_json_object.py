@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object, load_values, write_json
+from midthought.tools.call_formats.json_object import (
+    BadObjectError,
+    ObjectScanner,
+    load_object,
+    load_values,
+    write_json,
+)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"a": {"b": 1}}', '{"}": "{"}', r'{"a": "\\\"}"}', '{"a":\n[{}]}', "{a: '}"])

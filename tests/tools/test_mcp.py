@@ -17,8 +17,8 @@ import pytest
 
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.tools.arguments import TYPES
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolOutcome
 
 pytest.importorskip("mcp")
@@ -197,7 +197,7 @@ def test_the_server_sees_none_of_our_variables_but_those_it_was_given(registry: 
 
 def test_calls_run_side_by_side_from_several_event_loops(registry: ToolRegistry) -> None:
     def episode(number: int, results: list[Any]) -> None:
-        box = Toolbox(registry)
+        box = ToolExecutor(registry)
         events = asyncio.run(box.run([call("sleep", seconds=0.2), call("add", a=number)], TASK))
         results.append((number, [event.call.result for event in events]))
 
@@ -214,7 +214,7 @@ def test_a_late_call_is_cancelled_on_the_server_and_the_others_go_on(
     registry: ToolRegistry, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry.get("sleep"), "timeout_seconds", 0.2)
-    (event,) = asyncio.run(Toolbox(registry).run([call("sleep", seconds=3600)], TASK))
+    (event,) = asyncio.run(ToolExecutor(registry).run([call("sleep", seconds=3600)], TASK))
     assert event.outcome is ToolOutcome.TIMED_OUT
     assert registry.execute_tool("add", a=1) == (True, "2")
     notes = folder / "notes"
@@ -232,7 +232,7 @@ def test_closing_ends_the_server_and_the_calls_that_run_and_later_ones_say_so(fo
     assert Path(f"/proc/{server}").exists() or sys.platform != "linux"
 
     async def episode() -> ToolOutcome:
-        running = asyncio.create_task(Toolbox(registry).run([call("my_sleep", seconds=3600)], TASK))
+        running = asyncio.create_task(ToolExecutor(registry).run([call("my_sleep", seconds=3600)], TASK))
         await asyncio.sleep(0.2)
         await asyncio.to_thread(tools.close)
         (event,) = await running

@@ -1,4 +1,4 @@
-"""Parsers: the notations' own, and one that a user writes with a single method."""
+"""Parsers: the call formats' own, and one that a user writes with a single method."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 import pytest
 
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations import Notation
 from midthought.tools.parsers import (
     ActionParser,
     FunctionCallingParser,
     HermesParser,
     InThoughtParser,
     JSONActionParser,
-    ParsedTurnNotation,
+    ParsedTurnFormat,
     ReActActionParser,
 )
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
@@ -79,16 +79,16 @@ def test_a_malformed_call_fails_with_words_for_the_model(parser_class: type[Acti
 
 
 @each
-def test_its_notation_streams_writes_and_explains(parser_class: type[ActionParser]) -> None:
+def test_its_call_format_streams_writes_and_explains(parser_class: type[ActionParser]) -> None:
     parser = parser_class()
-    notation: Notation = parser.notation
-    scanner = notation.scanner(in_thought=parser_class is InThoughtParser)
+    call_format: ToolCallFormat = parser.call_format
+    scanner = call_format.scanner(in_thought=parser_class is InThoughtParser)
     stops = [scanner.feed(character) for character in EXAMPLES[parser_class]]
-    assert any(stops) is notation.stops_at_call
+    assert any(stops) is call_format.stops_at_call
     assert [call.tool_name for call in scanner.take()] == ["look"]
-    assert notation.parse_all(parser.render_call("look", {"q": 1}))[0].parameters == {"q": 1}
+    assert call_format.parse_all(parser.render_call("look", {"q": 1}))[0].parameters == {"q": 1}
     definitions = [ToolDefinition("look", "Looks.")]
-    assert parser.instructions(definitions) == notation.instructions(definitions)
+    assert parser.instructions(definitions) == call_format.instructions(definitions)
 
 
 def test_one_method_is_enough_and_the_other_follows() -> None:
@@ -123,9 +123,9 @@ def test_a_parser_may_take_arguments() -> None:
 
 
 def test_a_users_parser_is_asked_when_the_turn_has_ended() -> None:
-    notation = Angles().notation
-    assert isinstance(notation, ParsedTurnNotation) and not notation.stops_at_call
-    scanner = notation.scanner(in_thought=True)
+    call_format = Angles().call_format
+    assert isinstance(call_format, ParsedTurnFormat) and not call_format.stops_at_call
+    scanner = call_format.scanner(in_thought=True)
     assert [scanner.feed(piece) for piece in ("<", "<lo", "ok>> and <", "<see>>")] == [False] * 4
     assert [action.tool_name for action in scanner.take()] == ["look", "see"]
     assert scanner.take() == []
@@ -133,21 +133,21 @@ def test_a_users_parser_is_asked_when_the_turn_has_ended() -> None:
     scanner.resume()
     scanner.feed("ok>> <<see>>")
     assert [action.tool_name for action in scanner.take()] == ["see"]
-    assert [action.tool_name for action in notation.parse_all("<<see>>", in_thought=False)] == ["see"]
+    assert [action.tool_name for action in call_format.parse_all("<<see>>", in_thought=False)] == ["see"]
 
 
 def test_a_users_parser_gets_the_results_as_plain_words() -> None:
     call = ToolCall(tool_name="look", success=False, result="no luck")
     event = ToolEvent(call=call, outcome=ToolOutcome.RAISED)
-    assert Angles().notation.render_results([event]) == "no luck"
+    assert Angles().call_format.render_results([event]) == "no luck"
 
 
 def test_a_users_parser_lists_the_tools_unless_it_says_more() -> None:
     definitions = [ToolDefinition("look", "Looks.")]
-    assert Angles().notation.instructions(definitions) == "Tools:\n- look: Looks."
-    assert Angles().notation.instructions([]) == ""
+    assert Angles().call_format.instructions(definitions) == "Tools:\n- look: Looks."
+    assert Angles().call_format.instructions([]) == ""
 
 
 def test_a_parser_that_only_reads_says_so() -> None:
     with pytest.raises(NotImplementedError, match="Angles only reads calls; write its render_call"):
-        Angles().notation.render_call("look", {})
+        Angles().call_format.render_call("look", {})

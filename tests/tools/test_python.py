@@ -22,10 +22,10 @@ from typing import TypeVar
 import pytest
 
 from midthought.errors import SettingsError
-from midthought.tools.builtin.cage import seccomp
 from midthought.tools.builtin.python import PythonTool
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
+from midthought.tools.sandbox import seccomp
 from midthought.types import ParsedAction, Task
 
 T = TypeVar("T")
@@ -115,8 +115,8 @@ def test_code_that_fails_is_an_answer(tool: PythonTool, code: str, status: str, 
     assert last_words in output.text and "__main__.py" not in output.text
 
 
-def test_a_toolbox_runs_several_at_once_and_nothing_is_kept_between_them(tool: PythonTool) -> None:
-    box = Toolbox(ToolRegistry([tool]), timeout_seconds=0.01)  # the tool's own deadline counts
+def test_a_executor_runs_several_at_once_and_nothing_is_kept_between_them(tool: PythonTool) -> None:
+    box = ToolExecutor(ToolRegistry([tool]), timeout_seconds=0.01)  # the tool's own deadline counts
     calls = [
         ParsedAction(tool_name="python", parameters={"code": code}, raw_text="", success=True)
         for code in ("y = open('x', 'w').write('1'); y", "import os; os.listdir('.')", "y")
@@ -349,7 +349,7 @@ def test_where_code_cannot_be_shut_in_the_tool_refuses_unless_told_otherwise() -
     script = """
 import ctypes, sys
 from midthought.errors import SettingsError
-from midthought.tools.builtin.cage import seccomp
+from midthought.tools.sandbox import seccomp
 from midthought.tools.builtin.python import PythonTool
 column, architecture = seccomp._ARCHITECTURES[seccomp.platform.machine()]
 no_landlock = seccomp.program(architecture, [444], seccomp._PRLIMIT64[column], seccomp._FCNTL[column])
@@ -398,7 +398,7 @@ def eventually(question: Callable[[], T]) -> T:
 
 
 def child_of(parent: int) -> int:
-    """The cage that this process has started, once it has shut its doors; 0 where there is none."""
+    """The sandbox that this process has started, once it has shut its doors; 0 where there is none."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             text = status.read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from midthought.tools.notations.quoting import QuotingTracker
+from midthought.tools.call_formats.quoting import QuotingTracker
 
 
 @pytest.mark.parametrize(

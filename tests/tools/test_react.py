@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from midthought.tools.notations.react import ReActNotation
+from midthought.tools.call_formats.react import ReActFormat
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
-NOTATION = ReActNotation()
+CALL_FORMAT = ReActFormat()
 A = 'Action: look\nAction Input: {"q": 1}'
 B = "Action: see\nAction Input: {}"
 LOOK, SEE = ("look", {"q": 1}), ("see", {})
@@ -16,7 +16,7 @@ NO_OBJECT = 'after "Action Input:" should stand a JSON object in braces, for exa
 
 
 def found(text: str) -> list:
-    calls = NOTATION.parse_all(text)
+    calls = CALL_FORMAT.parse_all(text)
     return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
 
 
@@ -83,11 +83,11 @@ def test_lines_that_are_calls_and_lines_that_are_not(text: str, calls: list) -> 
     ],
 )
 def test_a_call_that_cannot_be_run_says_why_and_stops_at_once(text: str, words: str, raw_text: str | None) -> None:
-    (call,) = NOTATION.parse_all(text)
+    (call,) = CALL_FORMAT.parse_all(text)
     assert not call.success and call.error is not None and call.error.startswith(words)
     assert call.tool_name == (None if words == NO_NAME else "look") and call.parameters == {}
     assert call.raw_text == (raw_text or text)
-    scanner = NOTATION.scanner(in_thought=False)
+    scanner = CALL_FORMAT.scanner(in_thought=False)
     stops = [scanner.feed(character) for character in text]
     assert stops.count(True) == 1 and text[: stops.index(True) + 1].endswith(call.raw_text)
 
@@ -98,7 +98,7 @@ def test_a_sole_input_that_is_no_object_is_prose() -> None:
 
 def test_it_stops_at_the_closing_brace_and_nowhere_else() -> None:
     text = 'Thought: x\nAction: look\nAction Input: {"q": {"r": "}"}}\nObservation: y'
-    scanner = NOTATION.scanner(in_thought=False)
+    scanner = CALL_FORMAT.scanner(in_thought=False)
     stops = [scanner.feed(character) for character in text]
     assert [position for position, stop in enumerate(stops) if stop] == [text.rindex("}")]
 
@@ -108,17 +108,17 @@ def event(outcome: ToolOutcome, words: str) -> ToolEvent:
 
 
 def test_a_result_is_an_observation_without_empty_lines() -> None:
-    text = NOTATION.render_results([event(ToolOutcome.OK, "[1] Ada: noon.\r\n \n\n[2] Bo: no.  \n")])
+    text = CALL_FORMAT.render_results([event(ToolOutcome.OK, "[1] Ada: noon.\r\n \n\n[2] Bo: no.  \n")])
     assert text == "\nObservation: [1] Ada: noon.\n[2] Bo: no.\n"
 
 
 def test_several_results_and_errors_stand_on_lines_of_their_own() -> None:
     events = [event(ToolOutcome.OK, "a"), event(ToolOutcome.RAISED, "no luck"), event(ToolOutcome.OK, "")]
-    assert NOTATION.render_results(events) == "\nObservation: a\nObservation: error: no luck\nObservation: \n"
+    assert CALL_FORMAT.render_results(events) == "\nObservation: a\nObservation: error: no luck\nObservation: \n"
 
 
 def test_after_the_result_the_policys_lines_are_read_again() -> None:
-    scanner = NOTATION.scanner(in_thought=False)
+    scanner = CALL_FORMAT.scanner(in_thought=False)
     assert scanner.feed(A + "\nObservation: I know alrea")
     assert len(scanner.take()) == 1
     scanner.resume()
@@ -127,4 +127,6 @@ def test_after_the_result_the_policys_lines_are_read_again() -> None:
 
 
 def test_a_call_is_written_on_two_lines() -> None:
-    assert NOTATION.render_call("look", {"q": "a\nAction: b"}) == 'Action: look\nAction Input: {"q": "a\\nAction: b"}'
+    assert (
+        CALL_FORMAT.render_call("look", {"q": "a\nAction: b"}) == 'Action: look\nAction Input: {"q": "a\\nAction: b"}'
+    )

@@ -1,4 +1,4 @@
-"""Calls between tags: the two notations that write them so, where a block begins and ends, what it may hold."""
+"""Calls between tags: the two call formats that write them so, where a block begins and ends, what it may hold."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from midthought.tools.call_formats.function_calling import FunctionCallingFormat
+from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.definition import ToolDefinition, ToolParameter
-from midthought.tools.notations.function_calling import FunctionCallingNotation
-from midthought.tools.notations.hermes import HermesNotation
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
-HERMES, FUNCTION_CALLING = HermesNotation(), FunctionCallingNotation()
+HERMES, FUNCTION_CALLING = HermesFormat(), FunctionCallingFormat()
 LOOK, SEE = ("look", {"q": 1}), ("see", {})
 
 # O and C stand for the tags, N and P for the keys, A and B for whole objects
@@ -20,18 +20,18 @@ SIGNS = {
     HERMES: {"O": "<tool_call>", "C": "</tool_call>", "N": "name", "P": "arguments"},
     FUNCTION_CALLING: {"O": "<function_calls>", "C": "</function_calls>", "N": "tool_name", "P": "parameters"},
 }
-both = pytest.mark.parametrize("notation", SIGNS, ids=lambda notation: notation.name)
-Tagged = HermesNotation | FunctionCallingNotation
+both = pytest.mark.parametrize("call_format", SIGNS, ids=lambda call_format: call_format.name)
+Tagged = HermesFormat | FunctionCallingFormat
 
 
-def spelled(notation: Tagged, text: str) -> str:
-    """`text` as the notation writes it."""
+def spelled(call_format: Tagged, text: str) -> str:
+    """`text` as the call format writes it."""
     text = "".join(OBJECTS.get(character, character) for character in text)
-    return "".join(SIGNS[notation].get(character, character) for character in text)
+    return "".join(SIGNS[call_format].get(character, character) for character in text)
 
 
-def found(notation: Tagged, text: str) -> list:
-    calls = notation.parse_all(spelled(notation, text))
+def found(call_format: Tagged, text: str) -> list:
+    calls = call_format.parse_all(spelled(call_format, text))
     return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
 
 
@@ -69,8 +69,8 @@ def found(notation: Tagged, text: str) -> list:
         ('O{"N": "see", "P": {"q": "C', ["bad JSON: Unterminated string starting at character"]),
     ],
 )
-def test_blocks_and_what_is_in_them(notation: Tagged, text: str, calls: list) -> None:
-    for call, expected in zip(found(notation, text), calls, strict=True):
+def test_blocks_and_what_is_in_them(call_format: Tagged, text: str, calls: list) -> None:
+    for call, expected in zip(found(call_format, text), calls, strict=True):
         assert call == expected or (isinstance(call, str) and call.startswith(expected))
 
 
@@ -92,29 +92,29 @@ def test_blocks_and_what_is_in_them(notation: Tagged, text: str, calls: list) ->
         ("O<function=see></function>C", "bad JSON: Expecting value at character 1"),
     ],
 )
-def test_a_closed_block_that_holds_no_call_says_why(notation: Tagged, text: str, words: str) -> None:
-    text = spelled(notation, text)
-    (call,) = notation.parse_all(f"So {text} it is")
+def test_a_closed_block_that_holds_no_call_says_why(call_format: Tagged, text: str, words: str) -> None:
+    text = spelled(call_format, text)
+    (call,) = call_format.parse_all(f"So {text} it is")
     assert not call.success and call.error is not None and call.error.startswith(words)
     assert call.raw_text == text
 
 
 @both
-def test_one_bad_call_of_a_list_leaves_the_others_alone(notation: Tagged) -> None:
-    first, second, third = found(notation, 'O[A, {"N": 3}, B]C')
+def test_one_bad_call_of_a_list_leaves_the_others_alone(call_format: Tagged) -> None:
+    first, second, third = found(call_format, 'O[A, {"N": 3}, B]C')
     assert (first, third) == (LOOK, SEE)
-    name = SIGNS[notation]["N"]
+    name = SIGNS[call_format]["N"]
     assert second.startswith(f'"{name}" should be the name of a tool, got a number; write {{"{name}": "NAME", ')
 
 
 @both
-def test_calls_are_written_and_tags_in_arguments_escaped(notation: Tagged) -> None:
-    parameters = {"q": "".join(spelled(notation, "O C")) + " </think>", "é": "é"}
-    written = notation.render_call("look", parameters)
-    signs = SIGNS[notation]
+def test_calls_are_written_and_tags_in_arguments_escaped(call_format: Tagged) -> None:
+    parameters = {"q": "".join(spelled(call_format, "O C")) + " </think>", "é": "é"}
+    written = call_format.render_call("look", parameters)
+    signs = SIGNS[call_format]
     assert [written.count(tag) for tag in (signs["O"], signs["C"], "</think>")] == [1, 1, 0]
     assert "é" in written
-    (call,) = notation.parse_all(written)
+    (call,) = call_format.parse_all(written)
     assert call.parameters == parameters
 
 
@@ -136,10 +136,10 @@ def test_the_hermes_instructions_hold_the_schemas_as_these_models_know_them() ->
 
 
 @both
-def test_a_result_is_the_tools_words_and_an_error_says_so(notation: Tagged) -> None:
+def test_a_result_is_the_tools_words_and_an_error_says_so(call_format: Tagged) -> None:
     def event(outcome: ToolOutcome, words: str) -> ToolEvent:
         return ToolEvent(call=ToolCall(tool_name="look", result=words), outcome=outcome)
 
-    render: Callable[[list[ToolEvent]], str] = notation.render_results
+    render: Callable[[list[ToolEvent]], str] = call_format.render_results
     assert render([event(ToolOutcome.OK, "[1] noon\n\n[2] no")]) == "[1] noon\n\n[2] no"
     assert render([event(ToolOutcome.UNKNOWN_TOOL, "unknown tool 'x'")]) == "error: unknown tool 'x'"

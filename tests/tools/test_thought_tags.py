@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from midthought.tools.notations.thought_tags import TagTracker, ThoughtTracker, begins_in_thought
+from midthought.tools.call_formats.thought_tags import TagTracker, ThoughtTracker, begins_in_thought
 
 TAGS = ("<think>", "</think>")
 

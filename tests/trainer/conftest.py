@@ -11,7 +11,7 @@ from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twi
 
 from midthought.learning.small_model import make_tokenizer
 from midthought.text import Renderer
-from midthought.tools.notations.find import find_notation
+from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry
 
 
@@ -26,7 +26,7 @@ def _one_thread():
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     registry = ToolRegistry([twice])
-    told = [find_notation(name).instructions(registry.definitions()) for name in ("in_thought", "hermes")]
+    told = [find_call_format(name).instructions(registry.definitions()) for name in ("in_thought", "hermes")]
     words = ["user\nAgain.\nassistant\n#twice_result:\nred red\n", *COLOURS, *(row["question"] for row in QUESTIONS)]
     return make_tokenizer([*told, *words * 20], 400)
 
@@ -49,5 +49,5 @@ def talker(_talker: Any, tokenizer: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def callers(renderer: Renderer) -> dict[str, Any]:
-    """By notation: a model that calls `twice` in it and then answers. Copy it before training."""
+    """By call format: a model that calls `twice` in it and then answers. Copy it before training."""
     return {name: make_caller(renderer, name) for name in ("in_thought", "hermes")}

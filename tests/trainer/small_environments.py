@@ -12,7 +12,7 @@ from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy
 from midthought.text import Renderer
-from midthought.tools.notations.find import find_notation
+from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
 
@@ -105,7 +105,7 @@ def demonstration(
 def make_talker(renderer: Renderer) -> Any:
     """A model that says a colour in every turn."""
     draw = random.Random(0)
-    prompts = PromptBuilder("", ToolRegistry(), find_notation("in_thought"))
+    prompts = PromptBuilder("", ToolRegistry(), find_call_format("in_thought"))
     reply = renderer.following([{"role": "user", "content": "Again."}])
     episodes = [
         demonstration(
@@ -120,12 +120,12 @@ def _said(colour: str) -> str:
     return f"</think>{colour}<|im_end|>"
 
 
-def make_caller(renderer: Renderer, notation_name: str) -> Any:
-    """A model that calls `twice` and then answers, in this notation."""
-    notation = find_notation(notation_name)
-    prompts = PromptBuilder("", ToolRegistry([twice]), notation)
-    call = notation.render_call("twice", {"word": "red"})
-    if notation.stops_at_call:
+def make_caller(renderer: Renderer, call_format_name: str) -> Any:
+    """A model that calls `twice` and then answers, in this call format."""
+    call_format = find_call_format(call_format_name)
+    prompts = PromptBuilder("", ToolRegistry([twice]), call_format)
+    call = call_format.render_call("twice", {"word": "red"})
+    if call_format.stops_at_call:
         parts = [call, renderer.foreign("\n#twice_result:\nred red\n\n"), _said("red")]
     else:
         result = renderer.following([{"role": "tool", "content": "red red"}])

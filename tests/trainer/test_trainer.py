@@ -167,10 +167,18 @@ def test_the_settings_are_copied(talker):
 # -- tools ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("notation", "max_tokens"), [("in_thought", 40), ("hermes", 60), (HermesParser(), 60)])
-def test_the_policy_calls_tools_and_their_words_are_not_trained_on(notation, max_tokens, callers, renderer, tokenizer):
-    model = copy.deepcopy(callers[notation if isinstance(notation, str) else "hermes"])
-    options = {"dataset": QUESTIONS, "tools": [twice], "notation": notation, "model": model, "tokenizer": tokenizer}
+@pytest.mark.parametrize(("call_format", "max_tokens"), [("in_thought", 40), ("hermes", 60), (HermesParser(), 60)])
+def test_the_policy_calls_tools_and_their_words_are_not_trained_on(
+    call_format, max_tokens, callers, renderer, tokenizer
+):
+    model = copy.deepcopy(callers[call_format if isinstance(call_format, str) else "hermes"])
+    options = {
+        "dataset": QUESTIONS,
+        "tools": [twice],
+        "call_format": call_format,
+        "model": model,
+        "tokenizer": tokenizer,
+    }
     with RayPPOTrainer(settings(max_tokens=max_tokens), **options) as trainer:
         episodes = trainer.rollout()
         calls = [event.call for trajectory in episodes for event in trajectory.tool_events if event.call.success]
@@ -191,7 +199,7 @@ def test_a_parser_of_ones_own_says_what_a_call_is(talker):
             return [ParsedAction(tool_name="twice", parameters={"word": text[8:]}, raw_text=text, success=True)]
 
     with RayPPOTrainer(
-        settings(), dataset=QUESTIONS, tools=[twice], notation=ColourParser(), system_prompt="Call.", **talker
+        settings(), dataset=QUESTIONS, tools=[twice], call_format=ColourParser(), system_prompt="Call.", **talker
     ) as trainer:
         first = trainer.rollout().trajectories[0]
         word = first.actions[0].removeprefix("</think>")
@@ -597,9 +605,9 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
         ({"dataset": []}, "it is empty"),
         ({"dataset": ["Say a colour."]}, "no answer"),
         ({"dataset": QUESTIONS, "validation": ["Say a colour."]}, "validation: task .* has no answer"),
-        ({"env": Colours, "notation": "hermse"}, "'hermes'"),
-        ({"env": Colours, "notation": HermesParser}, "not a class"),
-        ({"env": Colours, "notation": 3}, "notation=3"),
+        ({"env": Colours, "call_format": "hermse"}, "'hermes'"),
+        ({"env": Colours, "call_format": HermesParser}, "not a class"),
+        ({"env": Colours, "call_format": 3}, "call format=3"),
         ({"env": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
         ({"env": Colours, "resume": True}, "run_path"),
         ({"env": Colours, "tools": CalculateTool()}, r"give a list of them: tools=\[calculate\]"),

@@ -6,7 +6,15 @@ import weakref
 import pytest
 from small_environments import QUESTIONS, Colours, settings, twice
 
-from midthought import SettingsError, SimpleGameEnvironment, Task, ToolRegistry, Trajectory, find_notation, load_tasks
+from midthought import (
+    SettingsError,
+    SimpleGameEnvironment,
+    Task,
+    ToolRegistry,
+    Trajectory,
+    find_call_format,
+    load_tasks,
+)
 from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
@@ -172,8 +180,13 @@ def test_an_episode_begins_with_the_system_prompt_the_tools_and_what_the_data_se
     system, asked, said = ({"role": role, "content": f"{role}."} for role in ("system", "user", "assistant"))
     question = {"role": "user", "content": "Why?"}
     (task,) = load_tasks([{"prompt": [system, asked, said, question], "answer": "So."}])
-    prompts = PromptBuilder("Be short.", ToolRegistry([twice]), find_notation("hermes"))
+    prompts = PromptBuilder("Be short.", ToolRegistry([twice]), find_call_format("hermes"))
     told, *others = prompts.messages(task)
     assert told["role"] == "system" and others == [asked, said, question]
     assert told["content"] == f"Be short.\n\n{prompts.instructions()}\n\nsystem."
-    assert PromptBuilder("", ToolRegistry(), find_notation("hermes")).messages(task) == [system, asked, said, question]
+    assert PromptBuilder("", ToolRegistry(), find_call_format("hermes")).messages(task) == [
+        system,
+        asked,
+        said,
+        question,
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 from ray.cloudpickle import CloudPickler
 
 from midthought.errors import SettingsError
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 
 Name = Callable[[object], object | None]
 """What stands for an object instead of its bytes; None where it is to be sent."""
@@ -35,8 +35,8 @@ _LIMITS = (
 
 class _Packer(CloudPickler):
     def reducer_override(self, thing: Any) -> Any:
-        if isinstance(thing, Toolbox):
-            return _toolbox, _toolbox_parts(thing)
+        if isinstance(thing, ToolExecutor):
+            return _executor, _executor_parts(thing)
         return super().reducer_override(thing)
 
 
@@ -116,7 +116,7 @@ def _parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{number}]", value) for number, value in enumerate(thing))
     elif isinstance(thing, functools.partial):
         yield from ((f".{part}", getattr(thing, part)) for part in ("func", "args", "keywords"))
-    elif isinstance(thing, Toolbox):
+    elif isinstance(thing, ToolExecutor):
         yield ".registry", thing.registry
     elif hasattr(thing, "__self__"):
         yield "", thing.__self__
@@ -135,16 +135,16 @@ def _parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
                     yield f".{part}", getattr(thing, part)
 
 
-def _toolbox_parts(toolbox: Toolbox) -> tuple[Any, ...]:
-    """A toolbox without what belongs to this process: its threads, its event loops, its count of failures."""
-    limits = {limit: getattr(toolbox, limit) for limit in _LIMITS}
-    plain = vars(Toolbox(toolbox.registry))
-    own = {name: value for name, value in vars(toolbox).items() if name not in plain}
-    return type(toolbox), toolbox.registry, limits, own
+def _executor_parts(executor: ToolExecutor) -> tuple[Any, ...]:
+    """A tool executor without what belongs to this process: its threads, its event loops, its count of failures."""
+    limits = {limit: getattr(executor, limit) for limit in _LIMITS}
+    plain = vars(ToolExecutor(executor.registry))
+    own = {name: value for name, value in vars(executor).items() if name not in plain}
+    return type(executor), executor.registry, limits, own
 
 
-def _toolbox(kind: type[Toolbox], registry: Any, limits: dict[str, Any], own: dict[str, Any]) -> Toolbox:
-    toolbox = object.__new__(kind)
-    Toolbox.__init__(toolbox, registry, **limits)
-    vars(toolbox).update(own)
-    return toolbox
+def _executor(kind: type[ToolExecutor], registry: Any, limits: dict[str, Any], own: dict[str, Any]) -> ToolExecutor:
+    executor = object.__new__(kind)
+    ToolExecutor.__init__(executor, registry, **limits)
+    vars(executor).update(own)
+    return executor

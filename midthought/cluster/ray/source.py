@@ -15,7 +15,7 @@ from midthought.types import StopReason, Trajectory
 class RayRollouts(Rollouts):
     """Runs episodes on the workers of a crew, a group on one of them. Sources may share a crew.
 
-    The renderer and the toolbox are sent to every worker once; environments, rewards and messages with every rollout.
+    The renderer and the tool executor are sent to every worker once; environments, rewards and messages with every rollout.
     SettingsError where one of them cannot be sent. No episode outlives its rollout.
     """
 
@@ -24,8 +24,8 @@ class RayRollouts(Rollouts):
         super().__init__(parts, engine, seed=seed)
         self._crew = crew
         crew.keep(parts.renderer, "the renderer")
-        crew.keep(parts.toolbox.registry, "the tools")
-        crew.keep(parts.toolbox, "the toolbox")
+        crew.keep(parts.executor.registry, "the tools")
+        crew.keep(parts.executor, "the tool executor")
         self._parcel(parts)
 
     def update_weights(self) -> None:

@@ -26,9 +26,9 @@ from midthought.cluster.verl.tools import our_tool
 from midthought.errors import DataError, EpisodeError
 from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
 from midthought.text import Renderer
-from midthought.tools.notations.find import find_notation
+from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import StopReason, Trajectory
 
 
@@ -145,15 +145,15 @@ def _make(tokenizer: Any, tools: tuple[Any, ...], options: LoopOptions, template
     renderer = Renderer(written)
     ours = [our_tool(tool) for tool in tools]
     supply = load(options.supply)(renderer, ours, options.supply_options) if options.supply else Supply()
-    notation = supply.notation or find_notation(options.notation)
+    call_format = supply.call_format or find_call_format(options.call_format)
     parts = RolloutParts(
         engine=None,  # type: ignore[arg-type]  # every episode's own
         renderer=renderer,
-        notation=notation,
-        toolbox=supply.toolbox or Toolbox(ToolRegistry(ours), timeout_seconds=options.tool_timeout_seconds),
+        call_format=call_format,
+        executor=supply.executor or ToolExecutor(ToolRegistry(ours), timeout_seconds=options.tool_timeout_seconds),
         messages=lambda task: task.messages(),
         environment=supply.environment,
     )
-    ends = options.call_ends_with if notation.stops_at_call else ""
+    ends = options.call_ends_with if call_format.stops_at_call else ""
     stop_token_ids = call_end_token_ids(tokenizer.get_vocab(), ends)
     return _Shared(parts, options, stop_token_ids, (tokenizer, *tools))

@@ -64,7 +64,7 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
     except (TypeError, ValueError) as error:
         raise SettingsError(f"supply_options of {job.recipe!r} are not JSON values: {error}") from None
     options = LoopOptions.from_config(
-        job.config.inference, verl, notation=job.notation, supply=job.supply, supply_options=supply_options
+        job.config.inference, verl, call_format=job.call_format, supply=job.supply, supply_options=supply_options
     )
     files = {
         "config.yaml": job.config.to_yaml(),

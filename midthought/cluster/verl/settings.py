@@ -70,7 +70,7 @@ class VerlConfig(Section):
 class LoopOptions(Section):
     """Options of our agent loop, as `agent_loop.yaml` gives them to every worker."""
 
-    notation: str = "in_thought"
+    call_format: str = "in_thought"
     """How calls are written: in_thought, react, hermes, json, function_calling, or one registered by you."""
     max_segment_length: int = Field(256, ge=1)
     """Most tokens sampled in one request."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.rollout.episode import EpisodeEnvironment
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations import Notation
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 from midthought.types import Reward, Task, Trajectory
 
 
@@ -36,9 +36,9 @@ class Supply:
 
     environment: Callable[[Task], EpisodeEnvironment] = field(default=lambda task: Unjudged())
     """Makes the environment of one episode: what is replied, and what the episode was worth."""
-    toolbox: Toolbox | None = None
+    executor: ToolExecutor | None = None
     """Answers calls in another way than from the tools of verl's tool configuration."""
-    notation: Notation | None = None
+    call_format: ToolCallFormat | None = None
     """Instead of the one that the options name."""
 
 
@@ -70,7 +70,7 @@ class VerlJob:
     messages: Callable[[Task], Sequence[Mapping[str, str]]]
     """The conversation that a task begins with."""
     tools: Sequence[ToolPlan]
-    notation: str = "in_thought"
+    call_format: str = "in_thought"
     """How calls are written, by name."""
     supply: str
     """`module:name` of the function that makes the workers' `Supply`."""

@@ -15,8 +15,8 @@ from midthought.cluster.verl.references import load
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolOutput, ToolParameter
 from midthought.tools.episode_tools import EpisodeTools
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task
 
 DEADLINE_SECONDS = 10.0
@@ -40,7 +40,7 @@ class VerlTool(BaseTool):
             raise SettingsError(
                 f"tool_schema names {self.name!r}, config.tool makes {self.tool.definition.name!r}; give both one name"
             )
-        self._toolbox = Toolbox(
+        self._executor = ToolExecutor(
             ToolRegistry([self.tool]), timeout_seconds=float(config.get("timeout_seconds", DEADLINE_SECONDS))
         )
         self._instances: dict[str, tuple[Task, EpisodeTools]] = {}
@@ -52,7 +52,7 @@ class VerlTool(BaseTool):
         task = (
             Task(task_id=instance_id, prompt="", answer="") if written is None else Task.from_dict(json.loads(written))
         )
-        self._instances[instance_id] = task, self._toolbox.for_episode(ToolEpisode(task=task))
+        self._instances[instance_id] = task, self._executor.for_episode(ToolEpisode(task=task))
         return instance_id, ToolResponse()
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
@@ -67,7 +67,7 @@ class VerlTool(BaseTool):
         """Run one call; whatever goes wrong is said in the response, as our loop says it. The reward is 0."""
         action = ParsedAction(tool_name=self.name, parameters=parameters, raw_text="", success=True)
         task, tools = self._instances[instance_id]
-        [event] = await self._toolbox.run([action], task, tools=tools)
+        [event] = await self._executor.run([action], task, tools=tools)
         metrics = {"outcome": str(event.outcome), "seconds": event.seconds}
         return ToolResponse(text=event.call.result), 0.0, metrics
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from midthought.feedback.protocol import DEFINITION, SYSTEM_PROMPT
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.call_formats.hermes import HermesFormat
 
-NOTATION = HermesNotation()
+CALL_FORMAT = HermesFormat()
 
 
 def system_messages(config: FeedbackRecipeConfig) -> tuple[str, ...]:
     """What is said before the task: what the tool is and how it is called, to models that were not made by the run."""
     says = config.problems.system_prompt
     is_told = bool(config.model.local_path) if says is None else says
-    return (SYSTEM_PROMPT, NOTATION.instructions([DEFINITION])) if is_told else ()
+    return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if is_told else ()

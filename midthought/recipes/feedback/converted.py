@@ -15,8 +15,8 @@ from midthought.data.rows import rows_of
 from midthought.errors import DataError
 from midthought.feedback.protocol import RIGHT_ANSWER, TOOL_NAME
 from midthought.recipes.feedback.demonstrations import Writing
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolOutput
-from midthought.tools.notations import Notation
 from midthought.types import Task, Trajectory
 
 Taken = TypeVar("Taken")
@@ -53,10 +53,12 @@ class ConvertedDemonstrations:
             yield from draw.sample(self.trajectories, len(self.trajectories))
 
 
-def read_messages(path: str | Path, notation: Notation, system: Sequence[str]) -> list[list[Mapping[str, str]]]:
+def read_messages(
+    path: str | Path, call_format: ToolCallFormat, system: Sequence[str]
+) -> list[list[Mapping[str, str]]]:
     """All conversations of a Parquet file as plain messages, in the words of the episodes: their system message, the calls
     written out in the answers. Raises DataError as `ConvertedDemonstrations.read` does."""
-    return _read(path, lambda said, _: _written(said, notation, system))
+    return _read(path, lambda said, _: _written(said, call_format, system))
 
 
 class _Turn(NamedTuple):
@@ -107,13 +109,15 @@ def _played(said: Sequence[Mapping[str, Any]], writing: Writing, task_id: str) -
     return trajectory
 
 
-def _written(said: Sequence[Mapping[str, Any]], notation: Notation, system: Sequence[str]) -> list[Mapping[str, str]]:
+def _written(
+    said: Sequence[Mapping[str, Any]], call_format: ToolCallFormat, system: Sequence[str]
+) -> list[Mapping[str, str]]:
     messages = Task(task_id="", prompt=said[0]["content"], answer="").messages(*system)
     for turn in _turns(said):
         if turn.arguments is None:
             messages.append({"role": "assistant", "content": turn.answer})
         else:
-            call = notation.render_call(TOOL_NAME, turn.arguments)
+            call = call_format.render_call(TOOL_NAME, turn.arguments)
             messages.append({"role": "assistant", "content": f"{turn.answer}\n{call}"})
             messages.append({"role": "tool", "content": turn.result})
     return messages

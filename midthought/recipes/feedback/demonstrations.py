@@ -20,8 +20,8 @@ from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.arithmetic import NUM_DIGITS, Columns, draw_problem
 from midthought.recipes.feedback.settings import SftSection
 from midthought.text import Renderer
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolOutput
-from midthought.tools.notations import Notation
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 _WRONG_PLACE = re.compile(r"The digit at (?:the ([a-z ]+) place|place (\d+) from the right) is wrong")
@@ -35,7 +35,7 @@ class Writing:
     """How episodes are written down: the conversation's beginning, calls and results, in tokens."""
 
     renderer: Renderer
-    notation: Notation
+    call_format: ToolCallFormat
     system: Sequence[str]
     """What is said before the task."""
 
@@ -55,7 +55,7 @@ class Writing:
 
         Where it is not taught, answer and call stand there as context: what follows is learned, asking is not.
         """
-        call = self.notation.render_call(TOOL_NAME, arguments)
+        call = self.call_format.render_call(TOOL_NAME, arguments)
         token_ids = [*self.renderer.foreign(f"{answer}\n{call}"), self._end]
         if is_taught:
             trajectory.add_demonstrated(token_ids)
@@ -63,7 +63,7 @@ class Writing:
             trajectory.add_reply(token_ids)
         done = ToolCall(tool_name=TOOL_NAME, parameters=arguments, success=True, result=output.text)
         event = ToolEvent(call=done, outcome=ToolOutcome.OK, metadata=output.metadata)
-        content = self.notation.render_results([event])
+        content = self.call_format.render_results([event])
         trajectory.add_results([event], self.renderer.following([{"role": "tool", "content": content}]))
 
     def answer(self, trajectory: Trajectory, answer: str) -> None:
@@ -153,9 +153,9 @@ def _another(columns: Columns, tried: Sequence[Sequence[bool]], draw: random.Ran
 def corpus() -> Iterator[str]:
     """Texts from which the small model's tokenizer is made: what stands around the digits of its episodes."""
     from midthought.feedback.protocol import RETRY_ONLY, RIGHT_ANSWER, wrong_answer_result
-    from midthought.tools.notations.hermes import HermesNotation
+    from midthought.tools.call_formats.hermes import HermesFormat
 
-    call = HermesNotation().render_call(TOOL_NAME, {"current_answer": "1"})
+    call = HermesFormat().render_call(TOOL_NAME, {"current_answer": "1"})
     begins = [f"The digit at the {place} place is wrong" for place in _PLACES]
     begins += [f"The digit at place {NUM_DIGITS} from the right is wrong"]
     rights = ["", "; what is to its right is right", "; the 2 digits to its right are right"]

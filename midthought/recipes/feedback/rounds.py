@@ -16,7 +16,7 @@ from typing import Any
 from midthought.env.thought import THINK_CLOSE
 from midthought.feedback.answers import CHECKS
 from midthought.feedback.problems.fields import DATASET_LABEL
-from midthought.tools.notations import Notation
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome, Trajectory, Turn
 
 
@@ -64,9 +64,9 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class RoundReader:
-    """Reads the rounds of episodes whose calls are written in this notation."""
+    """Reads the rounds of episodes whose calls are written in this call format."""
 
-    notation: Notation
+    call_format: ToolCallFormat
     is_right: Callable[[Task, str], bool]
 
     def __call__(self, trajectory: Trajectory) -> list[Round]:
@@ -75,7 +75,7 @@ class RoundReader:
         return [self._round(trajectory.task, turn, events) for turn in trajectory.turns]
 
     def _round(self, task: Task, turn: Turn, events: Iterator[ToolEvent]) -> Round:
-        calls = self.notation.parse_all(turn.model_output, in_thought=turn.begins_in_thought)
+        calls = self.call_format.parse_all(turn.model_output, in_thought=turn.begins_in_thought)
         own = list(itertools.islice(events, len(calls)))
         answer = _said(turn, calls)
         key = _key(task, answer)

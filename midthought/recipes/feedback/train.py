@@ -122,9 +122,9 @@ class FeedbackRun(RecipeRun):
         source = self.workshop.source(self._num_iters if when == "after" else 0)
         with self.console.stage(f"Evaluation {when}", total=len(tasks) * len(arms), unit="episodes") as bar:
             for name, critic, temperature in arms:
-                toolbox = self.workshop.toolbox(critic)
+                executor = self.workshop.executor(critic)
                 done = source.evaluate(
-                    tasks, toolbox=toolbox, temperature=temperature, on_finished=lambda _: bar.advance(1)
+                    tasks, executor=executor, temperature=temperature, on_finished=lambda _: bar.advance(1)
                 )
                 episodes = self.workshop.rounds(done)
                 own = feedback_figures(episodes, self.config.inference.max_turns)

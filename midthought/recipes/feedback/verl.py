@@ -16,7 +16,7 @@ from midthought.feedback.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.protocol import DEFINITION
 from midthought.feedback.tool import FeedbackTool
-from midthought.recipes.feedback.conversation import NOTATION, system_messages
+from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import read_messages
 from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
@@ -91,7 +91,7 @@ def job(config: FeedbackVerlConfig, folder: Path) -> VerlJob:
         tasks={"train": problems["train"], "validation": problems["validation"]},
         messages=lambda task: task.messages(*spoken),
         tools=[ToolPlan(reference=f"{__name__}:feedback_tool", definition=DEFINITION, options=options)],
-        notation=NOTATION.name,
+        call_format=CALL_FORMAT.name,
         supply=f"{__name__}:supply",
         supply_options=config.reward.model_dump(mode="json"),
         extras=["judge", "math"],
@@ -105,7 +105,7 @@ def sft_job(config: FeedbackVerlConfig) -> VerlSftJob:
     return VerlSftJob(
         recipe="feedback",
         config=config,
-        conversations=read_messages(config.sft.source, NOTATION, system_messages(config)),
+        conversations=read_messages(config.sft.source, CALL_FORMAT, system_messages(config)),
         num_steps=config.sft.num_steps,
         learning_rate=settled(config.sft.learning_rate),
         warmup_steps=config.sft.warmup_steps,
@@ -119,5 +119,5 @@ def feedback_tool(**options: Any) -> Tool:
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:
     """The recipe's reward: `options` are the settings' `reward` section."""
-    environment = FeedbackEnvironment(RoundReader(NOTATION, task_is_right), FeedbackRewardConfig(**options))
+    environment = FeedbackEnvironment(RoundReader(CALL_FORMAT, task_is_right), FeedbackRewardConfig(**options))
     return Supply(environment=lambda task: environment)

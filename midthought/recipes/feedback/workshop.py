@@ -11,7 +11,7 @@ from typing import Any
 from midthought.env.math_process import NUM_WORKERS
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.tool import FeedbackTool
-from midthought.recipes.feedback.conversation import NOTATION, system_messages
+from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
 from midthought.recipes.feedback.problems import Parts
@@ -21,8 +21,8 @@ from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.sources import recipe_source
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Trajectory
 
 
@@ -38,7 +38,7 @@ class Workshop:
     @functools.cached_property
     def writing(self) -> Writing:
         """How the policy's conversations begin and how its calls are written."""
-        return Writing(self.renderer, NOTATION, system_messages(self.config))
+        return Writing(self.renderer, CALL_FORMAT, system_messages(self.config))
 
     @property
     def pad_token_id(self) -> int:
@@ -48,7 +48,7 @@ class Workshop:
     @functools.cached_property
     def reader(self) -> RoundReader:
         """Reads what was answered, asked and told in an episode; what it has judged once it knows."""
-        return RoundReader(NOTATION, Verdicts(task_is_right))
+        return RoundReader(CALL_FORMAT, Verdicts(task_is_right))
 
     def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
         """The rounds of every episode. What nobody judged here (episodes of Ray's workers) is judged side by side."""
@@ -60,14 +60,14 @@ class Workshop:
         rounds = self.reader(trajectory)
         return bool(rounds) and rounds[-1].is_right
 
-    def toolbox(self, critic: str | None = None) -> Toolbox:
+    def executor(self, critic: str | None = None) -> ToolExecutor:
         """The tool with this critic instead of the settings' own."""
         settings = self.config.feedback
         if critic is not None:
             settings = settings.model_copy(update={"critic": critic})
         registry = ToolRegistry()
         registry.register(FeedbackTool.from_settings(settings))
-        return Toolbox(registry, timeout_seconds=self.config.inference.tool_timeout_seconds)
+        return ToolExecutor(registry, timeout_seconds=self.config.inference.tool_timeout_seconds)
 
     def source(self, policy_version: int = 0, *, trained: Any = None) -> Rollouts:
         """The rollout loop over the present policy; the version counts the updates so far, the rest is `recipe_source`'s."""
@@ -77,8 +77,8 @@ class Workshop:
             self.renderer,
             self.config.inference,
             self.config.ray,
-            notation=NOTATION,
-            toolbox=self.toolbox(),
+            call_format=CALL_FORMAT,
+            executor=self.executor(),
             messages=lambda task: task.messages(*system),
             environment=FeedbackEnvironment(self.reader, self.config.reward),
             tasks=(task for tasks in self.problems.values() for task in tasks),

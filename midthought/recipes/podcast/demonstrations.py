@@ -16,7 +16,7 @@ from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_a
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 LOOK_UP, IN_THE_NOTE, FOUND, NOT_FOUND = "I look it up.\n", "The note has the", "It names the", "Nothing names the"
@@ -67,7 +67,7 @@ class Demonstrator:
         self,
         chunks: Sequence[Chunk],
         renderer: Renderer,
-        notation: InThoughtNotation,
+        call_format: InThoughtFormat,
         plan: QuestionPlan,
         *,
         habits: Habits,
@@ -79,7 +79,7 @@ class Demonstrator:
     ) -> None:
         self._instruction = instruction
         self._chunks = [chunk for chunk in chunks if len(chunk.transcript.split()) >= plan.min_quote_words]
-        self._renderer, self._notation, self._plan, self._habits = renderer, notation, plan, habits
+        self._renderer, self._call_format, self._plan, self._habits = renderer, call_format, plan, habits
         self._made_up = SyntheticNames([chunk.transcript for chunk in chunks], renderer)
         self._made_up_share, self._random_text_share = made_up_share, random_text_share
         self._num_results, self._error_share = num_results, error_share
@@ -118,7 +118,7 @@ class Demonstrator:
         prompt_ids = self._renderer.prompt(task.messages(self._instruction))
         trajectory = Trajectory(task, prompt_ids)
         if not self._renderer.opens_thought(prompt_ids):
-            trajectory.add_demonstrated(self._renderer.control(f"{self._notation.think_open}\n"))
+            trajectory.add_demonstrated(self._renderer.control(f"{self._call_format.think_open}\n"))
         if habit is Habit.READ:
             self._answer(trajectory, IN_THE_NOTE, task.answer)
         elif habit is Habit.GO_WITHOUT:
@@ -136,13 +136,13 @@ class Demonstrator:
             found = found if rng.random() < 0.2 else []
         while len(found) < self._num_results:
             found.insert(rng.randint(0, len(found)), self._varied(rng.choice(self._chunks), rng))
-        words = LOOK_UP + self._notation.render_call(TOOL_NAME, {"query": query})
+        words = LOOK_UP + self._call_format.render_call(TOOL_NAME, {"query": query})
         trajectory.add_demonstrated(self._renderer.foreign(words))
         failed = rng.random() < self._error_share
         text = "the memory does not answer" if failed else format_hits(found)
         call = ToolCall(tool_name=TOOL_NAME, parameters={"query": query}, success=not failed, result=text)
         event = ToolEvent(call=call, outcome=ToolOutcome.RAISED if failed else ToolOutcome.OK)
-        trajectory.add_results([event], self._renderer.foreign(self._notation.render_results([event])))
+        trajectory.add_results([event], self._renderer.foreign(self._call_format.render_results([event])))
         if failed or (chunk not in found and task.labels["kind"] == "continuation"):
             self._answer(trajectory, NOT_FOUND, UNKNOWN)
         else:
@@ -159,7 +159,7 @@ class Demonstrator:
         if labels["kind"] == "continuation" and last_thought != NOT_FOUND:
             cue = f"{cue} after {' '.join(str(labels['quote']).split()[-NUM_CUE_WORDS:])}"
         thought = self._renderer.foreign(f"{last_thought}{cue}")
-        close = self._renderer.control(self._notation.think_close)
+        close = self._renderer.control(self._call_format.think_close)
         end = self._renderer.tokenizer.eos_token_id
         trajectory.add_demonstrated([*thought, *close, *self._renderer.foreign(f" {answer}"), end])
 
@@ -185,7 +185,7 @@ def corpus(chunks: Sequence[Chunk], rng: random.Random) -> list[str]:
     made_up = SyntheticNames([chunk.transcript for chunk in chunks], None)
     line = format_chunk(Chunk("", "", "", "", "", "00:12:34", 0))
     names = [f" {made_up.name(rng)} {made_up.title(rng)}" for _ in range(1500)]
-    call = InThoughtNotation().render_call(TOOL_NAME, {"query": "x"})
+    call = InThoughtFormat().render_call(TOOL_NAME, {"query": "x"})
     forms = [f"Note: {line}", LOOK_UP + call, UNKNOWN, f"\n#{TOOL_NAME}_result:\n[1] {line}\n\n", *WORDINGS.values()]
     forms += [words + cue for words in (IN_THE_NOTE, FOUND, NOT_FOUND) for cue in CUES.values()]
     return texts + names + forms * NUM_FORM_COPIES

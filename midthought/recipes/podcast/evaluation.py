@@ -18,7 +18,7 @@ from midthought.evaluation.metrics import (
 from midthought.memory.store import SearchMode
 from midthought.recipes.podcast.tasks import PodcastData
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 from midthought.types import Task, Trajectory
 
 RECALL_DEPTHS = (1, 3, 10)
@@ -32,7 +32,7 @@ class Arm:
     name: str
     """Its key in the summary; empty for the main one."""
     tasks: Sequence[Task]
-    toolbox: Toolbox | None = None
+    executor: ToolExecutor | None = None
     temperature: float = 0.0
 
 
@@ -80,7 +80,7 @@ def run_arms(
     """Answer every arm's questions; the figures under dotted keys without `before.` or `after.`."""
     figures: dict[str, float] = {}
     for arm in arms:
-        done = source.evaluate(arm.tasks, toolbox=arm.toolbox, temperature=arm.temperature, on_finished=on_finished)
+        done = source.evaluate(arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=on_finished)
         figures |= arm_figures(arm, done, is_right)
         on_arm(arm, done)
     return figures

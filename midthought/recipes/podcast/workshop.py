@@ -18,8 +18,8 @@ from midthought.recipes.podcast.tasks import PodcastData
 from midthought.recipes.sources import recipe_source
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
-from midthought.tools.schedule import Toolbox
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.types import Trajectory
 
 
@@ -31,7 +31,7 @@ class Workshop:
     data: PodcastData
     policy: Any
     renderer: Renderer
-    notation: InThoughtNotation = field(default_factory=InThoughtNotation)
+    call_format: InThoughtFormat = field(default_factory=InThoughtFormat)
 
     @property
     def pad_token_id(self) -> int:
@@ -53,8 +53,8 @@ class Workshop:
             self.renderer,
             self.config.inference,
             self.config.ray,
-            notation=self.notation,
-            toolbox=Toolbox(self.data.registry, timeout_seconds=self.config.inference.tool_timeout_seconds),
+            call_format=self.call_format,
+            executor=ToolExecutor(self.data.registry, timeout_seconds=self.config.inference.tool_timeout_seconds),
             messages=lambda task: task.messages(spoken),
             environment=QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens)),
             tasks=(task for tasks in self.data.tasks.values() for task in tasks),
@@ -81,7 +81,7 @@ class Workshop:
         demonstrator = Demonstrator(
             self.data.chunks["train"],
             self.renderer,
-            self.notation,
+            self.call_format,
             self.data.plan,
             habits=habits,
             made_up_share=settings.made_up_share,

@@ -1,6 +1,6 @@
 """A tool that runs Python code in a process of its own, under limits of time, memory, disk and output.
 
-What the process may touch is decided in `cage`; here it is started, watched and ended.
+What the process may touch is decided in `tools.sandbox`; here it is started, watched and ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 
-_CAGE = Path(__file__).parent / "cage"
+_SANDBOX = Path(__file__).parents[1] / "sandbox"
 _GRACE_SECONDS = 5.0
 """What the tool's own deadline allows beyond that of the code: starting, ending, cleaning up."""
 _LOOK_SECONDS = 0.05
@@ -86,14 +86,14 @@ class PythonTool(Tool):
         self._max_seconds = max_seconds
         self._max_disk_bytes = max_disk_bytes
         self._max_output_chars = max_output_chars
-        self._command = [sys.executable, "-I", "-u", "-X", "utf8", *["-S"] * (not site_packages), str(_CAGE)]
+        self._command = [sys.executable, "-I", "-u", "-X", "utf8", *["-S"] * (not site_packages), str(_SANDBOX)]
         self._job = {
             "max_cpu_seconds": int(max_seconds) + 1,
             "max_memory_bytes": int(max_memory_bytes),
             "max_disk_bytes": int(max_disk_bytes),
             "require_isolation": require_isolation,
         }
-        self._require_cage()
+        self._require_sandbox()
 
     def execute(self, *, code: str) -> ToolOutput:
         """Run the code and give what it printed, with a last line in brackets where it was stopped."""
@@ -110,7 +110,7 @@ class PythonTool(Tool):
         text = text[: self._max_output_chars]
         return ToolOutput("\n".join(part for part in (text, remark) if part), {"status": status})
 
-    def _require_cage(self) -> None:
+    def _require_sandbox(self) -> None:
         if os.name != "posix":
             raise SettingsError("PythonTool limits what code may do by means that Windows lacks; run it on Linux")
         ended = self._run("", max_seconds=60.0)

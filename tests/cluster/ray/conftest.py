@@ -13,9 +13,9 @@ import torch
 from midthought.engines.policy_engine import policy_engine
 from midthought.rollout.episode import RolloutParts, RolloutSettings
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 
 
 @pytest.fixture(autouse=True)
@@ -58,8 +58,8 @@ def make_parts(policy: Any, renderer: Renderer) -> Callable[..., RolloutParts]:
         return RolloutParts(
             engine=make_engine(policy, renderer, deterministic=deterministic)(),
             renderer=renderer,
-            notation=InThoughtNotation(),
-            toolbox=Toolbox(ToolRegistry([ray_worlds.twice])),
+            call_format=InThoughtFormat(),
+            executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
             messages=ray_worlds.messages,
             environment=environment,
             settings=RolloutSettings(**({"max_tokens": 24} | settings)),

@@ -16,8 +16,8 @@ from midthought.errors import SettingsError
 from midthought.evaluation.arms import Oracle
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.tool import MemoryRetrievalTool
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.trainer.tasks import EnvironmentTasks
 
 
@@ -50,9 +50,9 @@ def test_a_ground_names_what_its_environment_holds():
         pack(ground.episode, "the world")
 
 
-def test_a_toolbox_travels_without_its_threads_and_loops():
-    toolbox = Toolbox(ToolRegistry([twice]), timeout_seconds=3.0, retries=2, max_failures=None)
-    twin = unpack(pack(toolbox, "the tools"), "the tools")
+def test_a_executor_travels_without_its_threads_and_loops():
+    executor = ToolExecutor(ToolRegistry([twice]), timeout_seconds=3.0, retries=2, max_failures=None)
+    twin = unpack(pack(executor, "the tools"), "the tools")
     assert (twin.timeout_seconds, twin.retries, twin.max_failures, twin.registry.names()) == (3.0, 2, None, ["twice"])
     assert twin.registry.execute_tool("twice", word="red") == (True, "red red")
 

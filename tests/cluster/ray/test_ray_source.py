@@ -24,9 +24,9 @@ from midthought.learning.adapters import add_adapters
 from midthought.rollout.episode import RolloutParts, RolloutSettings
 from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import StopReason, Trajectory
 
 
@@ -149,9 +149,9 @@ def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_part
     assert [content(t)[3] for t in source.rollout(tasks(4), iteration=0)] == [content(t)[3] for t in before]
 
 
-def test_another_toolbox_travels_with_its_evaluation(on_ray, tmp_path):
+def test_another_executor_travels_with_its_evaluation(on_ray, tmp_path):
     source = on_ray(Plain(tmp_path / "log"))
-    done = source.evaluate(tasks(2), toolbox=ToolOff(source.parts.toolbox.registry))
+    done = source.evaluate(tasks(2), executor=ToolOff(source.parts.executor.registry))
     assert [t.stop_reason for t in done] != []
     assert lines(tmp_path / "log") == {"t0": 1, "t1": 1}
 
@@ -164,8 +164,8 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(clu
     parts = RolloutParts(
         engine=make(None),
         renderer=renderer,
-        notation=InThoughtNotation(),
-        toolbox=Toolbox(ToolRegistry([Diary(tmp_path / "diaries")])),
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry([Diary(tmp_path / "diaries")])),
         messages=ray_worlds.messages,
         environment=Plain(tmp_path / "log"),
         settings=RolloutSettings(max_tokens=1000),
@@ -306,8 +306,8 @@ def test_adapters_travel_with_the_policy_and_later_alone(cluster, tokenizer, ren
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=InThoughtNotation(),
-        toolbox=Toolbox(ToolRegistry()),
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry()),
         messages=ray_worlds.messages,
         environment=Plain(tmp_path / "log"),
         settings=RolloutSettings(max_tokens=16),

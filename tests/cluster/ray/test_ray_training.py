@@ -15,7 +15,7 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.store import MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool
-from midthought.tools.notations.find import find_notation
+from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder
 
@@ -67,9 +67,9 @@ def test_calls_of_the_memory_are_answered_in_the_worker(cluster, tokenizer, rend
     words = "the tide is late"
     store.build([Chunk("a_0", episode="A", stem="a", speaker="Ann", transcript=words, time="00:00:01", number=0)])
     tool = MemoryRetrievalTool(store, k=1, mode="full_text")
-    notation = find_notation("in_thought")
-    prompts = PromptBuilder("", ToolRegistry([tool]), notation)
-    call = notation.render_call("memory_retrieval", {"query": "tide"})
+    call_format = find_call_format("in_thought")
+    prompts = PromptBuilder("", ToolRegistry([tool]), call_format)
+    call = call_format.render_call("memory_retrieval", {"query": "tide"})
     result = f"\n#memory_retrieval_result:\n{tool.execute(query='tide').text}\n\n"
     policy = caller(renderer, prompts, QUESTIONS[0]["question"], call, result)
     told = []

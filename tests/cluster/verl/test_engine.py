@@ -20,9 +20,9 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episode, run_episodes
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Finish, Trajectory
 
 WRITTEN = (
@@ -35,8 +35,8 @@ def parts(engine: Any, renderer: Renderer) -> RolloutParts:
     return RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=InThoughtNotation(),
-        toolbox=Toolbox(ToolRegistry([Look()])),
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda task: task.messages(),
         environment=lambda task: Unjudged(),
         settings=RolloutSettings(max_tokens=400),

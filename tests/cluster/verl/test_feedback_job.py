@@ -63,7 +63,7 @@ def test_two_feedbacks_and_three_answers_fit_into_a_response(profile: str) -> No
 def test_the_bundle_has_the_problems_the_tool_and_chat_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = write(monkeypatch, tmp_path, "cluster")
     [loop] = yaml.safe_load((bundle / "agent_loop.yaml").read_text())
-    assert (loop["options"]["notation"], loop["options"]["max_turns"]) == ("hermes", 3)
+    assert (loop["options"]["call_format"], loop["options"]["max_turns"]) == ("hermes", 3)
     assert loop["options"]["supply_options"]["preset"] == "ordered"
     rows = pyarrow.parquet.read_table(bundle / "data" / "train.parquet").to_pylist()
     assert len(rows) == 64

@@ -32,14 +32,14 @@ from midthought.cluster.verl.overrides import overrides_of
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.engines.scripted import ScriptedEngine
-from midthought.recipes.feedback.conversation import NOTATION, system_messages
+from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job, supply
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Completion, Task, Trajectory
 
 PROFILES = ["seed", "cluster"]
@@ -104,7 +104,7 @@ def test_its_agent_loop_runs_ours_with_the_tool_to_our_trajectory_and_its_reward
         wrong = str(int(task.answer) + 1)
         if place % 3 == 0 or len(before) > 1:
             return task.answer
-        return f"{wrong}\n{NOTATION.render_call('get_feedback', {'current_answer': wrong})}"
+        return f"{wrong}\n{CALL_FORMAT.render_call('get_feedback', {'current_answer': wrong})}"
 
     expected = _at_home(Scored(script, renderer, model), renderer, tasks, model_path)
     outputs, padded = generate(config, Manager(Scored(script, renderer, model), TokenOutput), batch)
@@ -124,8 +124,8 @@ def _at_home(engine: Any, renderer: Renderer, tasks: Sequence[Task], model_path:
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=NOTATION,
-        toolbox=Toolbox(ToolRegistry([feedback_tool(critic="hints")])),
+        call_format=CALL_FORMAT,
+        executor=ToolExecutor(ToolRegistry([feedback_tool(critic="hints")])),
         messages=lambda task: task.messages(*spoken),
         environment=supply(renderer, [], chosen.reward.model_dump()).environment,
         settings=RolloutSettings.from_config(chosen.inference),
@@ -153,7 +153,7 @@ def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(
     config = compose(words_of(bundle, SFT_MODULE), SFT_CONFIG)
     theirs = MultiTurnSFTDataset([str(bundle / "data" / "train.parquet")], tokenizer, config.data)
     chosen = settings([], Path("seed"))
-    writing = Writing(renderer, NOTATION, system_messages(chosen))
+    writing = Writing(renderer, CALL_FORMAT, system_messages(chosen))
     ours = ConvertedDemonstrations.read(tmp_path / "sft.parquet", writing, 1000, 0).trajectories
     assert len(theirs) == len(ours) == 36
     newline = renderer.control("\n")

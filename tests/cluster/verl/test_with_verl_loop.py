@@ -23,9 +23,9 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Trajectory
 
 NUM_ROWS = 6
@@ -38,14 +38,14 @@ def rows(num_rows: int = NUM_ROWS) -> list[dict[str, Any]]:
 
 
 def at_home(
-    engine: Any, renderer: Renderer, notation: Any, replies: tuple[str, ...] = (), **limits: Any
+    engine: Any, renderer: Renderer, call_format: Any, replies: tuple[str, ...] = (), **limits: Any
 ) -> list[Trajectory]:
     """The same episodes without verl."""
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
-        notation=notation,
-        toolbox=Toolbox(ToolRegistry([Look()])),
+        call_format=call_format,
+        executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda each: each.messages("Be short."),
         environment=lambda each: Judge(replies),
         settings=RolloutSettings(**{"max_tokens": 160, "max_segment_length": 24, **limits}),
@@ -86,7 +86,7 @@ def test_an_in_thought_call_ends_where_its_brace_does(model_path: Path, renderer
         said = renderer.decode(token_ids).rpartition("assistant\n")[2]
         return words[0] if not said else words[1] if said.endswith("\n\n") else None
 
-    expected = at_home(ScriptedEngine(script, renderer), renderer, InThoughtNotation())
+    expected = at_home(ScriptedEngine(script, renderer), renderer, InThoughtFormat())
     manager = Manager(ScriptedEngine(script, renderer), TokenOutput)
     outputs, _ = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(rows()))
     require_equal(outputs, expected, 0.0)
@@ -180,7 +180,7 @@ class _Broken:
         ),
         ({"max_segment": 3}, (), None, SettingsError, "unknown key 'max_segment'.*max_segment_length"),
         ({"supply": "worlds:suply"}, (), None, SettingsError, "worlds has no 'suply'. Did you mean 'supply'"),
-        ({"notation": "in_though"}, (), None, SettingsError, "in_thought"),
+        ({"call_format": "in_though"}, (), None, SettingsError, "in_thought"),
     ],
 )
 def test_what_is_wrong_is_named(

@@ -24,9 +24,9 @@ from midthought.errors import SettingsError
 from midthought.feedback.problems.verl_rows import write_verl_rows
 from midthought.feedback.protocol import RIGHT_ANSWER, SOLVE_AGAIN
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolOutcome
 
 CONFIG = {"type": "native", "tool": "worlds:Look"}
@@ -171,7 +171,7 @@ def test_ours_are_given_to_our_loop_as_they_are(tmp_path: Path) -> None:
 
 def test_verls_own_tools_have_one_instance_per_episode() -> None:
     theirs = Counting()
-    box = Toolbox(ToolRegistry([our_tool(theirs)]))
+    box = ToolExecutor(ToolRegistry([our_tool(theirs)]))
     task = Task(task_id="t", prompt="", answer="")
     count = ParsedAction(tool_name="count", parameters={"n": 2}, raw_text="", success=True)
 

@@ -36,13 +36,13 @@ class Judge:
 
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:
-    """For `agent_loop.yaml`: the judge above, and perhaps the notation below."""
-    notation = EveryFew() if options.get("every_few") else None
-    return Supply(environment=lambda task: Judge(options.get("replies", ())), notation=notation)
+    """For `agent_loop.yaml`: the judge above, and perhaps the call format below."""
+    call_format = EveryFew() if options.get("every_few") else None
+    return Supply(environment=lambda task: Judge(options.get("replies", ())), call_format=call_format)
 
 
 class EveryFew:
-    """A notation for models that know none: a call "ends" after every fifth piece of text, three times."""
+    """A call format for models that know none: a call "ends" after every fifth piece of text, three times."""
 
     name = "every_few"
     fence_may_hold_call = False

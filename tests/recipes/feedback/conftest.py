@@ -18,9 +18,9 @@ from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewa
 from midthought.recipes.feedback.rounds import RoundReader
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.text import Renderer
-from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import Task, Trajectory
 
 Policy = Callable[[Task, int, str], str]
@@ -36,12 +36,12 @@ def renderer() -> Renderer:
 
 @pytest.fixture(scope="session")
 def writing(renderer: Renderer) -> Writing:
-    return Writing(renderer, HermesNotation(), ())
+    return Writing(renderer, HermesFormat(), ())
 
 
 @pytest.fixture(scope="session")
 def reader() -> RoundReader:
-    return RoundReader(HermesNotation(), task_is_right)
+    return RoundReader(HermesFormat(), task_is_right)
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def play(renderer: Renderer, reader: RoundReader):
         parts = RolloutParts(
             engine=ScriptedEngine(script, renderer),
             renderer=renderer,
-            notation=HermesNotation(),
-            toolbox=Toolbox(registry),
+            call_format=HermesFormat(),
+            executor=ToolExecutor(registry),
             messages=Task.messages,
             environment=lambda task: environment,
             settings=RolloutSettings(max_tokens=2000, max_turns=max_turns, max_tool_calls_per_cot=3),

@@ -9,7 +9,7 @@ from midthought.recipes.feedback.arithmetic import Columns, make_problems
 from midthought.recipes.feedback.demonstrations import mended
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, Outcome, broken_order, parts_of
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.types import StopReason, Task
 
 TASKS = [
@@ -27,7 +27,7 @@ def total(outcome, **weights):
 
 
 def call(answer: str) -> str:
-    return "\n" + HermesNotation().render_call("get_feedback", {"current_answer": answer})
+    return "\n" + HermesFormat().render_call("get_feedback", {"current_answer": answer})
 
 
 def first_answer(task: Task) -> str:

@@ -12,7 +12,7 @@ from midthought.recipes.feedback.arithmetic import make_problems
 from midthought.recipes.feedback.evaluation import feedback_figures, gains
 from midthought.recipes.feedback.reward import Outcome
 from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
-from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.types import Task
 
 (TASK,) = make_problems(1, hard_share=0.0, draw=random.Random(0), name="one")
@@ -20,7 +20,7 @@ WRONG = str(int(TASK.answer) + 1)
 
 
 def call(answer: str) -> str:
-    return HermesNotation().render_call("get_feedback", {"current_answer": answer})
+    return HermesFormat().render_call("get_feedback", {"current_answer": answer})
 
 
 def rounds_of(play, reader, *turns, critic="hints"):
@@ -79,7 +79,7 @@ def test_an_answer_is_judged_once_whoever_asks(play, reader):
         asked.append(answer)
         return answer == task.answer
 
-    judged = RoundReader(HermesNotation(), Verdicts(is_right))
+    judged = RoundReader(HermesFormat(), Verdicts(is_right))
     (episode,) = play(lambda task, turn, feedback: (f"{WRONG}\n{call(WRONG)}", TASK.answer)[turn], [TASK])
     first = judged(episode)
     assert judged(episode) == first == reader(episode)

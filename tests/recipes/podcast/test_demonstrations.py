@@ -20,10 +20,10 @@ from midthought.recipes.podcast.demonstrations import (
     Habits,
     corpus,
 )
-from midthought.tools.notations.in_thought import InThoughtNotation
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.types import SpanKind, ToolOutcome
 
-NOTATION = InThoughtNotation()
+CALL_FORMAT = InThoughtFormat()
 MIXED = Habits(ask_short=0.3, give_up=0.4, misread=0.2, needless_ask=0.5)
 PLAN = QuestionPlan(1, needless_share=0.35)
 VARIATIONS = [(0.0, 0.0), (0.8, 0.3), (0.0, 1.0)]
@@ -36,7 +36,7 @@ def make(chunks, renderer):
         return Demonstrator(
             chunks,
             renderer,
-            NOTATION,
+            CALL_FORMAT,
             plan,
             habits=habits,
             made_up_share=made_up_share,
@@ -72,7 +72,7 @@ def test_what_the_mask_marks_is_what_the_policy_is_to_write(make, renderer, made
     for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
         *thoughts, last = own_words(trajectory, renderer)
         for event, thought in zip(trajectory.tool_events, thoughts, strict=True):
-            assert thought == LOOK_UP + NOTATION.render_call(TOOL_NAME, event.call.parameters)
+            assert thought == LOOK_UP + CALL_FORMAT.render_call(TOOL_NAME, event.call.parameters)
         thought, closed, answer = last.partition("</think>")
         assert closed and answer.startswith(" ") and answer.endswith(end) and answer.count(end) == 1
         cue = CUES[trajectory.task.labels["kind"]]
@@ -83,7 +83,7 @@ def test_what_the_mask_marks_is_what_the_policy_is_to_write(make, renderer, made
 def test_its_calls_are_read_back_to_the_same_query(make, renderer, made_up_share, random_text_share):
     asked = 0
     for trajectory in write(make(made_up_share=made_up_share, random_text_share=random_text_share)):
-        scanner = NOTATION.scanner(in_thought=True)
+        scanner = CALL_FORMAT.scanner(in_thought=True)
         for run in trajectory.sampled_runs()[:-1]:
             stream = renderer.decode_stream()
             ended = [scanner.feed(stream.step(token_id)) for token_id in run]
@@ -102,7 +102,7 @@ def test_a_result_stands_in_the_context_as_the_rollout_would_write_it(make, rend
             [span for span in trajectory.spans if span.kind is SpanKind.RESULT], trajectory.tool_events, strict=True
         ):
             written = renderer.decode(trajectory.token_ids[span.start : span.end])
-            assert written == NOTATION.render_results([event])
+            assert written == CALL_FORMAT.render_results([event])
 
 
 def test_no_foreign_word_is_a_control_token(make, renderer):

@@ -12,7 +12,7 @@ from midthought.memory.store import MemoryStore
 from midthought.recipes.podcast.evaluation import arms
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
-from midthought.tools.schedule import Toolbox
+from midthought.tools.executor import ToolExecutor
 from midthought.types import ParsedAction, ToolOutcome
 
 SMALL = {
@@ -73,12 +73,12 @@ def test_the_memory_holds_the_episodes_of_every_part(data):
 
 
 def test_a_call_with_the_quote_finds_the_evidence(data):
-    toolbox = Toolbox(data.registry)
+    executor = ToolExecutor(data.registry)
     for task in data.tasks["test"]:
         call = ParsedAction(
             tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
         )
-        (event,) = asyncio.run(toolbox.run([call], task))
+        (event,) = asyncio.run(executor.run([call], task))
         assert event.outcome is ToolOutcome.OK and event.metadata["chunk_ids"] == list(task.evidence)
         assert event.call.result == data.proof(task)
 
@@ -185,7 +185,7 @@ def test_three_transcripts_are_enough_for_every_arm(transcripts_path, tmp_path):
         call = ParsedAction(
             tool_name="memory_retrieval", parameters={"query": task.labels["quote"]}, raw_text="", success=True
         )
-        (event,) = asyncio.run(found["shuffled"].toolbox.run([call], task))
+        (event,) = asyncio.run(found["shuffled"].executor.run([call], task))
         assert task.answer.casefold() not in event.call.result.casefold()
 
 

@@ -1,4 +1,4 @@
-"""What a system prompt says of tools, whatever the notation. Knows nothing of how a call is written."""
+"""What a system prompt says of tools, whatever the call format. Knows nothing of how a call is written."""
 
 from __future__ import annotations
 

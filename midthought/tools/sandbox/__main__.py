@@ -1,5 +1,5 @@
 """Runs code that nobody has looked at: reads a job from standard input, sets the limits, shuts the doors, then runs the
-code like a notebook's cell (the value of a last expression is shown). Ends with 0, 1 (it raised) or 97 (no cage).
+code like a notebook's cell (the value of a last expression is shown). Ends with 0, 1 (it raised) or 97 (no sandbox).
 """
 
 from __future__ import annotations

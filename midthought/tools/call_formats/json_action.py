@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from midthought.tools.call_formats.call_form import CallForm, result_words
+from midthought.tools.call_formats.instructions import describe_tools, example_parameters
+from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN, ThoughtTracker, begins_in_thought
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations.call_form import CallForm, result_words
-from midthought.tools.notations.instructions import describe_tools, example_parameters
-from midthought.tools.notations.thought_tags import THINK_CLOSE, THINK_OPEN, ThoughtTracker, begins_in_thought
 from midthought.types import ParsedAction, ToolEvent
 
 FORM = CallForm("tool", "parameters")
@@ -19,7 +19,7 @@ _KEYS = ('"tool"', "'tool'", "tool")
 """How the key may be written. What is no JSON is found too, so that the model can be told."""
 
 
-class JSONNotation:
+class JSONFormat:
     """`{"tool": "NAME", "parameters": {…}}` in a chat turn; all calls of the turn are run when it has ended.
 
     - An object with the key `tool` is a call wherever it stands: in running text, in a code fence or span, in a list,
@@ -79,8 +79,8 @@ class JSONScanner:
     outer object may turn out to be the call.
     """
 
-    def __init__(self, notation: JSONNotation, *, in_thought: bool) -> None:
-        self._thought = ThoughtTracker(notation.think_tags, in_thought=in_thought)
+    def __init__(self, call_format: JSONFormat, *, in_thought: bool) -> None:
+        self._thought = ThoughtTracker(call_format.think_tags, in_thought=in_thought)
         self._finished: list[ParsedAction] = []
         self._begin_text()
 

@@ -9,11 +9,11 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from midthought.tools.call_formats.instructions import describe_tools, example_parameters
+from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
+from midthought.tools.call_formats.quoting import QuotingTracker
+from midthought.tools.call_formats.thought_tags import ThoughtTracker, plain_text
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations.instructions import describe_tools, example_parameters
-from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object, write_json
-from midthought.tools.notations.quoting import QuotingTracker
-from midthought.tools.notations.thought_tags import ThoughtTracker, plain_text
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
 _KEYWORD = "#call"
@@ -33,7 +33,7 @@ class _Stage(enum.Enum):
     OBJECT = enum.auto()
 
 
-class InThoughtNotation:
+class InThoughtFormat:
     """`#call NAME {json}`, with the result written back into the same thought.
 
     - `#call` may stand anywhere but directly after a word character or another `#`; blanks or line ends follow it.
@@ -113,11 +113,11 @@ class InThoughtScanner:
     follows the brace in the same piece belongs to the record, and may even hold another call.
     """
 
-    def __init__(self, notation: InThoughtNotation, *, in_thought: bool) -> None:
-        tags = (notation.think_open, notation.think_close)
+    def __init__(self, call_format: InThoughtFormat, *, in_thought: bool) -> None:
+        tags = (call_format.think_open, call_format.think_close)
         self._thought = ThoughtTracker(tags, in_thought=in_thought)
         self._is_prose = plain_text("\n`#", tags)
-        self._calls_everywhere = notation.layout == "between"
+        self._calls_everywhere = call_format.layout == "between"
         self._finished: list[ParsedAction] = []
         self._reset()
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import McpServerError
-from midthought.tools.breaker import Breaker, RefusedError, is_sign_of_death
+from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError, is_sign_of_death
 
 
 class Clock:
@@ -25,11 +25,11 @@ class Clock:
         return self.now
 
 
-def breaker(clock: Clock, max_failures: float = 2) -> Breaker:
-    return Breaker("look", max_failures=max_failures, pause_seconds=10.0, clock=clock)
+def circuit_breaker(clock: Clock, max_failures: float = 2) -> CircuitBreaker:
+    return CircuitBreaker("look", max_failures=max_failures, pause_seconds=10.0, clock=clock)
 
 
-def call(one: Breaker, error: BaseException | None = None) -> bool:
+def call(one: CircuitBreaker, error: BaseException | None = None) -> bool:
     """Whether the call was let through."""
     try:
         with contextlib.suppress(ConnectionError, ValueError, asyncio.CancelledError), one.call():
@@ -48,7 +48,7 @@ def test_a_call_is_refused_just_when_the_last_n_died_and_the_last_of_them_is_les
     max_failures: int, acts: list[str]
 ) -> None:
     clock = Clock()
-    one = breaker(clock, max_failures)
+    one = circuit_breaker(clock, max_failures)
     num_died, died_at = 0, 0.0
     for act in acts:
         clock.now += 4.0 if act == "waits" else 0.0
@@ -62,8 +62,8 @@ def test_a_call_is_refused_just_when_the_last_n_died_and_the_last_of_them_is_les
             num_died = 0
 
 
-def opened(clock: Clock) -> Breaker:
-    one = breaker(clock)
+def opened(clock: Clock) -> CircuitBreaker:
+    one = circuit_breaker(clock)
     assert all(call(one, ConnectionError()) for _ in range(2)) and not call(one)
     return one
 
@@ -88,7 +88,7 @@ def test_a_trial_that_is_cancelled_says_nothing_and_the_next_call_is_the_trial()
 
 def test_a_call_that_began_before_may_close_it_and_a_trial_that_then_dies_is_one_failure() -> None:
     clock = Clock()
-    one = breaker(clock)
+    one = circuit_breaker(clock)
     early = one.call()
     early.__enter__()
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_a_call_that_began_before_may_close_it_and_a_trial_that_then_dies_is_one
 
 def test_calls_that_began_before_and_die_do_not_make_the_pause_longer() -> None:
     clock = Clock()
-    one = breaker(clock)
+    one = circuit_breaker(clock)
     with contextlib.suppress(ConnectionError), one.call():
         for _ in range(2):
             call(one, ConnectionError())

@@ -1,4 +1,4 @@
-"""The streaming scanner of notations that write their calls between two tags.
+"""The streaming scanner of call formats that write their calls between two tags.
 
 Knows neither what the tags are called nor how the text between them is read.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from midthought.tools.notations.thought_tags import TagTracker, ThoughtTracker
+from midthought.tools.call_formats.thought_tags import TagTracker, ThoughtTracker
 from midthought.types import ParsedAction
 
 

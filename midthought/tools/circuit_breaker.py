@@ -22,15 +22,15 @@ class RefusedError(Exception):
     """The tool is not asked at present."""
 
 
-class Breaker:
+class CircuitBreaker:
     """Of one tool. Closed: it is asked. Open, after `max_failures` in a row: it is left alone for `pause_seconds`, and
     then one call is let through on trial. An answer, of whichever call, closes it; a trial that fails begins the pause
     anew; one that is cancelled says nothing, and the next call is the trial. Safe for threads.
 
-    >>> breaker = Breaker("look", max_failures=1, pause_seconds=60.0)
-    >>> with contextlib.suppress(ConnectionError), breaker.call():
+    >>> circuit_breaker = CircuitBreaker("look", max_failures=1, pause_seconds=60.0)
+    >>> with contextlib.suppress(ConnectionError), circuit_breaker.call():
     ...     raise ConnectionRefusedError
-    >>> breaker.refuses()
+    >>> circuit_breaker.refuses()
     True
     """
 

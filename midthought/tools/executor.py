@@ -20,13 +20,13 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
-from midthought.tools.breaker import Breaker, RefusedError
+from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError
+from midthought.tools.concurrency import Places
 from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
 from midthought.tools.episode_tools import EpisodeTools
-from midthought.tools.places import Places
-from midthought.tools.pure_calls import PureCalls, key_of
 from midthought.tools.registry import ToolRegistry, invoke, words_of
+from midthought.tools.result_cache import ResultCache, key_of
 from midthought.tools.threads import DaemonThreads
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
@@ -85,13 +85,13 @@ class _Caller:
 
 @dataclass(frozen=True, slots=True)
 class _OnLoop:
-    """What belongs to one event loop; a toolbox may outlive several."""
+    """What belongs to one event loop; a tool executor may outlive several."""
 
     places: Places
-    pure_calls: PureCalls[_Answer]
+    result_cache: ResultCache[_Answer]
 
 
-class Toolbox:
+class ToolExecutor:
     """Answers calls from a registry. Evaluation arms (tool off, shuffled, oracle) extend it and override `answer`.
 
     `timeout_seconds` counts from when a call begins to run; at most `max_concurrency` run at once, over all episodes,
@@ -150,7 +150,7 @@ class Toolbox:
         self.max_result_chars = max_result_chars
         self._threads = DaemonThreads("midthought-tool")
         self._num_deaf = 0
-        self._breakers: dict[str, Breaker] = {}
+        self._breakers: dict[str, CircuitBreaker] = {}
         self._on_loops: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
 
     @property
@@ -162,7 +162,7 @@ class Toolbox:
     def rollout(self) -> Iterator[None]:
         """Keep the results of pure calls on this event loop until the rollout ends, and no longer: what a tool reads may
         change from one to the next."""
-        with self._on_loop().pure_calls.rollout():
+        with self._on_loop().result_cache.rollout():
             yield
 
     def for_episode(self, episode: ToolEpisode) -> EpisodeTools:
@@ -221,7 +221,9 @@ class Toolbox:
             try:
                 bound = tool.for_task(task)
                 if tool.is_stateful and progress.tools is not None:
-                    bound = await progress.tools.opened(tool, self._breaker(tool.definition.name), progress.ends_at)
+                    bound = await progress.tools.opened(
+                        tool, self._circuit_breaker(tool.definition.name), progress.ends_at
+                    )
                 return await invoke(bound, copy.deepcopy(action.parameters), self._threads, registered=tool)
             except RefusedError:
                 raise
@@ -274,12 +276,12 @@ class Toolbox:
     async def _answered(self, action: ParsedAction, caller: _Caller) -> _Answer:
         """Run the call, or share in an equal one."""
         tool = self._tool(action)
-        is_arm = type(self).answer is not Toolbox.answer
+        is_arm = type(self).answer is not ToolExecutor.answer
         key = key_of(tool.definition.name, action.parameters) if tool.pure and not is_arm else None
         if key is None:
             return await self._once(action, caller)
         begin = functools.partial(self._once, action, caller)
-        answer, is_shared = await self._on_loop().pure_calls.ask(key, begin)
+        answer, is_shared = await self._on_loop().result_cache.ask(key, begin)
         try:
             metadata = copy.deepcopy(dict(answer.metadata))
         except Exception:
@@ -307,12 +309,12 @@ class Toolbox:
         """A stateful tool is an object of its own in every episode: one that is dead says nothing of the others. Its breaker
         counts only whether it could be opened."""
         tool = self._tool(action)
-        breaker = None if tool.is_stateful else self._breaker(tool.definition.name)
+        circuit_breaker = None if tool.is_stateful else self._circuit_breaker(tool.definition.name)
         try:
-            if breaker is not None and breaker.refuses():
+            if circuit_breaker is not None and circuit_breaker.refuses():
                 raise RefusedError
             async with self._on_loop().places.take(tool):
-                with breaker.call() if breaker is not None else contextlib.nullcontext():
+                with circuit_breaker.call() if circuit_breaker is not None else contextlib.nullcontext():
                     return await self._before_deadline(action, task, tool, progress)
         except RefusedError:
             words = f"{tool.definition.name!r} is out of order at present; go on without it"
@@ -324,13 +326,13 @@ class Toolbox:
             for closed in [other for other in list(self._on_loops) if other.is_closed()]:
                 self._on_loops.pop(closed, None)
             places = Places(max_concurrency=self.max_concurrency, max_threads=self.max_threads)
-            self._on_loops[loop] = _OnLoop(places, PureCalls(lambda answer: answer.is_good))
+            self._on_loops[loop] = _OnLoop(places, ResultCache(lambda answer: answer.is_good))
         return self._on_loops[loop]
 
-    def _breaker(self, name: str) -> Breaker:
+    def _circuit_breaker(self, name: str) -> CircuitBreaker:
         if name not in self._breakers:
             max_failures = math.inf if self.max_failures is None else self.max_failures
-            new = Breaker(name, max_failures=max_failures, pause_seconds=self.pause_seconds)
+            new = CircuitBreaker(name, max_failures=max_failures, pause_seconds=self.pause_seconds)
             self._breakers.setdefault(name, new)
         return self._breakers[name]
 

@@ -9,18 +9,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from midthought.tools.call_formats.call_form import CallForm, result_words
+from midthought.tools.call_formats.instructions import example_parameters
+from midthought.tools.call_formats.tagged import TagScanner
+from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN, begins_in_thought
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations.call_form import CallForm, result_words
-from midthought.tools.notations.instructions import example_parameters
-from midthought.tools.notations.tagged import TagScanner
-from midthought.tools.notations.thought_tags import THINK_CLOSE, THINK_OPEN, begins_in_thought
 from midthought.types import ParsedAction, ToolEvent
 
 FORM = CallForm("name", "arguments")
 TAGS = ("<tool_call>", "</tool_call>")
 
 
-class HermesNotation:
+class HermesFormat:
     r"""`<tool_call>\n{"name": "NAME", "arguments": {…}}\n</tool_call>` in a chat turn, as often as there are calls; all
     calls of the turn are run when it has ended.
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.tools.pure_calls import PureCalls, key_of
+from midthought.tools.result_cache import ResultCache, key_of
 
 
 async def ticks(num: int) -> None:
@@ -41,8 +41,8 @@ class Work:
         return run
 
 
-def pure_calls(**options: Any) -> PureCalls[str]:
-    return PureCalls(lambda result: result.startswith("good"), **options)
+def result_cache(**options: Any) -> ResultCache[str]:
+    return ResultCache(lambda result: result.startswith("good"), **options)
 
 
 class Ask(NamedTuple):
@@ -60,7 +60,7 @@ ASKS = st.lists(
 def test_every_one_who_stays_gets_the_answer_of_the_only_run_under_way(
     asks: list[Ask], num_ticks: list[int], failing: set[str], in_rollout: bool
 ) -> None:
-    work, calls = Work(), pure_calls()
+    work, calls = Work(), result_cache()
     takes = dict(zip("abc", num_ticks, strict=True))
 
     async def ask(one: Ask) -> tuple[str, bool]:
@@ -101,7 +101,7 @@ def test_every_one_who_stays_gets_the_answer_of_the_only_run_under_way(
 
 
 def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> None:
-    work, calls = Work(), pure_calls()
+    work, calls = Work(), result_cache()
 
     async def run() -> None:
         assert await calls.ask("a", work.begin("a")) == ("good a", False)
@@ -119,7 +119,7 @@ def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> No
 
 
 def test_who_asks_while_a_run_fails_shares_the_failure() -> None:
-    work, calls = Work(), pure_calls()
+    work, calls = Work(), result_cache()
 
     async def run() -> list[Any]:
         return await asyncio.gather(*(calls.ask("a", work.begin("a", outcome="bad")) for _ in range(3)))
@@ -129,7 +129,7 @@ def test_who_asks_while_a_run_fails_shares_the_failure() -> None:
 
 
 def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
-    calls = pure_calls()
+    calls = result_cache()
 
     async def broken() -> str:
         await asyncio.sleep(0)
@@ -145,7 +145,7 @@ def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
 
 
 def test_one_who_leaves_takes_nothing_from_the_others_and_the_last_one_ends_the_run() -> None:
-    work, calls = Work(), pure_calls()
+    work, calls = Work(), result_cache()
 
     async def run() -> None:
         first, second, third = (asyncio.create_task(calls.ask("a", work.begin("a", 50))) for _ in range(3))
@@ -163,7 +163,7 @@ def test_one_who_leaves_takes_nothing_from_the_others_and_the_last_one_ends_the_
 
 
 def test_no_more_is_kept_than_the_bound_and_what_was_asked_for_longest_ago_goes_first() -> None:
-    work, calls = Work(), pure_calls(max_kept=2)
+    work, calls = Work(), result_cache(max_kept=2)
 
     async def run() -> None:
         with calls.rollout():
@@ -177,7 +177,7 @@ def test_no_more_is_kept_than_the_bound_and_what_was_asked_for_longest_ago_goes_
 
 
 def test_one_that_is_driven_out_while_it_runs_still_answers() -> None:
-    work, calls = Work(), pure_calls(max_kept=1)
+    work, calls = Work(), result_cache(max_kept=1)
 
     async def run() -> list[Any]:
         with calls.rollout():

@@ -12,8 +12,8 @@ import pytest
 
 from midthought.tools.arguments import ArgumentsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 TASK = Task(task_id="t", prompt="Who?", answer="Ada")
@@ -23,7 +23,7 @@ def call(name: str, **parameters: Any) -> ParsedAction:
     return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
 
 
-def run(box: Toolbox, *calls: ParsedAction) -> list[ToolEvent]:
+def run(box: ToolExecutor, *calls: ParsedAction) -> list[ToolEvent]:
     return asyncio.run(box.run(calls, TASK))
 
 
@@ -75,7 +75,7 @@ class Quick(Tool):
 
 def test_threads_that_hang_hold_no_place_and_are_counted() -> None:
     hang = Hang()
-    box = Toolbox(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=2, max_concurrency=2)
+    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05, max_threads=2, max_concurrency=2)
     events = run(box, *[call("hang")] * 5, call("quick"))
     assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT] * 5 + [ToolOutcome.OK]
     assert box.num_abandoned == 5
@@ -84,7 +84,7 @@ def test_threads_that_hang_hold_no_place_and_are_counted() -> None:
 
 def test_a_thread_that_returns_after_its_deadline_is_used_again_and_its_result_goes_nowhere() -> None:
     hang = Hang()
-    box = Toolbox(ToolRegistry([hang, Quick()]), timeout_seconds=0.05)
+    box = ToolExecutor(ToolRegistry([hang, Quick()]), timeout_seconds=0.05)
 
     async def episode() -> list[ToolEvent]:
         late = await box.run([call("hang")], TASK)
@@ -102,7 +102,7 @@ def test_a_thread_that_returns_after_its_deadline_is_used_again_and_its_result_g
 @pytest.mark.parametrize("name", ["hang", "async_hang"])
 def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -> None:
     hang, async_hang = Hang(), AsyncHang()
-    box = Toolbox(ToolRegistry([hang, async_hang, Quick()]), timeout_seconds=60, max_concurrency=2)
+    box = ToolExecutor(ToolRegistry([hang, async_hang, Quick()]), timeout_seconds=60, max_concurrency=2)
 
     async def rollout() -> None:
         episode = asyncio.create_task(box.run([call(name)] * 4, TASK))
@@ -121,7 +121,7 @@ def test_an_episode_that_is_cancelled_gives_its_places_back_at_once(name: str) -
 
 
 def test_one_that_never_lets_go_holds_up_neither_its_episode_nor_the_end_of_the_run() -> None:
-    box = Toolbox(ToolRegistry([Deaf(), Quick()]), timeout_seconds=0.05)
+    box = ToolExecutor(ToolRegistry([Deaf(), Quick()]), timeout_seconds=0.05)
     outcomes: list[ToolOutcome] = []
     thread = threading.Thread(
         target=lambda: outcomes.extend(event.outcome for event in run(box, call("deaf"), call("quick"))), daemon=True
@@ -158,7 +158,7 @@ class AsyncLeaves(Leaves):
     "error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), HasNoWords()]
 )
 def test_whatever_a_tool_raises_only_its_call_fails(tool: type[Leaves], error: BaseException) -> None:
-    leave, quick = run(Toolbox(ToolRegistry([tool("leave", error), Quick()])), call("leave"), call("quick"))
+    leave, quick = run(ToolExecutor(ToolRegistry([tool("leave", error), Quick()])), call("leave"), call("quick"))
     assert leave.outcome is ToolOutcome.RAISED and leave.call.result
     assert quick.outcome is ToolOutcome.OK
 
@@ -171,7 +171,7 @@ def test_where_the_registry_itself_breaks_the_other_calls_of_the_turn_end_with_i
             return super().arguments(name, parameters)
 
     hang = AsyncHang()
-    box = Toolbox(Broken([hang, Quick()]))
+    box = ToolExecutor(Broken([hang, Quick()]))
 
     async def episode() -> None:
         with pytest.raises(ZeroDivisionError):
@@ -204,7 +204,7 @@ class Server(Tool):
         return "here"
 
 
-def outcomes(box: Toolbox, num_calls: int) -> list[ToolOutcome]:
+def outcomes(box: ToolExecutor, num_calls: int) -> list[ToolOutcome]:
     """Of calls one after the other, each on an event loop of its own, as episodes of several rollouts."""
     return [event.outcome for _ in range(num_calls) for event in run(box, call("server"))]
 
@@ -216,7 +216,7 @@ def test_a_dead_tool_is_not_asked_until_a_pause_is_over_and_then_once_on_trial(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = Server(ConnectionRefusedError("no route"))
-    box = Toolbox(ToolRegistry([server]), max_failures=3, pause_seconds=0.2)
+    box = ToolExecutor(ToolRegistry([server]), max_failures=3, pause_seconds=0.2)
     with caplog.at_level(logging.WARNING, logger="midthought"):
         assert outcomes(box, 5) == DEAD and server.num_asked == 3
         (event,) = run(box, call("server"))
@@ -233,7 +233,7 @@ def test_a_dead_tool_is_not_asked_until_a_pause_is_over_and_then_once_on_trial(
 
 def test_calls_that_wait_for_a_place_are_answered_as_soon_as_the_tool_is_dead() -> None:
     server = Server("hang", max_concurrency=1, timeout_seconds=0.05)
-    box = Toolbox(ToolRegistry([server]), max_failures=2)
+    box = ToolExecutor(ToolRegistry([server]), max_failures=2)
     begun = time.perf_counter()
     events = run(box, *[call("server")] * 64)
     assert [event.outcome for event in events] == [ToolOutcome.TIMED_OUT] * 2 + [ToolOutcome.UNAVAILABLE] * 62
@@ -243,12 +243,12 @@ def test_calls_that_wait_for_a_place_are_answered_as_soon_as_the_tool_is_dead() 
 @pytest.mark.parametrize("state", [ValueError("bad query"), RuntimeError("500"), FileNotFoundError("x"), SystemExit(1)])
 def test_a_tool_that_only_refuses_questions_is_asked_again_and_again(state: BaseException) -> None:
     server = Server(state)
-    assert outcomes(Toolbox(ToolRegistry([server]), max_failures=3), 9) == [ToolOutcome.RAISED] * 9
+    assert outcomes(ToolExecutor(ToolRegistry([server]), max_failures=3), 9) == [ToolOutcome.RAISED] * 9
 
 
 def test_what_the_model_writes_wrong_never_reaches_the_count() -> None:
     server = Server(ConnectionError())
-    box = Toolbox(ToolRegistry([server]), max_failures=3)
+    box = ToolExecutor(ToolRegistry([server]), max_failures=3)
     for _ in range(2):
         run(box, call("server"), *[call("server", query=3)] * 5)
         assert server.num_asked <= 2
@@ -258,12 +258,12 @@ def test_what_the_model_writes_wrong_never_reaches_the_count() -> None:
 
 def test_without_a_limit_on_failures_a_tool_is_asked_for_ever() -> None:
     server = Server(ConnectionError())
-    assert outcomes(Toolbox(ToolRegistry([server]), max_failures=None), 30) == [ToolOutcome.RAISED] * 30
+    assert outcomes(ToolExecutor(ToolRegistry([server]), max_failures=None), 30) == [ToolOutcome.RAISED] * 30
 
 
 def test_a_dead_tool_takes_no_other_tool_with_it_and_retries_of_a_call_count_once() -> None:
     server = Server(ConnectionError(), retries=1)
-    box = Toolbox(ToolRegistry([server, Quick()]), max_failures=2)
+    box = ToolExecutor(ToolRegistry([server, Quick()]), max_failures=2)
     assert outcomes(box, 3) == [ToolOutcome.RAISED] * 2 + [ToolOutcome.UNAVAILABLE]
     assert server.num_asked == 4
     assert run(box, call("quick"))[0].outcome is ToolOutcome.OK
@@ -271,7 +271,7 @@ def test_a_dead_tool_takes_no_other_tool_with_it_and_retries_of_a_call_count_onc
 
 def test_results_that_are_kept_are_given_while_the_tool_is_dead() -> None:
     server = Server(pure=True)
-    box = Toolbox(ToolRegistry([server]), max_failures=1)
+    box = ToolExecutor(ToolRegistry([server]), max_failures=1)
 
     async def rollout() -> list[ToolEvent]:
         with box.rollout():
@@ -286,5 +286,5 @@ def test_results_that_are_kept_are_given_while_the_tool_is_dead() -> None:
 
 def test_an_arguments_error_of_the_tool_itself_is_an_answer() -> None:
     server = Server(ArgumentsError("no such page"))
-    (event,) = run(Toolbox(ToolRegistry([server]), max_failures=1), call("server"))
+    (event,) = run(ToolExecutor(ToolRegistry([server]), max_failures=1), call("server"))
     assert (event.outcome, event.call.result) == (ToolOutcome.RAISED, "no such page")

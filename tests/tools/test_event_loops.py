@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 TASK = Task(task_id="t", prompt="Who?", answer="Ada")
@@ -46,7 +46,7 @@ async def wait(seconds: float) -> str:
     return "waited"
 
 
-async def timed(box: Toolbox, action: ParsedAction) -> tuple[ToolEvent, float]:
+async def timed(box: ToolExecutor, action: ParsedAction) -> tuple[ToolEvent, float]:
     begun = time.perf_counter()
     [event] = await box.run([action], TASK)
     return event, time.perf_counter() - begun
@@ -54,7 +54,7 @@ async def timed(box: Toolbox, action: ParsedAction) -> tuple[ToolEvent, float]:
 
 def test_a_coroutine_that_blocks_is_named_once_with_its_line(caplog: Any) -> None:
     caplog.set_level(logging.WARNING)
-    box = Toolbox(ToolRegistry([block, wait]))
+    box = ToolExecutor(ToolRegistry([block, wait]))
 
     async def episodes() -> None:
         await asyncio.gather(timed(box, call("block", seconds=1.2)), timed(box, call("wait", seconds=1.2)))
@@ -63,11 +63,11 @@ def test_a_coroutine_that_blocks_is_named_once_with_its_line(caplog: Any) -> Non
     asyncio.run(episodes())
     [record] = caplog.records
     assert "tool 'block' blocks its event loop" in record.message
-    assert "test_loops.py, line " in record.message and "in block" in record.message
+    assert "test_event_loops.py, line " in record.message and "in block" in record.message
 
 
 def test_calls_of_other_episodes_end_in_time_and_at_their_deadlines_meanwhile() -> None:
-    box = Toolbox(ToolRegistry([block, wait]), timeout_seconds=0.3)
+    box = ToolExecutor(ToolRegistry([block, wait]), timeout_seconds=0.3)
 
     async def episodes() -> list[tuple[ToolEvent, float]]:
         others = [timed(box, call("wait", seconds=seconds)) for seconds in (0.05, 60.0)]
@@ -91,7 +91,7 @@ def test_after_a_call_that_blocks_for_ever_the_tool_answers_others() -> None:
                 over.wait(30)
             return "free"
 
-    box = Toolbox(ToolRegistry([Stuck()]))
+    box = ToolExecutor(ToolRegistry([Stuck()]))
     [stuck] = asyncio.run(box.run([call("stuck", how="for ever")], TASK))
     [free] = asyncio.run(box.run([call("stuck", how="not at all")], TASK))
     over.set()
@@ -111,7 +111,7 @@ def test_what_a_tool_keeps_open_on_its_loop_outlives_the_loops_of_its_callers() 
             return "connected"
 
     client = Client()
-    box = Toolbox(ToolRegistry([client]))
+    box = ToolExecutor(ToolRegistry([client]))
     for _ in range(2):
         asyncio.run(box.run([call("client")], TASK))
     one, other = client.loops
@@ -125,7 +125,7 @@ def test_the_thread_ends_with_the_tool() -> None:
         async def execute(self) -> str:
             return threading.current_thread().name
 
-    [event] = asyncio.run(Toolbox(ToolRegistry([Brief()])).run([call("brief")], TASK))
+    [event] = asyncio.run(ToolExecutor(ToolRegistry([Brief()])).run([call("brief")], TASK))
     assert event.call.result == "midthought-tool-brief"
     gc.collect()
     for _ in range(500):

@@ -9,8 +9,10 @@ import pytest
 
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import SettingsError
+from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
-from midthought.tools.notations.hermes import HermesNotation
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.multi_turn import MultiTurnManager, tool_figures
 from midthought.tools.parsers import (
     ActionParser,
     FunctionCallingParser,
@@ -20,8 +22,6 @@ from midthought.tools.parsers import (
     ReActActionParser,
 )
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
-from midthought.tools.turns import MultiTurnManager, tool_figures
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 
@@ -55,14 +55,14 @@ def manager(parser: ActionParser | None = None, **options: object) -> MultiTurnM
 
 
 def call(a: int, b: int) -> str:
-    return HermesNotation().render_call("add", {"a": a, "b": b})
+    return HermesFormat().render_call("add", {"a": a, "b": b})
 
 
 PARSERS = [JSONActionParser, ReActActionParser, FunctionCallingParser, HermesParser, InThoughtParser]
 
 
 @pytest.mark.parametrize("make_parser", PARSERS)
-def test_a_turn_of_any_notation_is_parsed_and_its_call_is_run(make_parser):
+def test_a_turn_of_any_call_format_is_parsed_and_its_call_is_run(make_parser):
     parser = make_parser()
     text = parser.render_call("add", {"a": 2, "b": 3})
     turn = manager(parser).step(text, "What is 2 + 3?")
@@ -97,7 +97,7 @@ def test_all_calls_of_one_output_are_run_and_the_first_is_the_turns():
     assert keeper.get_tool_results() == "" and len(keeper.tool_events) == 2
 
 
-def test_results_are_written_as_the_notation_writes_them():
+def test_results_are_written_as_the_call_format_writes_them():
     keeper = manager(InThoughtParser())
     keeper.step('#call add {"a": 1, "b": 2}')
     assert keeper.get_tool_results() == "\n#add_result:\n3\n\n"
@@ -105,20 +105,20 @@ def test_results_are_written_as_the_notation_writes_them():
 
 def test_what_goes_wrong_is_the_calls_result_in_words_for_the_model():
     keeper = manager()
-    unknown = keeper.step(HermesNotation().render_call("multiply", {"a": 1}))
+    unknown = keeper.step(HermesFormat().render_call("multiply", {"a": 1}))
     assert unknown.tool_call.success is False and "unknown tool 'multiply'" in (unknown.tool_call.result or "")
-    bad = keeper.step(HermesNotation().render_call("add", {"a": "x", "b": 1}))
+    bad = keeper.step(HermesFormat().render_call("add", {"a": "x", "b": 1}))
     assert bad.tool_call and bad.tool_call.success is False and "'a'" in (bad.tool_call.result or "")
     broken = keeper.step('<tool_call>{"name": </tool_call>')
     assert broken.parsed_action is not None and not broken.parsed_action.success
     assert not broken.tool_call and "bad JSON" in (broken.tool_call.result or "")
 
 
-def test_a_call_that_takes_too_long_is_given_up_at_the_toolboxs_deadline():
-    toolbox = Toolbox(ToolRegistry([Wait()]), timeout_seconds=0.05)
-    keeper = MultiTurnManager(toolbox, HermesParser())
+def test_a_call_that_takes_too_long_is_given_up_at_the_executors_deadline():
+    executor = ToolExecutor(ToolRegistry([Wait()]), timeout_seconds=0.05)
+    keeper = MultiTurnManager(executor, HermesParser())
     begun = time.perf_counter()
-    turn = keeper.step(HermesNotation().render_call("wait", {"seconds": 60}))
+    turn = keeper.step(HermesFormat().render_call("wait", {"seconds": 60}))
     assert time.perf_counter() - begun < 30
     assert keeper.tool_events[0].outcome is ToolOutcome.TIMED_OUT and turn.tool_call.success is False
 
@@ -126,7 +126,7 @@ def test_a_call_that_takes_too_long_is_given_up_at_the_toolboxs_deadline():
 def test_calls_of_one_turn_run_at_once():
     keeper = manager()
     begun = time.perf_counter()
-    keeper.step(HermesNotation().render_call("wait", {"seconds": 0.5}) * 16)
+    keeper.step(HermesFormat().render_call("wait", {"seconds": 0.5}) * 16)
     assert time.perf_counter() - begun < 6
     assert [event.outcome for event in keeper.tool_events] == [ToolOutcome.OK] * 16
 
@@ -141,8 +141,8 @@ def test_it_works_inside_a_running_event_loop():
 def test_the_summary_counts_turns_calls_successes_and_the_tools_that_there_are():
     keeper = manager()
     keeper.step(f"{call(1, 2)}{call(3, 4)}")
-    keeper.step(HermesNotation().render_call("multiply", {}))
-    keeper.step(HermesNotation().render_call("wait", {"seconds": "soon"}))
+    keeper.step(HermesFormat().render_call("multiply", {}))
+    keeper.step(HermesFormat().render_call("wait", {"seconds": "soon"}))
     keeper.step("Done.")
     summary = keeper.get_episode_summary()
     assert summary.pop("turns") == keeper.turns
@@ -210,7 +210,7 @@ def test_hostile_output_is_a_turn_like_any_other():
     ("arguments", "message"),
     [
         (([Add()], HermesParser()), "tool_registry"),
-        ((ToolRegistry(), HermesNotation()), "action_parser"),
+        ((ToolRegistry(), HermesFormat()), "action_parser"),
         ((ToolRegistry(), HermesParser(), None, 0), "max_turns=0"),
     ],
 )

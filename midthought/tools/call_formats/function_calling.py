@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from midthought.tools.call_formats.call_form import CallForm, result_words
+from midthought.tools.call_formats.instructions import describe_tools, example_parameters
+from midthought.tools.call_formats.tagged import TagScanner
+from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN, begins_in_thought
 from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations.call_form import CallForm, result_words
-from midthought.tools.notations.instructions import describe_tools, example_parameters
-from midthought.tools.notations.tagged import TagScanner
-from midthought.tools.notations.thought_tags import THINK_CLOSE, THINK_OPEN, begins_in_thought
 from midthought.types import ParsedAction, ToolEvent
 
 FORM = CallForm("tool_name", "parameters")
 TAGS = ("<function_calls>", "</function_calls>")
 
 
-class FunctionCallingNotation:
+class FunctionCallingFormat:
     """`<function_calls>{"tool_name": "NAME", "parameters": {…}}</function_calls>` in a chat turn; all calls of the turn
     are run when it has ended.
 

@@ -1,4 +1,4 @@
-"""How calls are written: one file per notation, with its streaming scanner, parser and rendering of results."""
+"""How calls are written: one file per call format, with its streaming scanner, parser and rendering of results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Scanner(Protocol):
     """Follows one episode's sampled text, piece by piece, however it was split."""
 
     def feed(self, piece: str) -> bool:
-        """Take the next piece; True where generation is to stop after it: a call of a notation that `stops_at_call`."""
+        """Take the next piece; True where generation is to stop after it: a call of a call format that `stops_at_call`."""
         ...
 
     def take(self) -> list[ParsedAction]:
@@ -25,7 +25,7 @@ class Scanner(Protocol):
         ...
 
 
-class Notation(Protocol):
+class ToolCallFormat(Protocol):
     """One way of writing calls and results."""
 
     name: str
@@ -41,7 +41,7 @@ class Notation(Protocol):
 
     def parse_all(self, text: str, *, in_thought: bool = ...) -> list[ParsedAction]:
         """Every finished call of a whole turn's text, in order, malformed ones included. `in_thought`: the prompt had
-        already opened the thought; left out, as is usual for the notation (True where calls stand in thoughts)."""
+        already opened the thought; left out, as is usual for the call format (True where calls stand in thoughts)."""
         ...
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome, Turn
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class MultiTurnManager:
     ('42', None)
 
     Args:
-        tool_registry: the tools; a Toolbox where deadlines and limits are to be others than its defaults.
+        tool_registry: the tools; a ToolExecutor where deadlines and limits are to be others than its defaults.
         action_parser: finds the calls in a text.
         environment: anything; where it has `is_done()`, the conversation ends when that is true.
         max_turns: turns after which `should_continue` says no.
@@ -46,20 +46,20 @@ class MultiTurnManager:
 
     def __init__(
         self,
-        tool_registry: ToolRegistry | Toolbox,
+        tool_registry: ToolRegistry | ToolExecutor,
         action_parser: ActionParser,
         environment: Any = None,
         max_turns: int = 5,
     ) -> None:
-        if not isinstance(tool_registry, ToolRegistry | Toolbox):
-            raise SettingsError(f"tool_registry={tool_registry!r:.80}: give a ToolRegistry, or a Toolbox of one")
+        if not isinstance(tool_registry, ToolRegistry | ToolExecutor):
+            raise SettingsError(f"tool_registry={tool_registry!r:.80}: give a ToolRegistry, or a ToolExecutor of one")
         if not isinstance(action_parser, ActionParser):
             raise SettingsError(
                 f"action_parser={action_parser!r:.80}: give an ActionParser, for example HermesParser()"
             )
         if max_turns < 1:
             raise SettingsError(f"max_turns={max_turns}: a conversation has at least one turn")
-        self.toolbox = tool_registry if isinstance(tool_registry, Toolbox) else Toolbox(tool_registry)
+        self.executor = tool_registry if isinstance(tool_registry, ToolExecutor) else ToolExecutor(tool_registry)
         self.parser = action_parser
         self.environment = environment
         self.max_turns = max_turns
@@ -77,7 +77,7 @@ class MultiTurnManager:
         self._num_new_events = 0
 
     def step(self, model_output: str, environment_obs: str | None = None) -> Turn:
-        """Take the next turn: find its calls and run them, all at once, each under the toolbox's deadline.
+        """Take the next turn: find its calls and run them, all at once, each under the tool executor's deadline.
 
         `Turn.tool_call` is the first of them, falsy and without a result where nothing was called; what went wrong is
         its result, in words for the model. `environment_obs` is kept as the turn's observation. It never refuses a turn:
@@ -110,15 +110,15 @@ class MultiTurnManager:
 
     def get_system_prompt(self) -> str:
         """What the tools are, and how to call them; empty without tools."""
-        return self.parser.notation.instructions(self.toolbox.registry.definitions())
+        return self.parser.call_format.instructions(self.executor.registry.definitions())
 
     def get_tool_results(self) -> str:
-        """What the model is to read of all calls of the last `step`, as the notation writes it; empty without calls."""
+        """What the model is to read of all calls of the last `step`, as the call format writes it; empty without calls."""
         events = self.tool_events[len(self.tool_events) - self._num_new_events :]
-        notation = self.parser.notation
-        if not events or notation.stops_at_call:
-            return notation.render_results(events) if events else ""
-        return "\n".join(notation.render_results([event]) for event in events)
+        call_format = self.parser.call_format
+        if not events or call_format.stops_at_call:
+            return call_format.render_results(events) if events else ""
+        return "\n".join(call_format.render_results([event]) for event in events)
 
     def get_episode_summary(self) -> dict[str, Any]:
         """`num_turns`, the figures of `tool_figures`, and `turns`, the list of them."""
@@ -127,8 +127,8 @@ class MultiTurnManager:
     def _run(self, actions: Sequence[ParsedAction], prompt: str) -> list[ToolEvent]:
         task = Task(task_id=f"turn-{len(self.turns)}", prompt=prompt, answer="")
         if self._tools is None:
-            self._tools = self.toolbox.for_episode(ToolEpisode(task=task, environment=self.environment))
-        return _wait_for(self.toolbox.run(actions, task, tools=self._tools))
+            self._tools = self.executor.for_episode(ToolEpisode(task=task, environment=self.environment))
+        return _wait_for(self.executor.run(actions, task, tools=self._tools))
 
 
 def tool_figures(events: Sequence[ToolEvent]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import pytest
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 TASK = Task(task_id="t", prompt="Who?", answer="Ada")
@@ -94,27 +94,27 @@ class Say(Tool):
         return str(what[0])
 
 
-def toolbox(**settings: Any) -> Toolbox:
+def executor(**settings: Any) -> ToolExecutor:
     tools = [Wait(), AsyncWait(), Stubborn(), Raise(), AsyncCancelled(), Say()]
-    return Toolbox(ToolRegistry(tools), **settings)
+    return ToolExecutor(ToolRegistry(tools), **settings)
 
 
 def call(name: str | None, **parameters: Any) -> ParsedAction:
     return ParsedAction(tool_name=name, parameters=parameters, raw_text="", success=True)
 
 
-def run(box: Toolbox, *calls: ParsedAction, **options: Any) -> list[ToolEvent]:
+def run(box: ToolExecutor, *calls: ParsedAction, **options: Any) -> list[ToolEvent]:
     return asyncio.run(box.run(calls, TASK, **options))
 
 
-def outcome(box: Toolbox, action: ParsedAction) -> tuple[ToolOutcome, str | None]:
+def outcome(box: ToolExecutor, action: ParsedAction) -> tuple[ToolOutcome, str | None]:
     (event,) = run(box, action)
     assert event.call.success is (event.outcome is ToolOutcome.OK)
     return event.outcome, event.call.result
 
 
 def test_results_come_in_the_order_of_the_calls_and_all_at_once() -> None:
-    box = toolbox()
+    box = executor()
     begun = time.perf_counter()
     events = run(box, *(call("wait", seconds=seconds) for seconds in (0.2, 0.1, 0.15, 0.2)))
     assert time.perf_counter() - begun < 0.5
@@ -123,7 +123,7 @@ def test_results_come_in_the_order_of_the_calls_and_all_at_once() -> None:
 
 
 def test_no_more_than_the_limit_run_at_once_over_all_episodes() -> None:
-    box = toolbox(max_concurrency=2)
+    box = executor(max_concurrency=2)
 
     async def episodes() -> None:
         await asyncio.gather(*(box.run([call("wait", seconds=0.02)] * 2, TASK) for _ in range(3)))
@@ -134,33 +134,33 @@ def test_no_more_than_the_limit_run_at_once_over_all_episodes() -> None:
 
 
 def test_waiting_for_a_slot_does_not_count_against_the_deadline() -> None:
-    box = toolbox(max_concurrency=1, timeout_seconds=0.4)
+    box = executor(max_concurrency=1, timeout_seconds=0.4)
     events = run(box, *[call("wait", seconds=0.25)] * 3)
     assert [event.outcome for event in events] == [ToolOutcome.OK] * 3
     assert events[2].seconds >= 0.7
 
 
 def test_threads_are_used_again() -> None:
-    box = toolbox()
+    box = executor()
     before = threading.active_count()
     for _ in range(20):
         run(box, call("wait", seconds=0))
     assert threading.active_count() <= before + 2
 
 
-def test_one_toolbox_serves_several_loops_even_when_calls_had_to_wait() -> None:
-    box = toolbox(max_concurrency=1)
+def test_one_executor_serves_several_loops_even_when_calls_had_to_wait() -> None:
+    box = executor(max_concurrency=1)
     for _ in range(2):
         assert len(run(box, *[call("async_wait", seconds=0.01)] * 3)) == 3
 
 
 def test_an_async_tool_gives_words_and_metadata() -> None:
-    (event,) = run(toolbox(), call("async_wait", seconds=0))
+    (event,) = run(executor(), call("async_wait", seconds=0))
     assert event.call.result == "waited 0" and event.metadata == {"seconds": 0}
 
 
 def test_a_hung_thread_is_left_behind_and_counted() -> None:
-    box = toolbox(timeout_seconds=0.05)
+    box = executor(timeout_seconds=0.05)
     begun = time.perf_counter()
     assert outcome(box, call("wait", seconds=2)) == (
         ToolOutcome.TIMED_OUT,
@@ -171,7 +171,7 @@ def test_a_hung_thread_is_left_behind_and_counted() -> None:
 
 
 def test_a_late_coroutine_is_cancelled_and_not_counted() -> None:
-    box = toolbox(timeout_seconds=0.05)
+    box = executor(timeout_seconds=0.05)
     assert outcome(box, call("async_wait", seconds=5))[0] is ToolOutcome.TIMED_OUT
     tool = box.registry.get("async_wait")
     assert isinstance(tool, AsyncWait) and tool.was_cancelled
@@ -179,7 +179,7 @@ def test_a_late_coroutine_is_cancelled_and_not_counted() -> None:
 
 
 def test_a_coroutine_that_will_not_be_cancelled_holds_nobody_up_and_is_counted() -> None:
-    box = toolbox(timeout_seconds=0.05)
+    box = executor(timeout_seconds=0.05)
     reported: list[dict] = []
 
     async def episode() -> float:
@@ -196,7 +196,7 @@ def test_a_coroutine_that_will_not_be_cancelled_holds_nobody_up_and_is_counted()
 
 
 def test_a_cancelled_run_cancels_its_calls() -> None:
-    box = toolbox()
+    box = executor()
 
     async def episode() -> None:
         running = asyncio.create_task(box.run([call("async_wait", seconds=5)], TASK))
@@ -213,8 +213,8 @@ def test_a_cancelled_run_cancels_its_calls() -> None:
 
 def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:
     script = (
-        "import asyncio\nfrom tests.tools.test_schedule import *\n"
-        "print(run(toolbox(timeout_seconds=0.05), call('wait', seconds=60))[0].outcome)"
+        "import asyncio\nfrom tests.tools.test_executor import *\n"
+        "print(run(executor(timeout_seconds=0.05), call('wait', seconds=60))[0].outcome)"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, timeout=20)
@@ -224,7 +224,7 @@ def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:
 @pytest.mark.parametrize(
     ("action", "expected", "words"),
     [
-        (call("x"), ToolOutcome.UNKNOWN_TOOL, f"unknown tool 'x'; there is: {', '.join(toolbox().registry.names())}"),
+        (call("x"), ToolOutcome.UNKNOWN_TOOL, f"unknown tool 'x'; there is: {', '.join(executor().registry.names())}"),
         (call("wait"), ToolOutcome.BAD_ARGUMENTS, "missing argument 'seconds'"),
         (call("wait", seconds="a"), ToolOutcome.BAD_ARGUMENTS, "argument 'seconds' should be a number, got 'a'"),
         (call("raise", how="plain"), ToolOutcome.RAISED, "no luck"),
@@ -238,25 +238,25 @@ def test_a_hung_tool_does_not_keep_the_interpreter_from_ending() -> None:
     ],
 )
 def test_every_failure_is_an_event_with_short_words(action: ParsedAction, expected: ToolOutcome, words: str) -> None:
-    assert outcome(toolbox(), action) == (expected, words)
+    assert outcome(executor(), action) == (expected, words)
 
 
 def test_a_malformed_call_keeps_its_own_error_and_runs_nothing() -> None:
     action = ParsedAction(tool_name="say", parameters={}, raw_text="", success=False, error="bad JSON: x")
-    assert outcome(toolbox(), action) == (ToolOutcome.MALFORMED, "bad JSON: x")
+    assert outcome(executor(), action) == (ToolOutcome.MALFORMED, "bad JSON: x")
     nameless = ParsedAction(tool_name=None, parameters={}, raw_text="", success=False, error="bad JSON: y")
-    assert outcome(toolbox(), nameless) == (ToolOutcome.MALFORMED, "bad JSON: y")
+    assert outcome(executor(), nameless) == (ToolOutcome.MALFORMED, "bad JSON: y")
 
 
 def test_calls_beyond_the_budget_are_answered_but_not_run() -> None:
-    events = run(toolbox(), *[call("say", what=["a"])] * 3, calls_left=1)
+    events = run(executor(), *[call("say", what=["a"])] * 3, calls_left=1)
     assert [event.outcome for event in events] == [ToolOutcome.OK, *[ToolOutcome.NO_CALLS_LEFT] * 2]
     assert events[1].call.result == "no calls left; go on with what you have"
-    assert run(toolbox(), call("say", what=["a"]), calls_left=-1)[0].outcome is ToolOutcome.NO_CALLS_LEFT
+    assert run(executor(), call("say", what=["a"]), calls_left=-1)[0].outcome is ToolOutcome.NO_CALLS_LEFT
 
 
 def test_the_record_keeps_the_arguments_as_they_were_asked() -> None:
-    (event,) = run(toolbox(), call("say", what=["a"]))
+    (event,) = run(executor(), call("say", what=["a"]))
     assert event.call.parameters == {"what": ["a"]}
 
 
@@ -292,14 +292,14 @@ class Flaky(Tool):
 )
 def test_only_a_tool_that_says_it_does_no_harm_is_run_again(attributes: dict, settings: dict, num_runs: int) -> None:
     tool = Flaky(10, **attributes)
-    (event,) = run(Toolbox(ToolRegistry([tool]), **settings), call("flaky"))
+    (event,) = run(ToolExecutor(ToolRegistry([tool]), **settings), call("flaky"))
     assert (event.outcome, event.call.result) == (ToolOutcome.RAISED, f"failure {num_runs}")
     assert tool.num_runs == num_runs
     assert event.metadata == ({} if num_runs == 1 else {"num_attempts": num_runs})
 
 
 def test_a_retry_that_works_gives_the_result_with_the_number_of_attempts_and_the_arguments_as_asked() -> None:
-    (event,) = run(Toolbox(ToolRegistry([Flaky(1, retries=3)])), call("flaky", what=["a"]))
+    (event,) = run(ToolExecutor(ToolRegistry([Flaky(1, retries=3)])), call("flaky", what=["a"]))
     assert (event.outcome, event.call.result) == (ToolOutcome.OK, "there it is")
     assert event.metadata == {"seen": 1, "num_attempts": 2}
     assert event.call.parameters == {"what": ["a"]}
@@ -308,13 +308,13 @@ def test_a_retry_that_works_gives_the_result_with_the_number_of_attempts_and_the
 def test_retries_end_before_the_deadline_and_then_the_error_is_told() -> None:
     tool = Flaky(10**9, retries=10**9, timeout_seconds=0.5)
     begun = time.perf_counter()
-    (event,) = run(Toolbox(ToolRegistry([tool])), call("flaky"))
+    (event,) = run(ToolExecutor(ToolRegistry([tool])), call("flaky"))
     assert event.outcome is ToolOutcome.RAISED and event.call.result == f"failure {tool.num_runs}"
     assert tool.num_runs > 1 and time.perf_counter() - begun < 5
 
 
-def test_a_tools_own_deadline_takes_the_place_of_the_toolboxs() -> None:
-    box = toolbox(timeout_seconds=0.05)
+def test_a_tools_own_deadline_takes_the_place_of_the_executors() -> None:
+    box = executor(timeout_seconds=0.05)
     for name, seconds in (("wait", 0.2), ("async_wait", 0.2)):
         tool = box.registry.get(name)
         assert tool is not None
@@ -331,7 +331,7 @@ def test_a_tools_own_limit_holds_back_its_calls_and_nobody_elses() -> None:
         max_concurrency = 1
 
     one, wait = One(), Wait()
-    box = Toolbox(ToolRegistry([one, wait]), max_concurrency=3)
+    box = ToolExecutor(ToolRegistry([one, wait]), max_concurrency=3)
     actions = [call("one", seconds=0.05)] * 3 + [call("wait", seconds=0.05)] * 2
     for _ in range(2):  # each on an event loop of its own
         events = run(box, *actions)
@@ -342,7 +342,7 @@ def test_a_tools_own_limit_holds_back_its_calls_and_nobody_elses() -> None:
 @pytest.mark.parametrize("settings", [{"timeout_seconds": 0}, {"max_concurrency": 0}, {"retries": -1}])
 def test_a_limit_that_makes_no_sense_is_refused(settings: dict) -> None:
     with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
-        toolbox(**settings)
+        executor(**settings)
 
 
 def test_an_async_tool_that_leaves_the_program_has_only_failed() -> None:
@@ -352,11 +352,11 @@ def test_an_async_tool_that_leaves_the_program_has_only_failed() -> None:
         async def execute(self) -> str:
             raise SystemExit(3)
 
-    assert outcome(Toolbox(ToolRegistry([Leave()])), call("leave")) == (ToolOutcome.RAISED, "SystemExit: 3")
+    assert outcome(ToolExecutor(ToolRegistry([Leave()])), call("leave")) == (ToolOutcome.RAISED, "SystemExit: 3")
 
 
 def test_an_arm_overrides_the_answer_and_nothing_else() -> None:
-    class Oracle(Toolbox):
+    class Oracle(ToolExecutor):
         async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
             if action.parameters["what"] == []:
                 raise RuntimeError("the tool is off")

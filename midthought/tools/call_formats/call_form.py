@@ -1,6 +1,6 @@
 """A call as a JSON object that names the tool and holds its arguments: read, written, explained to the model.
 
-Knows nothing of what stands around the object (notations) nor of which tools there are.
+Knows nothing of what stands around the object (call formats) nor of which tools there are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from midthought.tools.notations.json_object import BadObjectError, load_object, load_values, write_json
+from midthought.tools.call_formats.json_object import BadObjectError, load_object, load_values, write_json
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
 _FENCE = "```"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
+from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
-from midthought.tools.schedule import Toolbox
 from midthought.types import ParsedAction, Task, ToolEvent, ToolOutcome
 
 TASK = Task(task_id="t", prompt="Who?", answer="Ada")
@@ -57,7 +57,7 @@ class AsyncMeet(Tool):
 
 @pytest.mark.parametrize("tool", [Meet(), AsyncMeet()])
 def test_the_calls_of_64_episodes_run_all_at_once_by_default(tool: Tool) -> None:
-    box = Toolbox(ToolRegistry([tool]))
+    box = ToolExecutor(ToolRegistry([tool]))
 
     async def episode() -> list[ToolEvent]:
         return [event for _ in range(2) for event in await box.run([call(tool.definition.name)], TASK)]
@@ -110,7 +110,7 @@ def test_limits_hold_at_any_moment_and_results_come_in_order_whatever_is_shared(
 ) -> None:
     running: Counter[str] = Counter()
     tools = {name: Watched(name, running, *how) for name, how in zip("abc", about, strict=True)}
-    box = Toolbox(ToolRegistry(tools.values()), max_concurrency=max_concurrency)
+    box = ToolExecutor(ToolRegistry(tools.values()), max_concurrency=max_concurrency)
 
     async def everybody() -> list[list[ToolEvent]]:
         asked = [[call(name, turns=turns) for name, turns in calls] for calls in episodes]
@@ -165,7 +165,7 @@ class Search(Tool):
 
 def test_all_episodes_ask_a_pure_tool_once_wait_for_no_place_and_get_results_of_their_own() -> None:
     search = Search(0.01)
-    box = Toolbox(ToolRegistry([search]))
+    box = ToolExecutor(ToolRegistry([search]))
 
     async def rollout() -> list[list[ToolEvent]]:
         with box.rollout():
@@ -182,7 +182,7 @@ def test_all_episodes_ask_a_pure_tool_once_wait_for_no_place_and_get_results_of_
 
 def test_an_episode_that_is_cancelled_leaves_the_call_to_the_others_and_the_last_one_ends_it() -> None:
     search = Search(30)
-    box = Toolbox(ToolRegistry([search]))
+    box = ToolExecutor(ToolRegistry([search]))
 
     async def rollout() -> None:
         episodes = [asyncio.create_task(box.run([call("search", query="tide")], TASK)) for _ in range(3)]
@@ -202,7 +202,7 @@ def test_an_episode_that_is_cancelled_leaves_the_call_to_the_others_and_the_last
 def test_a_call_that_was_too_late_is_asked_again() -> None:
     search = Search(30)
     search.timeout_seconds = 0.2
-    box = Toolbox(ToolRegistry([search]))
+    box = ToolExecutor(ToolRegistry([search]))
 
     async def rollout() -> list[ToolEvent]:
         with box.rollout():
@@ -217,13 +217,13 @@ def test_a_call_that_was_too_late_is_asked_again() -> None:
 
 
 def test_nothing_is_shared_where_the_tool_does_not_say_that_it_is_pure_nor_in_an_arm() -> None:
-    class ByTask(Toolbox):
+    class ByTask(ToolExecutor):
         async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
             return ToolOutput(task.answer)
 
     tasks = [Task(task_id=name, prompt="Who?", answer=name) for name in ("Ada", "Bo")]
 
-    async def rollout(box: Toolbox) -> list[ToolEvent]:
+    async def rollout(box: ToolExecutor) -> list[ToolEvent]:
         with box.rollout():
             return [event for task in tasks for event in await box.run([call("search", query="tide")], task)]
 
@@ -231,7 +231,7 @@ def test_nothing_is_shared_where_the_tool_does_not_say_that_it_is_pure_nor_in_an
     assert [event.call.result for event in events] == ["Ada", "Bo"]
     search = Search()
     search.pure = False
-    events = asyncio.run(rollout(Toolbox(ToolRegistry([search]))))
+    events = asyncio.run(rollout(ToolExecutor(ToolRegistry([search]))))
     assert search.num_executed == 2 and all("shared" not in event.metadata for event in events)
 
 
@@ -240,14 +240,14 @@ def test_a_pure_tool_whose_metadata_cannot_be_copied_is_told_so() -> None:
         async def execute(self, query: str) -> ToolOutput:
             return ToolOutput("found", {"lock": threading.Lock()})
 
-    (event,) = asyncio.run(Toolbox(ToolRegistry([Locked()])).run([call("search", query="tide")], TASK))
+    (event,) = asyncio.run(ToolExecutor(ToolRegistry([Locked()])).run([call("search", query="tide")], TASK))
     assert event.outcome is ToolOutcome.RAISED and "JSON values only" in str(event.call.result)
 
 
 @pytest.mark.parametrize("settings", [{"max_threads": 0}, {"max_failures": 0}, {"pause_seconds": 0}])
 def test_a_limit_that_makes_no_sense_is_refused(settings: dict) -> None:
     with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
-        Toolbox(ToolRegistry(), **settings)
+        ToolExecutor(ToolRegistry(), **settings)
 
 
 def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_marked() -> None:
@@ -257,8 +257,8 @@ def test_of_what_a_tool_returns_only_so_many_characters_are_kept_and_the_cut_is_
         def execute(self) -> str:
             return "tide " * 40
 
-    box = Toolbox(ToolRegistry([Flood()]), max_result_chars=9)
+    box = ToolExecutor(ToolRegistry([Flood()]), max_result_chars=9)
     [event] = asyncio.run(box.run([call("flood")], TASK))
     assert (event.outcome, event.call.result) == (ToolOutcome.OK, "tide tide …[cut]")
     with pytest.raises(SettingsError, match="max_result_chars must be 1 or more, not 0"):
-        Toolbox(ToolRegistry([Flood()]), max_result_chars=0)
+        ToolExecutor(ToolRegistry([Flood()]), max_result_chars=0)

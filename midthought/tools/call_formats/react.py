@@ -10,18 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from midthought.tools.definition import ToolDefinition
-from midthought.tools.notations.call_form import result_words
-from midthought.tools.notations.instructions import describe_tools, example_parameters
-from midthought.tools.notations.json_object import BadObjectError, ObjectScanner, load_object, write_json
-from midthought.tools.notations.quoting import QuotingTracker
-from midthought.tools.notations.thought_tags import (
+from midthought.tools.call_formats.call_form import result_words
+from midthought.tools.call_formats.instructions import describe_tools, example_parameters
+from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
+from midthought.tools.call_formats.quoting import QuotingTracker
+from midthought.tools.call_formats.thought_tags import (
     THINK_CLOSE,
     THINK_OPEN,
     ThoughtTracker,
     begins_in_thought,
     plain_text,
 )
+from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
 
 _INPUT = r"action[ \t_-]*(?:\d+[ \t]*)?input[ \t]*\d*[ \t*]*"
@@ -38,7 +38,7 @@ _NO_OBJECT = 'after "Action Input:" should stand a JSON object in braces, for ex
 _NO_NAME = 'no tool is named; write "Action: NAME" on the line before "Action Input:"'
 
 
-class ReActNotation:
+class ReActFormat:
     r"""`Action: NAME` and `Action Input: {json}` in running text; the result is written back as `\nObservation: …\n`.
 
     - `Action:` begins a line; NAME is the rest of it, or the next line that is not blank. `Action Input:` follows, then
@@ -113,9 +113,9 @@ class ReActScanner:
     A piece is read to its end even where a call ends in it, so that how the text was split changes nothing.
     """
 
-    def __init__(self, notation: ReActNotation, *, in_thought: bool) -> None:
-        self._thought = ThoughtTracker(notation.think_tags, in_thought=in_thought)
-        self._is_prose = plain_text("\n`:", notation.think_tags)
+    def __init__(self, call_format: ReActFormat, *, in_thought: bool) -> None:
+        self._thought = ThoughtTracker(call_format.think_tags, in_thought=in_thought)
+        self._is_prose = plain_text("\n`:", call_format.think_tags)
         self._finished: list[ParsedAction] = []
         self._begin_text()
 

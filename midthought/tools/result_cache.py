@@ -25,7 +25,7 @@ class _Run(Generic[T]):
     num_waiting: int = 0
 
 
-class PureCalls(Generic[T]):
+class ResultCache(Generic[T]):
     """The runs of one event loop. Results for which `is_kept` says yes are kept as long as a `rollout` is open; without
     one, only who asks while a run is under way shares it. Whatever else comes of a run, its waiters share it and the next
     one who asks begins another. A run ends early only when nobody waits for it any more.

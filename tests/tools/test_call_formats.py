@@ -1,4 +1,4 @@
-"""What holds for every notation: one table of texts, any split of them, random texts, round trips, cost, names."""
+"""What holds for every call format: one table of texts, any split of them, random texts, round trips, cost, names."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from midthought.errors import SettingsError
+from midthought.tools.call_formats import ToolCallFormat, registry
+from midthought.tools.call_formats.registry import call_format_names, find_call_format, register_call_format
 from midthought.tools.definition import ToolDefinition, ToolParameter
-from midthought.tools.notations import Notation, find
-from midthought.tools.notations.find import find_notation, notation_names, register_notation
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How a test writes a notation's texts."""
+    """How a test writes a call format's texts."""
 
     call: Callable[[str, str], str]
     """(name, arguments as JSON) -> a call that may stand anywhere."""
@@ -134,11 +134,11 @@ TABLE: dict[str, tuple[Callable[[Writing], str], Found]] = {
 
 
 def table(name: str) -> Iterator[tuple[str, str, Found]]:
-    """The texts of a notation, with what differs from one to the other."""
-    writing, notation = WRITINGS[name], find_notation(name)
+    """The texts of a call format, with what differs from one to the other."""
+    writing, call_format = WRITINGS[name], find_call_format(name)
     for case, (write, calls) in TABLE.items():
         yield case, write(writing), calls
-    if_fenced: Found = [LOOK] if notation.fence_may_hold_call else []
+    if_fenced: Found = [LOOK] if call_format.fence_may_hold_call else []
     yield "fenced", fenced("```")(writing), if_fenced
     yield "fenced, with its language", fenced("```json")(writing), if_fenced
     yield "no name", writing.nameless(Q), [None] if writing.nameless_is_call else []
@@ -153,7 +153,7 @@ def found(calls: list[ParsedAction]) -> Found:
 
 
 def follow(name: str, pieces: list[str]) -> tuple[list[ParsedAction], list[bool]]:
-    scanner = find_notation(name).scanner(in_thought=WRITINGS[name].begins_in_thought)
+    scanner = find_call_format(name).scanner(in_thought=WRITINGS[name].begins_in_thought)
     stops = [scanner.feed(piece) for piece in pieces]
     return scanner.take(), stops
 
@@ -173,7 +173,7 @@ def check_splits(name: str, text: str, splits: list[list[int]]) -> list[ParsedAc
         pieces = cut(text, places)
         ends = [0, *sorted(places), len(text)]
         assert follow(name, pieces) == (calls, [any(stops[a:b]) for a, b in pairwise(ends)]), pieces
-    assert sum(stops) == (len(calls) if find_notation(name).stops_at_call else 0)
+    assert sum(stops) == (len(calls) if find_call_format(name).stops_at_call else 0)
     return calls
 
 
@@ -183,7 +183,7 @@ def check_splits(name: str, text: str, splits: list[list[int]]) -> list[ParsedAc
 @pytest.mark.parametrize("name", NAMES)
 def test_calls_are_found(name: str) -> None:
     for case, text, calls in table(name):
-        assert found(find_notation(name).parse_all(text)) == calls, case
+        assert found(find_call_format(name).parse_all(text)) == calls, case
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -197,7 +197,7 @@ def test_no_split_changes_the_calls_or_where_they_stop(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_malformed_says_why_in_a_line(name: str) -> None:
     for case, text, _ in table(name):
-        for call in find_notation(name).parse_all(text):
+        for call in find_call_format(name).parse_all(text):
             assert (call.error is None) == call.success, case
             assert call.success or (call.parameters == {} and 10 < len(call.error or "") < 150), case
             assert "\n" not in (call.error or "") and call.raw_text and call.raw_text in text
@@ -206,28 +206,28 @@ def test_what_is_malformed_says_why_in_a_line(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_is_cut_off_anywhere_is_none(name: str) -> None:
     text = WRITINGS[name].call("look", '{"q": {"r": "}"}}')
-    assert len(find_notation(name).parse_all(text)) == 1
+    assert len(find_call_format(name).parse_all(text)) == 1
     for end in range(len(text)):
-        assert find_notation(name).parse_all(text[:end]) == []
+        assert find_call_format(name).parse_all(text[:end]) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_huge_arguments_are_read(name: str) -> None:
     words = '{"}\\ ' * 10_000
-    text = find_notation(name).render_call("look", {"q": words, "n": [list(range(1000))]})
+    text = find_call_format(name).render_call("look", {"q": words, "n": [list(range(1000))]})
     calls, _ = follow(name, cut(text, [1000, 20_000, 20_001]))
     assert found(calls) == [("look", {"q": words, "n": [list(range(1000))]})]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments_nested_beyond_reading_are_malformed(name: str) -> None:
-    (call,) = find_notation(name).parse_all(WRITINGS[name].call("look", '{"a":' * 20_000 + "1" + "}" * 20_000))
+    (call,) = find_call_format(name).parse_all(WRITINGS[name].call("look", '{"a":' * 20_000 + "1" + "}" * 20_000))
     assert call.error == "bad JSON: nested too deeply"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_take_gives_each_call_once(name: str) -> None:
-    scanner = find_notation(name).scanner(in_thought=WRITINGS[name].begins_in_thought)
+    scanner = find_call_format(name).scanner(in_thought=WRITINGS[name].begins_in_thought)
     scanner.feed(WRITINGS[name].call("look", Q))
     assert found(scanner.take()) == [LOOK]
     assert scanner.take() == []
@@ -275,7 +275,7 @@ def random_string(rng: random.Random, name: str) -> str:
 
 
 def check_random_texts(name: str, num_cases: int, seed: int) -> None:
-    rng, notation = random.Random(f"{name} {seed}"), find_notation(name)
+    rng, call_format = random.Random(f"{name} {seed}"), find_call_format(name)
     num_calls = 0
     for _ in range(num_cases):
         text = random_text(rng, name)
@@ -283,9 +283,9 @@ def check_random_texts(name: str, num_cases: int, seed: int) -> None:
         num_calls += len(calls)
         assert all(call.raw_text in text for call in calls)
         in_thought = WRITINGS[name].begins_in_thought
-        assert notation.parse_all(text, in_thought=in_thought) == calls
+        assert call_format.parse_all(text, in_thought=in_thought) == calls
 
-        scanner = notation.scanner(in_thought=in_thought)
+        scanner = call_format.scanner(in_thought=in_thought)
         scanner.feed(text)
         scanner.take()
         scanner.resume()
@@ -299,18 +299,18 @@ def check_round_trips(name: str, num_cases: int, seed: int) -> None:
 
     Tags of thoughts aside: those count wherever a scanner reads them, and it is never given a tool's words.
     """
-    rng, notation = random.Random(f"{name} {seed}"), find_notation(name)
+    rng, call_format = random.Random(f"{name} {seed}"), find_call_format(name)
     for _ in range(num_cases):
         parameters = {random_string(rng, name): random_value(rng, name) for _ in range(rng.randrange(4))}
-        written = notation.render_call("look-at.it_2", parameters)
-        text = f"So:\n{written}\nand\n{notation.render_call('see', {'r': 2})}"
-        assert found(notation.parse_all(text)) == [("look-at.it_2", parameters), SEE]
+        written = call_format.render_call("look-at.it_2", parameters)
+        text = f"So:\n{written}\nand\n{call_format.render_call('see', {'r': 2})}"
+        assert found(call_format.parse_all(text)) == [("look-at.it_2", parameters), SEE]
 
         words = (random_string(rng, name) + text + random_string(rng, name)).replace("think>", "")
         event = ToolEvent(call=ToolCall(tool_name="look", success=True, result=words), outcome=ToolOutcome.OK)
-        rendered = notation.render_results([event, event])
-        if notation.stops_at_call:
-            assert found(notation.parse_all(f"{written}{rendered}")) == [("look-at.it_2", parameters)]
+        rendered = call_format.render_results([event, event])
+        if call_format.stops_at_call:
+            assert found(call_format.parse_all(f"{written}{rendered}")) == [("look-at.it_2", parameters)]
         else:
             assert rendered == f"{words}\n{words}"
 
@@ -335,11 +335,11 @@ def test_random_texts_and_arguments_at_length(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_after_a_result_only_what_the_policy_goes_on_with_is_read(name: str) -> None:
     """As the rollout loop does: take, the result into the context, resume."""
-    writing, notation = WRITINGS[name], find_notation(name)
+    writing, call_format = WRITINGS[name], find_call_format(name)
     call, rest = writing.call("look", Q), '{"tool": "x", "name": "x", "tool_name": "x", "arguments": {}'
     for left_open in ["", *OWN_SCRAPS[name], rest, f"<tool_call>{rest}", "```\n", "`", "\nAction: x\nAction Input: {"]:
-        scanner = notation.scanner(in_thought=writing.begins_in_thought)
-        assert scanner.feed(call + left_open) is notation.stops_at_call
+        scanner = call_format.scanner(in_thought=writing.begins_in_thought)
+        assert scanner.feed(call + left_open) is call_format.stops_at_call
         assert LOOK in found(scanner.take())
         scanner.resume()
         assert not scanner.feed(CLOSING) and scanner.take() == []
@@ -352,12 +352,12 @@ def test_after_a_result_only_what_the_policy_goes_on_with_is_read(name: str) -> 
 
 
 def work(name: str, text: str) -> int:
-    """Lines of the notations' code that run while a text is read, character by character."""
+    """Lines of the call formats' code that run while a text is read, character by character."""
     num_lines = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal num_lines
-        if "/notations/" not in frame.f_code.co_filename:
+        if "/call formats/" not in frame.f_code.co_filename:
             return None
         num_lines += event == "line"
         return trace
@@ -384,7 +384,7 @@ def test_twice_the_text_is_twice_the_work(name: str, monkeypatch: pytest.MonkeyP
         return count_and_read
 
     for module in ("call_form", "react", "in_thought"):
-        where = sys.modules[f"midthought.tools.notations.{module}"]
+        where = sys.modules[f"midthought.tools.call_formats.{module}"]
         for reader in {"load_object", "load_values"} & vars(where).keys():
             monkeypatch.setattr(where, reader, counting(getattr(where, reader)))
     call = WRITINGS[name].call("look", Q)
@@ -416,46 +416,46 @@ DEFINITIONS = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_instructions_name_every_tool_and_show_a_call_that_is_one(name: str) -> None:
-    notation = find_notation(name)
-    text = notation.instructions(DEFINITIONS)
+    call_format = find_call_format(name)
+    text = call_format.instructions(DEFINITIONS)
     for word in ("look", "Looks something up.", "query", "What to look for.", "kind", "film", "k", "3", "rooms"):
         assert word in text
-    example = notation.render_call("look", {"query": "...", "kind": "book"})
+    example = call_format.render_call("look", {"query": "...", "kind": "book"})
     assert f"\n{example}\n" in text
-    assert found(notation.parse_all(f"\n{example}\n")) == [("look", {"query": "...", "kind": "book"})]
-    assert notation.render_call("rooms", {}) in notation.instructions(DEFINITIONS[1:])
+    assert found(call_format.parse_all(f"\n{example}\n")) == [("look", {"query": "...", "kind": "book"})]
+    assert call_format.render_call("rooms", {}) in call_format.instructions(DEFINITIONS[1:])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_tools_nothing_is_said(name: str) -> None:
-    assert find_notation(name).instructions([]) == ""
+    assert find_call_format(name).instructions([]) == ""
 
 
 # -- by name ---------------------------------------------------------------------------------------------------
 
 
-def test_notations_are_found_by_name() -> None:
-    assert notation_names() == NAMES
-    assert [find_notation(name).name for name in NAMES] == NAMES
+def test_call_formats_are_found_by_name() -> None:
+    assert call_format_names() == NAMES
+    assert [find_call_format(name).name for name in NAMES] == NAMES
 
 
 def test_an_unknown_name_names_the_near_ones() -> None:
-    with pytest.raises(SettingsError, match=r"unknown notation 'hermess'\. Did you mean 'hermes'\? Known: .*react"):
-        find_notation("hermess")
+    with pytest.raises(SettingsError, match=r"unknown call format 'hermess'\. Did you mean 'hermes'\? Known: .*react"):
+        find_call_format("hermess")
 
 
-def test_a_users_own_notation_is_registered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "_MAKERS", dict(find._MAKERS))
+def test_a_users_own_call_format_is_registered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MAKERS", dict(registry._MAKERS))
 
-    class Mine(type(find_notation("json"))):
+    class Mine(type(find_call_format("json"))):
         name = "mine"
 
-    register_notation("mine", Mine)
-    register_notation("mine", Mine)
-    made: Notation = find_notation("mine")
-    assert isinstance(made, Mine) and notation_names() == [*NAMES, "mine"]
+    register_call_format("mine", Mine)
+    register_call_format("mine", Mine)
+    made: ToolCallFormat = find_call_format("mine")
+    assert isinstance(made, Mine) and call_format_names() == [*NAMES, "mine"]
 
 
 def test_a_name_of_the_library_cannot_be_taken() -> None:
     with pytest.raises(SettingsError, match="'json' is this library's own; register yours under another name"):
-        register_notation("json", lambda: find_notation("react"))
+        register_call_format("json", lambda: find_call_format("react"))
