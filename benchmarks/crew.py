@@ -39,9 +39,9 @@ def two_actors(options: Options, size: str, shape: Shape) -> Iterator[Row]:
     """One thread each; the processes hand nothing back but that they are done."""
     reciter = options.reciter(size, num_span=shape.num_span)
     with ExitStack() as stack:
-        crew = stack.enter_context(Episodes(_on_ray(reciter, shape, num_actors=2), reciter))
+        worker_group = stack.enter_context(Episodes(_on_ray(reciter, shape, num_actors=2), reciter))
         processes = stack.enter_context(Processes(2, options, size, shape))
-        systems: dict[str, System] = {"2 actors": crew, "2 processes": processes}
+        systems: dict[str, System] = {"2 actors": worker_group, "2 processes": processes}
         timings = compare(systems, lambda _, seed: Work(reciter, shape, seed), options.num_rounds)
     yield Row(
         part=PART,
@@ -57,9 +57,9 @@ def one_actor(options: Options, size: str, shape: Shape) -> Iterator[Row]:
     """Deterministic mode: what comes back must be the same, to the bit. As many threads as this process has."""
     reciter = options.reciter(size, num_span=shape.num_span)
     with ExitStack() as stack:
-        crew = stack.enter_context(Episodes(_on_ray(reciter, shape, num_actors=1, deterministic=True), reciter))
+        worker_group = stack.enter_context(Episodes(_on_ray(reciter, shape, num_actors=1, deterministic=True), reciter))
         here = stack.enter_context(Episodes(_in_process(reciter, shape, deterministic=True), reciter))
-        systems: dict[str, System] = {"1 actor": Twin(crew, here), "in process": here}
+        systems: dict[str, System] = {"1 actor": Twin(worker_group, here), "in process": here}
         timings = compare(systems, lambda _, seed: Work(reciter, shape, seed), options.num_rounds)
     yield Row(
         part=PART,
@@ -194,17 +194,17 @@ def _in_process(reciter: Reciter, shape: Shape, *, deterministic: bool = False) 
 
 
 def _on_ray(reciter: Reciter, shape: Shape, *, num_actors: int, deterministic: bool = False) -> Rollouts:
-    from midthought.cluster.ray.crew import Crew
-    from midthought.cluster.ray.source import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
+    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
     make_engine = functools.partial(
         _engine, eos_token_ids=reciter.renderer.eos_token_ids, shape=shape, deterministic=deterministic
     )
     settings = RayConfig(use_ray=True, num_actors=num_actors)
-    crew = Crew(settings, reciter.model, make_engine, is_deterministic=deterministic)
+    worker_group = RolloutWorkerGroup(settings, reciter.model, make_engine, is_deterministic=deterministic)
     engine = make_engine(reciter.model)
     parts = make_parts(reciter, engine, EchoTool(reciter, shape.num_result), shape)
-    return RayRollouts(parts, engine, crew, seed=SEED)
+    return RayRollouts(parts, engine, worker_group, seed=SEED)
 
 
 def _content(trajectories: Sequence[Trajectory]) -> list[Any]:

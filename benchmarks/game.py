@@ -65,7 +65,7 @@ def row(estimator: str, seed: int, figures: dict[str, float]) -> str:
 
 
 def run(estimator: str, seed: int) -> dict[str, float]:
-    """Shares of the best return that could be had from the same starts, which training never sees."""
+    """WorkQueue of the best return that could be had from the same starts, which training never sees."""
     torch.set_num_threads(1)
     model, tokenizer = random_policy(seed)
     before = measure(model, tokenizer)

@@ -9,15 +9,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from midthought.tools.call_formats.in_thought import InThoughtFormat
-
 from benchmarks.reciter import SIZES, STYLES, make_model, make_tokenizer
 from midthought.learning.batch import PPOBatch
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
 from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 GROUP_SIZE = 4

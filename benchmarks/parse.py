@@ -13,7 +13,7 @@ from benchmarks.table import Row
 from benchmarks.timing import Spread
 from midthought.learning.small_model import make_tokenizer
 from midthought.rollout.episode import TokenWatch
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.registry import find_call_format
 

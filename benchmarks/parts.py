@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from benchmarks import (
-    crew,
     learner,
     lora,
     memory,
@@ -24,6 +23,7 @@ from benchmarks import (
     tools,
     trl,
     vllm,
+    worker_group,
 )
 from benchmarks.options import Options, add_options, read_options
 from benchmarks.reciter import SIZES
@@ -42,7 +42,7 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
         vllm,
         learner,
         lora,
-        crew,
+        worker_group,
         plan,
         retrieval,
         service,

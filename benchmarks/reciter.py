@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from midthought.tools.call_formats.hermes import HermesFormat
-from midthought.tools.call_formats.in_thought import InThoughtFormat
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 
 PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE = "<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"
 SPECIALS = (PADDING, TURN_START, TURN_END, THINK_OPEN, THINK_CLOSE)

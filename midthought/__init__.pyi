@@ -54,7 +54,10 @@ from .tools.parsers import (
     InThoughtParser as InThoughtParser,
 )
 from .tools.call_formats import ToolCallFormat as ToolCallFormat
-from .tools.call_formats.registry import find_call_format as find_call_format, register_call_format as register_call_format
+from .tools.call_formats.registry import (
+    find_call_format as find_call_format,
+    register_call_format as register_call_format,
+)
 from .tools.multi_turn import MultiTurnManager as MultiTurnManager
 from .tools.builtin.calculate import CalculateTool as CalculateTool
 from .tools.builtin.environment_step import EnvironmentStepTool as EnvironmentStepTool

@@ -289,7 +289,7 @@ def _chunks_of(
 ) -> Any:
     """(what the folder held, its chunks)."""
     from midthought.memory.build import chunk_all
-    from midthought.memory.cutting import Chunking
+    from midthought.memory.splitting import Chunking
     from midthought.memory.transcripts import read_transcripts
 
     chunking = Chunking(kind, words if kind == "turns" and size is None else size, overlap)  # type: ignore[arg-type]
@@ -320,7 +320,7 @@ def memory_search(
     token_env: Annotated[str | None, typer.Option(help="Environment variable with a service's token.")] = None,
 ) -> None:
     """Search a memory, here or served (--path http://HOST:PORT), as the tool does."""
-    from midthought.memory.opening import open_memory
+    from midthought.memory.connect import open_memory
     from midthought.memory.tool import format_hits
 
     typer.echo(format_hits(open_memory(path, token_env=token_env).search(query, k, mode)))  # type: ignore[arg-type]
@@ -428,12 +428,12 @@ def memory_questions(
 ) -> None:
     """Step 4: questions with their answers and proofs, by rules, or by a language model that is then put to the test."""
     if from_model:
-        from midthought.endpoint import EndpointSettings
         from midthought.errors import NoReplyError
-        from midthought.memory.asking.episodes import AskingPlan
-        from midthought.memory.asking.making import ask_questions
-        from midthought.memory.asking.model import AskedModel
+        from midthought.http_json import EndpointSettings
         from midthought.memory.embedding import load_embedder
+        from midthought.memory.llm_questions.ask import ask_questions
+        from midthought.memory.llm_questions.episodes import AskingPlan
+        from midthought.memory.llm_questions.model import AskedModel
         from midthought.memory.store import MemoryStore
         from midthought.report.console import Console
 

@@ -15,15 +15,15 @@ PACKAGE = Path(__file__).parent.parent / "midthought"
 LAYERS = [
     ("types", "errors"),
     (
-        "text",
+        "tokenization",
         "config",
         "pretrained",
         "peft_weights",
         "peft_folders",
         "output_folder",
         "precision",
-        "endpoint",
-        "reply_cache",
+        "http_json",
+        "response_cache",
     ),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "engines"),
@@ -37,7 +37,7 @@ LAYERS = [
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 BELOW_IN_THEIR_LAYER = {
     ("errors", "types"),
-    ("endpoint", "reply_cache"),
+    ("http_json", "response_cache"),
     ("output_folder", "pretrained"),
     ("peft_weights", "peft_folders"),
     ("peft_folders", "pretrained"),
@@ -132,7 +132,7 @@ def test_there_is_no_cycle_between_modules_not_even_inside_a_package():
 @pytest.mark.parametrize(
     ("package", "strangers"),
     [
-        ("algo", {"tokenizers", "transformers", "midthought.text", "midthought.types"}),
+        ("algo", {"tokenizers", "transformers", "midthought.tokenization", "midthought.types"}),
         ("env", {"torch", "numpy", "transformers", "tokenizers"}),
         ("tools", {"torch", "transformers", "tokenizers"}),
         ("memory", {"midthought.learning", "midthought.algo", "midthought.engines", "midthought.rollout"}),
@@ -166,10 +166,11 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
     known = {package_of(name) for module in PATHS if package_of(module) == "learning" for name in INNER[module]}
     assert known <= {
         "learning",
+        "rollout",
         "algo",
         "types",
         "errors",
-        "text",
+        "tokenization",
         "config",
         "pretrained",
         "peft_weights",
@@ -194,7 +195,7 @@ def test_importing_the_package_loads_nothing_heavy():
     light = [
         name
         for name in PATHS
-        if package_of(name) in ("", "types", "errors", "config", "cli", "env", "evaluation", "endpoint")
+        if package_of(name) in ("", "types", "errors", "config", "cli", "env", "evaluation", "http_json")
     ]
     light += ["midthought.recipes", "midthought.recipes.podcast", "midthought.recipes.podcast.settings"]
     loaded = loaded_by("\n".join(f"import {name}" for name in light))

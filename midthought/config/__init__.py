@@ -5,6 +5,7 @@ subclassing `RecipeConfig`. Every key here is read by some room; a key that noth
 """
 
 from midthought.config.changes import Change, changes_between, require_allowed
+from midthought.config.overrides import parse_assignments, read_yaml
 from midthought.config.section import Harmless, Section
 from midthought.config.sections import (
     Auto,
@@ -18,7 +19,6 @@ from midthought.config.sections import (
     settled,
 )
 from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs
-from midthought.config.words import parse_assignments, read_yaml
 
 __all__ = [
     "Auto",

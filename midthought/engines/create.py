@@ -15,7 +15,7 @@ from midthought.engines.servers.vllm import VLLMInferenceEngine
 from midthought.engines.vllm_in_process import VLLMInProcessInferenceEngine
 from midthought.errors import SettingsError, near_names
 from midthought.pretrained import load_model, load_tokenizer, placed
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 
 class LocalInferenceEngine(BaseInferenceEngine):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import Engine, Sampling
 from midthought.errors import EngineError, SettingsError
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 if TYPE_CHECKING:

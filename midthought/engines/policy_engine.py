@@ -8,7 +8,7 @@ from midthought.config import InferenceConfig, settled
 from midthought.engines.engine import TrainedEngine
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.servers.training import serve_policy
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 
 def policy_engine(

@@ -8,7 +8,7 @@ from numbers import Integral
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.errors import EngineError
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 Script = Sequence[str | Sequence[int]] | Callable[[int, Sequence[int]], str | Sequence[int] | None]

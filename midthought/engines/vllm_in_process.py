@@ -25,7 +25,7 @@ from midthought.engines.servers.vllm import VLLMDialect
 from midthought.engines.vllm_setup import checked_arguments, environment, import_vllm
 from midthought.errors import EngineError, SettingsError
 from midthought.pretrained import load_tokenizer
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Any
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, check_config, finite_number
+from midthought.env.reasoning import last_answer
 from midthought.env.signature import takes_environment
-from midthought.env.thought import last_answer
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.tools.threads import DaemonThreads
 from midthought.types import Reward, Task, Trajectory, Turn

@@ -18,10 +18,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from midthought.endpoint import ChatEndpoint, EndpointSettings, NoReplyError, as_data
-from midthought.env.thought import last_answer
+from midthought.env.reasoning import last_answer
 from midthought.errors import SettingsError
-from midthought.reply_cache import ReplyCache
+from midthought.http_json import ChatEndpoint, EndpointSettings, NoReplyError, as_data
+from midthought.response_cache import ReplyCache
 from midthought.types import Trajectory
 
 INSTRUCTION = """\

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from midthought.config import RewardConfig
 from midthought.env.episode import call
+from midthought.env.reasoning import Decode
+from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import correct, num_calls, well_formed_thought
-from midthought.env.thought import Decode
-from midthought.env.weighting import AsyncReward, WeightedReward
 from midthought.types import Reward, Trajectory
 
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from midthought.env.matching import mathematical_match
+from midthought.env.answer_matching import mathematical_match
 from midthought.env.math_process import require_math_verify
-from midthought.env.thought import Decode, final_answer, is_well_formed, last_answer, matches
-from midthought.env.weighting import (
+from midthought.env.reasoning import Decode, final_answer, is_well_formed, last_answer, matches
+from midthought.env.reward_functions import (
     AnyRewardFunction,
     AsyncReward,
     RewardError,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from midthought.env.matching import last_boxed, last_number, mathematical_match, option_letter
+from midthought.env.answer_matching import last_boxed, last_number, mathematical_match, option_letter
 from midthought.errors import DataError, near_names
 from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.types import Task

@@ -20,7 +20,7 @@ from midthought.errors import DataError
 from midthought.feedback.log_record import Record, RecordError, read_record, rechecked
 from midthought.feedback.parquet import pyarrow, write_parquet
 from midthought.feedback.problems.prompts import prompt_of
-from midthought.feedback.protocol import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
+from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
 
 if TYPE_CHECKING:
     import pyarrow as pa

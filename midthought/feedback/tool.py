@@ -21,7 +21,7 @@ from midthought.feedback.critics.masked import Masked
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.problems.fields import DATASET_LABEL
-from midthought.feedback.protocol import DEFINITION, RIGHT_ANSWER, wrong_answer_result
+from midthought.feedback.prompts import DEFINITION, RIGHT_ANSWER, wrong_answer_result
 from midthought.tools.definition import Tool, ToolOutput
 from midthought.types import Task
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from midthought.config import RecipeConfig
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import PPOBatch
-from midthought.learning.rollout_batch import RolloutBatch, RolloutSource, TaskStream, collect
-from midthought.learning.rollout_metrics import rollout_metrics
+from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource, TaskStream, collect
+from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import RolloutData, Trajectory
 
 OnIteration = Callable[[int, Mapping[str, float], RolloutData], None]

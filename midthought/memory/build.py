@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from midthought.memory.chunks import Chunk, chunk_transcript
-from midthought.memory.cutting import Chunking
 from midthought.memory.embedding import Embedder, Progress, embed_texts, load_embedder
 from midthought.memory.rows import rows_of
+from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.transcripts import Transcript, TranscriptFolder, read_transcripts
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from midthought.errors import TranscriptError
-from midthought.memory.cutting import Chunking
+from midthought.memory.splitting import Chunking
 from midthought.memory.transcripts import Transcript
 from midthought.memory.turns import Turn
 

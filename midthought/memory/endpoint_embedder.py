@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import numpy as np
 
-from midthought.endpoint import EndpointSettings, JsonEndpoint
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError, near_names
+from midthought.http_json import EndpointSettings, JsonEndpoint
 
 Result = TypeVar("Result")
 

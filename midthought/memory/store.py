@@ -18,18 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from midthought.errors import MemoryStoreError
-from midthought.memory.building import (
-    BuildReport,
-    Changes,
-    KnownRows,
-    NewVectors,
-    VectorSource,
-    batches_of,
-    by_id,
-    caches_of,
-    place,
-    settled,
-)
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedder import Embedder, MeasuredEmbedder, Progress, embed_queries, in_order
 from midthought.memory.embedding import load_embedder
@@ -46,6 +34,18 @@ from midthought.memory.rows import (
 )
 from midthought.memory.searching import Hit, SearchMode, check_search, find_each
 from midthought.memory.table import BUILD_REMEDY, OpenedTable, TablePlace, Version
+from midthought.memory.upsert import (
+    BuildReport,
+    Changes,
+    KnownRows,
+    NewVectors,
+    VectorSource,
+    batches_of,
+    by_id,
+    caches_of,
+    place,
+    settled,
+)
 from midthought.precision import Precision
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
-from midthought.memory.copies import groups_of_copies
+from midthought.memory.asr_repetitions import without_repeats
+from midthought.memory.duplicates import groups_of_copies
 from midthought.memory.formats import SUFFIXES, format_of
 from midthought.memory.formats.decoding import decode
-from midthought.memory.repeats import without_repeats
 from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unfit
 
 __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts"]

@@ -21,7 +21,6 @@ from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
-from midthought.learning.rollout_batch import ShuffledTasks
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.plan.choices import choose_and_plan
 from midthought.plan.hardware import find_hardware
@@ -35,7 +34,8 @@ from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.text import Renderer
+from midthought.rollout.rollout_batch import ShuffledTasks
+from midthought.tokenization import Renderer
 from midthought.trainer.episodes import restore_stream, stream_state
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import check_source

@@ -10,10 +10,10 @@ from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.policy_engine import policy_engine
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, RolloutSettings
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.executor import ToolExecutor
-from midthought.trainer.rollouts import choose_source, make_crew
+from midthought.trainer.rollouts import choose_source, make_worker_group
 from midthought.types import Task
 
 
@@ -63,5 +63,9 @@ def recipe_source(
     )
     has_stream = trained is not None and inference.partial_rollouts
     loop = BackgroundLoop("midthought-rollout") if has_stream else None
-    crew = make_crew(policy, renderer, inference, ray, max_seq_len=engine.max_seq_len) if trained is not None else None
-    return choose_source(parts, engine, inference, seed=seed, loop=loop, crew=crew)
+    worker_group = (
+        make_worker_group(policy, renderer, inference, ray, max_seq_len=engine.max_seq_len)
+        if trained is not None
+        else None
+    )
+    return choose_source(parts, engine, inference, seed=seed, loop=loop, worker_group=worker_group)

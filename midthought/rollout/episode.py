@@ -14,8 +14,8 @@ from typing import Protocol
 
 from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
-from midthought.env.thought import THINK_CLOSE
-from midthought.text import Renderer
+from midthought.env.reasoning import THINK_CLOSE
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools

@@ -18,7 +18,7 @@ from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode, call_blocking
-from midthought.env.thought import THINK_CLOSE
+from midthought.env.reasoning import THINK_CLOSE
 from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.episode import Episode, RolloutParts, RolloutSettings, open_tools, run_episode
 from midthought.tools.episode_tools import EpisodeTools

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import ConfigStore, require_allowed
-from midthought.env.thought import last_answer, matches
+from midthought.env.reasoning import last_answer, matches
 from midthought.errors import SettingsError
 from midthought.learning.checkpoint import keep_last, latest, step_of, step_path, step_paths
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)

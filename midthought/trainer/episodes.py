@@ -10,8 +10,8 @@ from typing import Any
 
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
-from midthought.learning.rollout_batch import RolloutBatch, TaskStream, is_zero_variance, task_of_group
 from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.rollout_batch import RolloutBatch, TaskStream, is_zero_variance, task_of_group
 from midthought.types import RolloutData, StopReason, Trajectory
 
 _log = logging.getLogger(__name__)

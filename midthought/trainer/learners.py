@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from midthought.cluster.ray.session import Role
+from midthought.cluster.ray.ray_cluster import Role
 from midthought.config import RayConfig, RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.actor_critic import ActorCriticLearner, AnyLearner

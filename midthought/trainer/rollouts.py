@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from midthought.cluster.ray.session import check_ray
+from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import TrainedEngine
@@ -18,7 +18,7 @@ from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, RolloutSettings
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
@@ -27,7 +27,7 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import Task
 
 if TYPE_CHECKING:
-    from midthought.cluster.ray.crew import Crew
+    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
 MAX_LENGTH = 4096
 """Most tokens of a sequence where the model does not say, and of a model that is made here."""
@@ -91,7 +91,7 @@ def make_source(
     *,
     seed: int,
     loop: BackgroundLoop | None = None,
-    crew: Crew | None = None,
+    worker_group: RolloutWorkerGroup | None = None,
 ) -> Rollouts:
     """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode."""
     parts = RolloutParts(
@@ -103,7 +103,7 @@ def make_source(
         environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
         settings=RolloutSettings.from_config(inference),
     )
-    return choose_source(parts, engine, inference, seed=seed, loop=loop, crew=crew)
+    return choose_source(parts, engine, inference, seed=seed, loop=loop, worker_group=worker_group)
 
 
 # -- where episodes run ----------------------------------------------------------------------------------------
@@ -115,18 +115,18 @@ def check_source(inference: InferenceConfig, ray: RayConfig) -> None:
     check_ray(ray, inference)
 
 
-def make_crew(
+def make_worker_group(
     policy: Any, renderer: Renderer, inference: InferenceConfig, ray: RayConfig, *, max_seq_len: int
-) -> Crew | None:
+) -> RolloutWorkerGroup | None:
     """Ray's workers over copies of the policy, which is trained in place; None where the settings do not ask for them."""
     if not ray.use_ray:
         return None
-    from midthought.cluster.ray.crew import Crew
+    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
     engine = functools.partial(
         policy_engine, trained=None, renderer=renderer, inference=inference, model_path="", max_seq_len=max_seq_len
     )
-    return Crew(ray, policy, engine, is_deterministic=inference.deterministic)
+    return RolloutWorkerGroup(ray, policy, engine, is_deterministic=inference.deterministic)
 
 
 def choose_source(
@@ -136,15 +136,15 @@ def choose_source(
     *,
     seed: int,
     loop: BackgroundLoop | None = None,
-    crew: Crew | None = None,
+    worker_group: RolloutWorkerGroup | None = None,
 ) -> Rollouts:
-    """Where episodes run: on a crew of Ray workers, else in this process over `engine`.
+    """Where episodes run: on a worker group of Ray workers, else in this process over `engine`.
 
     With a `loop` there is a stream of episodes that may outlive an iteration.
     """
-    if crew is not None:
-        from midthought.cluster.ray.source import RayRollouts
+    if worker_group is not None:
+        from midthought.cluster.ray.ray_rollouts import RayRollouts
 
-        return RayRollouts(parts, engine, crew, seed=seed)
+        return RayRollouts(parts, engine, worker_group, seed=seed)
     stream = None if loop is None else InFlightEpisodes.from_config(parts, loop, inference, seed=seed)
     return LocalRollouts(parts, engine, seed=seed, stream=stream, loop=loop)

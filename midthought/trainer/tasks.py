@@ -14,13 +14,13 @@ from midthought.data.tasks import load_tasks
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import FAILED_RESET, EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.env.stream import EnvironmentStream
-from midthought.env.weighting import AsyncReward, WeightedReward
 from midthought.errors import SettingsError
-from midthought.learning.rollout_batch import ShuffledTasks, TaskStream
 from midthought.rollout.episode import EpisodeEnvironment
-from midthought.text import Renderer
+from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
+from midthought.tokenization import Renderer
 from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200

@@ -20,14 +20,14 @@ from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.ppo import learn
-from midthought.learning.rollout_batch import RolloutBatch, collect
-from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.stopping import StopRequest
 from midthought.plan.choices import as_recorded
 from midthought.pretrained import save_model
 from midthought.report.json_lines import json_value
-from midthought.text import Renderer
+from midthought.rollout.rollout_batch import RolloutBatch, collect
+from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
@@ -36,7 +36,14 @@ from midthought.trainer.checkpoint_manager import CheckpointManager, is_right
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
-from midthought.trainer.rollouts import MAX_LENGTH, PromptBuilder, as_call_format, check_source, make_crew, make_source
+from midthought.trainer.rollouts import (
+    MAX_LENGTH,
+    PromptBuilder,
+    as_call_format,
+    check_source,
+    make_source,
+    make_worker_group,
+)
 from midthought.trainer.tasks import make_tasks
 from midthought.types import RolloutData, Trajectory
 
@@ -165,8 +172,10 @@ class Trainer:
         )
         shared = self._engine, self.renderer, prompts
         loop = BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None
-        crew = make_crew(self.model, self.renderer, inference, self.config.ray, max_seq_len=self._engine.max_seq_len)
-        where: dict[str, Any] = {"seed": seed, "loop": loop, "crew": crew}
+        worker_group = make_worker_group(
+            self.model, self.renderer, inference, self.config.ray, max_seq_len=self._engine.max_seq_len
+        )
+        where: dict[str, Any] = {"seed": seed, "loop": loop, "worker_group": worker_group}
         self.source = make_source(*shared, self._tasks.episode, inference, **where)
         self._held_out = make_source(*shared, self._tasks.held_out_episode, inference, **where)
         self._pad_token_id = int(self.tokenizer.pad_token_id or 0)

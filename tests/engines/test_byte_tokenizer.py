@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midthought.engines.byte_tokenizer import MARKERS, byte_tokenizer
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -9,7 +9,7 @@ import pytest
 from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Finish
 
 

@@ -29,7 +29,7 @@ from midthought.engines.servers.streams import Chunk, EventSplitter, Interrupted
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.executor import ToolExecutor

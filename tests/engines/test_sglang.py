@@ -17,7 +17,7 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.sglang import SGLangDialect, SGLangEngine, SGLangInferenceEngine
 from midthought.engines.servers.streams import Interrupted
 from midthought.errors import EngineError, MissingExtraError
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 pytest.importorskip("httpx")

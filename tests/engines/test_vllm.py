@@ -21,7 +21,7 @@ from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import free_port
 from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 pytest.importorskip("httpx")

@@ -26,7 +26,7 @@ from midthought.env.game import SimpleGameEnvironment
 from midthought.env.signature import takes_environment
 from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought import endpoint as endpoint_module
+from midthought import http_json as endpoint_module
 from midthought.env.judge import Judge, parse_verdict
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import MissingExtraError, SettingsError

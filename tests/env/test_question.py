@@ -6,8 +6,8 @@ import pytest
 from midthought.config import RewardConfig
 from midthought.env.environment import EpisodeError
 from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import combine_rewards
-from midthought.env.weighting import RewardError
 from midthought.types import StopReason, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 WORDS = {1: "<think>", 2: "hm", 3: "</think>", 4: "red", 5: "blue", 6: "<end>", 7: "#call"}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.env.matching import (
+from midthought.env.answer_matching import (
     exact_match,
     fuzzy_match,
     last_boxed,
@@ -21,6 +21,7 @@ from midthought.env.matching import (
     numeric_match,
     option_match,
 )
+from midthought.env.reasoning import final_answer
 from midthought.env.rewards import (
     RewardError,
     WeightedReward,
@@ -38,7 +39,6 @@ from midthought.env.rewards import (
     weighted,
     well_formed_thought,
 )
-from midthought.env.thought import final_answer
 from midthought.errors import MissingExtraError
 from midthought.types import (
     Completion,

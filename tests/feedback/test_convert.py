@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from midthought.errors import DataError
 from midthought.feedback.convert import KINDS, ConversionReport, convert, report_lines
 from midthought.feedback.problems.prompts import prompt_of
-from midthought.feedback.protocol import DEFINITION, SOLVE_AGAIN, SYSTEM_PROMPT
+from midthought.feedback.prompts import DEFINITION, SOLVE_AGAIN, SYSTEM_PROMPT
 
 parquet = pytest.importorskip("pyarrow.parquet")
 

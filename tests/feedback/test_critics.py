@@ -25,7 +25,7 @@ from midthought.feedback.critics.registry import critic_names, make_critic, regi
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import MASK
 from midthought.feedback.problems.problem_sets import load_problems
-from midthought.feedback.protocol import RETRY_ONLY
+from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 
 PRODUCT = Task(

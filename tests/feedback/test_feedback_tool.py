@@ -14,7 +14,7 @@ from feedback_server import FEEDBACK, FeedbackServer
 from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.feedback.critics.settings import FeedbackSettings, feedback_settings, read_feedback_settings
 from midthought.feedback.masking import MASK
-from midthought.feedback.protocol import RIGHT_ANSWER, SOLVE_AGAIN, TOOL_NAME
+from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
 from midthought.tools.definition import ToolOutput
 from midthought.tools.executor import ToolExecutor

@@ -18,7 +18,7 @@ from midthought.engines.servers.vllm import VLLMDialect
 from midthought.feedback.check import check_feedback, run_check
 from midthought.feedback.check_server import SAMPLE, Found
 from midthought.feedback.critics.settings import FeedbackSettings
-from midthought.feedback.protocol import SOLVE_AGAIN, TOOL_NAME
+from midthought.feedback.prompts import SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.pretrained import save_model

@@ -16,7 +16,7 @@ from midthought.errors import SettingsError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.ppo import run_ppo
-from midthought.learning.rollout_batch import ShuffledTasks, collect, staleness
+from midthought.rollout.rollout_batch import ShuffledTasks, collect, staleness
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
 TASKS = [Task(task_id=f"t{number}", prompt="?", answer="!") for number in range(7)]

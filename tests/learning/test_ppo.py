@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from midthought.config import RecipeConfig
 from midthought.learning.ppo import run_ppo
-from midthought.learning.rollout_batch import ShuffledTasks
-from midthought.learning.rollout_metrics import rollout_metrics
+from midthought.rollout.rollout_batch import ShuffledTasks
+from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import (
     Completion,
     Finish,

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from midthought.learning.small_model import THINK_OPEN, TURN_END, make_policy, make_tokenizer
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 CORPUS = ["the tide clock has one copper hand and no numerals", "Maëlle Kerdrozic found herring scales"] * 5
 SHAPE = {"hidden_size": 128, "num_layers": 4, "num_heads": 4, "max_length": 512}

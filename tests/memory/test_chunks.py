@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.chunks import Chunk, chunk_transcript, neighbour_ids, read_chunks, write_chunks
-from midthought.memory.cutting import Chunking, cut_positions, ends_sentence, num_tokens, sentence_ends
+from midthought.memory.splitting import Chunking, cut_positions, ends_sentence, num_tokens, sentence_ends
 from midthought.memory.transcripts import Transcript, Turn
 
 WORDS = st.lists(st.sampled_from(["well", "yes.", "so,", "I", "Now", "it's", "--", "Dr.", "no?", "end..."]), min_size=1)

@@ -20,12 +20,12 @@ from small_tokenizer import small_tokenizer
 
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
-from midthought.memory.opening import open_memory
+from midthought.memory.connect import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.access import Access
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_tokenizer import small_tokenizer
 
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 
 @pytest.fixture(scope="session")

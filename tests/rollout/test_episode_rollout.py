@@ -20,7 +20,7 @@ from midthought.engines.engine import Engine
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import Script, ScriptedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.tools.executor import ToolExecutor

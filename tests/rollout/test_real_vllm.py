@@ -22,7 +22,7 @@ from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferen
 from midthought.engines.servers.weight_sync import SyncedServers
 from midthought.errors import EngineError
 from midthought.pretrained import save_model
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")

@@ -15,7 +15,7 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter

@@ -15,9 +15,9 @@ from transformers import Qwen3Config
 from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
-from midthought.learning.rollout_metrics import rollout_metrics
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.rollout.rollout_metrics import rollout_metrics
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor

@@ -10,10 +10,10 @@ import pytest
 
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
-from midthought.env.thought import last_answer, own_text
+from midthought.env.reasoning import last_answer, own_text
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter

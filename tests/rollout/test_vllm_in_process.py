@@ -25,7 +25,7 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.engines.vllm_in_process import VLLMInProcessEngine, VLLMInProcessInferenceEngine
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.pretrained import save_model
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 slow = [
     pytest.mark.slow,

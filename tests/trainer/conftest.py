@@ -10,7 +10,7 @@ import torch
 from small_environments import COLOURS, QUESTIONS, make_caller, make_talker, twice
 
 from midthought.learning.small_model import make_tokenizer
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry
 

@@ -11,7 +11,7 @@ from midthought.config import TrainingConfig
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.rollouts import PromptBuilder

@@ -1,7 +1,7 @@
 import pytest
 
 from midthought import Reward, RolloutData, SettingsError, Task, TrainingConfig, Trajectory
-from midthought.learning.rollout_batch import RolloutBatch
+from midthought.rollout.rollout_batch import RolloutBatch
 from midthought.trainer.episodes import sort_episodes
 
 

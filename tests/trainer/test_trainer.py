@@ -37,8 +37,8 @@ from midthought import (
     TrainerCallback,
     create_default_config,
 )
+from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import num_calls, weighted
-from midthought.env.weighting import RewardError
 from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.batch import PPOBatch
 from midthought.types import SpanKind

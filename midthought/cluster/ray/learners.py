@@ -14,9 +14,9 @@ import ray
 import torch.distributed as dist
 
 from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.ray.cargo import pack, unpack
-from midthought.cluster.ray.session import Role, Session, cluster_room, number_of_role
-from midthought.cluster.ray.staff import LostError, got
+from midthought.cluster.ray.actor_pool import LostError, got
+from midthought.cluster.ray.ray_cluster import RayCluster, Role, cluster_room, number_of_role
+from midthought.cluster.ray.serialization import pack, unpack
 from midthought.cluster.ray.weights import frame_name, framed
 from midthought.cluster.ray.worker import Numerics
 from midthought.config import RayConfig, TrainingConfig
@@ -40,7 +40,7 @@ class RayWorkerGroup:
         self._settings = settings
         self._role: Role = role
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_learner))
-        self._session: Session | None = None
+        self._session: RayCluster | None = None
         self._actors: list[Any] = []
 
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
@@ -49,8 +49,8 @@ class RayWorkerGroup:
         loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
         tensors = models.tensors()
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
-        parcel = pack((models, training, schedule, loss, learning), "what is learned", frame_name(tensors))
-        self._session = Session(self._settings, self._role)
+        payload = pack((models, training, schedule, loss, learning), "what is learned", frame_name(tensors))
+        self._session = RayCluster(self._settings, self._role)
         search_path = [os.path.abspath(folder) for folder in sys.path]
         numerics = Numerics.of_this_process(self._num_threads)
         number_of = range(number_of_role(self._settings, self._role))
@@ -62,7 +62,7 @@ class RayWorkerGroup:
             for number in number_of
         ]
         seconds = self._settings.start_timeout_seconds
-        self._all("build", [(ray.put(parcel),)] * len(self._actors), seconds, "start")
+        self._all("build", [(ray.put(payload),)] * len(self._actors), seconds, "start")
         [address] = self._all("open_store", [()], seconds, "start", first_only=True)
         joining = [(address, number, len(self._actors), self._settings.silence_timeout_seconds) for number in number_of]
         self._all("join", joining, seconds, "start")
@@ -149,10 +149,10 @@ class LearnerActor:
     def __repr__(self) -> str:
         return self._name
 
-    def build(self, parcel: bytes) -> None:
+    def build(self, payload: bytes) -> None:
         """The models without their contents; memory is taken where something is written."""
         self._numerics.apply()
-        models, training, schedule, (name, loss), learning = unpack(parcel, "what is learned", framed("cpu"))
+        models, training, schedule, (name, loss), learning = unpack(payload, "what is learned", framed("cpu"))
         POLICY_LOSSES.add(name, loss)
         for tensor in (tensor for key, tensor in models.tensors().items() if key in learning):
             tensor.requires_grad_(True)

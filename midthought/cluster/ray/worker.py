@@ -15,7 +15,7 @@ from typing import Any
 import ray
 import torch
 
-from midthought.cluster.ray.cargo import pack, unpack
+from midthought.cluster.ray.serialization import pack, unpack
 from midthought.cluster.ray.weights import Piece, apply_pieces, digest_of, framed, named_tensors
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import SettingsError
@@ -62,7 +62,7 @@ class Job:
 
 
 class RolloutWorker:
-    """One process of the crew. Its name stands before every line that it logs."""
+    """One process of the worker group. Its name stands before every line that it logs."""
 
     def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str] = ()) -> None:
         """`search_path`: where modules are found besides, for the code of the user."""
@@ -93,7 +93,7 @@ class RolloutWorker:
         self._engine.update_weights()
         return {name: digest_of(tensor) for name, tensor in self._tensors.items()}
 
-    def run(self, parcel: bytes, job: Job) -> Iterator[list[tuple[int, bytes]]]:
+    def run(self, payload: bytes, job: Job) -> Iterator[list[tuple[int, bytes]]]:
         """Run the episodes; gives `(place, pickled Trajectory)` of those that have ended, and nothing now and then, to say
         that it lives.
 
@@ -101,7 +101,7 @@ class RolloutWorker:
         cores every pass is slower.
         """
         outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
-        parts = RolloutParts(engine=self._engine, **self._opened(parcel, job.standing))
+        parts = RolloutParts(engine=self._engine, **self._opened(payload, job.standing))
         self._engine.policy_version = job.policy_version
         self._numerics.apply()
         episodes = self._loop.create_task(_episodes(parts, job, outbox.put_nowait))
@@ -112,11 +112,11 @@ class RolloutWorker:
             yield [message for message in messages if message is not None]
         episodes.result()
 
-    def _opened(self, parcel: bytes, standing: Mapping[str, Any]) -> dict[str, Any]:
+    def _opened(self, payload: bytes, standing: Mapping[str, Any]) -> dict[str, Any]:
         for name, reference in standing.items():
             if name not in self._standing:
                 self._standing[name] = unpack(ray.get(reference), name, self._standing.__getitem__)
-        fields: dict[str, Any] = unpack(parcel, "what the episodes need", self._standing.__getitem__)
+        fields: dict[str, Any] = unpack(payload, "what the episodes need", self._standing.__getitem__)
         return fields
 
 

@@ -18,14 +18,14 @@ from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
+from midthought.cluster.verl.job import Supply
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
 from midthought.cluster.verl.references import load
 from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
-from midthought.cluster.verl.supply import Supply
 from midthought.cluster.verl.tools import our_tool
 from midthought.errors import DataError, EpisodeError
 from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-from midthought.cluster.verl.facts import Facts
-from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.derived_values import DerivedValues
+from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose, has_verl
+from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.overrides import InBundle, overrides_of
 from midthought.cluster.verl.rows import rows_of, write_parquet
 from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
-from midthought.cluster.verl.supply import ToolPlan, VerlJob
 from midthought.errors import DataError, SettingsError
 
 VERL_VERSION = "0.9.1"
@@ -55,10 +55,10 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
     SettingsError for a folder that holds something, for settings that verl has no word for, for numbers that do not
     divide, and, where verl is installed, for keys that its configuration does not have: then nothing is written.
     """
-    facts = Facts(job.config, verl, job.recipe, len(job.tasks["train"]))
+    facts = DerivedValues(job.config, verl, job.recipe, len(job.tasks["train"]))
     overrides = overrides_of(facts)
     if has_verl():
-        compose([hydra_word(key, value) for key, value in overrides.items()])
+        compose([hydra_override(key, value) for key, value in overrides.items()])
     try:
         supply_options = json.loads(json.dumps(dict(job.supply_options)))
     except (TypeError, ValueError) as error:
@@ -126,7 +126,7 @@ def _words(overrides: Mapping[str, Any]) -> list[str]:
 def shell_word(key: str, value: Any) -> str:
     """An override as the script has it."""
     if not isinstance(value, InBundle):
-        return shlex.quote(hydra_word(key, value))
+        return shlex.quote(hydra_override(key, value))
     inside = f"/{value}" if value else ""
     return f"\"{key}='${BUNDLE_VARIABLE}{inside}'\""
 

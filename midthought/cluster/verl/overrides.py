@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midthought.cluster.verl.facts import ESTIMATORS, KL_KINDS, LOSSES, Facts, require_possible
+from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_possible
 from midthought.cluster.verl.settings import AGENT_NAME
 
 NO_DUAL_CLIP = 1.0e6
@@ -28,34 +28,34 @@ class Row(NamedTuple):
     key: str
     ours: str
     """Where it comes from: keys of our settings, or a word on why."""
-    value: Callable[[Facts], Any]
-    applies: Callable[[Facts], bool] = lambda facts: True
+    value: Callable[[DerivedValues], Any]
+    applies: Callable[[DerivedValues], bool] = lambda facts: True
     """Whether it is written at all; else verl's own default stays."""
 
 
-def _of(key: str) -> Callable[[Facts], Any]:
+def _of(key: str) -> Callable[[DerivedValues], Any]:
     """The value of one of our keys as it is."""
     section, _, name = key.partition(".")
     return lambda facts: getattr(facts.verl if section == "verl" else getattr(facts.config, section), name)
 
 
-def _same(theirs: str, ours: str, applies: Callable[[Facts], bool] = lambda facts: True) -> Row:
+def _same(theirs: str, ours: str, applies: Callable[[DerivedValues], bool] = lambda facts: True) -> Row:
     return Row(theirs, ours, _of(ours), applies)
 
 
-def _critic(facts: Facts) -> bool:
+def _critic(facts: DerivedValues) -> bool:
     return facts.has_critic
 
 
-def _dynamic(facts: Facts) -> bool:
+def _dynamic(facts: DerivedValues) -> bool:
     return facts.verl.rows_per_gpu is None
 
 
-def _padded(facts: Facts) -> bool:
+def _padded(facts: DerivedValues) -> bool:
     return not _dynamic(facts)
 
 
-def _adapters(facts: Facts) -> bool:
+def _adapters(facts: DerivedValues) -> bool:
     return facts.config.model.adapter_rank > 0
 
 
@@ -197,7 +197,7 @@ TABLE: tuple[Row, ...] = (
 )
 
 
-def overrides_of(facts: Facts) -> dict[str, Any]:
+def overrides_of(facts: DerivedValues) -> dict[str, Any]:
     """verl's keys with their values, in the table's order; those of `verl.overrides` last, in place of ours.
 
     SettingsError where verl has no word for what the settings ask, or a number does not divide.
@@ -223,7 +223,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield f"{before}{key}", value
 
 
-def _epochs(facts: Facts) -> int:
+def _epochs(facts: DerivedValues) -> int:
     """Enough passes over the data for the steps that are asked for; verl drops what does not fill a batch."""
     steps_per_epoch = facts.num_tasks // facts.prompts(facts.training.batch_size)
     if facts.training.num_train_iters is None:
@@ -231,11 +231,11 @@ def _epochs(facts: Facts) -> int:
     return max(1, math.ceil(facts.training.num_train_iters / steps_per_epoch))
 
 
-def _project(facts: Facts) -> str:
+def _project(facts: DerivedValues) -> str:
     return facts.config.checkpoint.wandb_project or facts.verl.project
 
 
-def _loggers(facts: Facts) -> Iterator[str]:
+def _loggers(facts: DerivedValues) -> Iterator[str]:
     yield from facts.verl.loggers
     if facts.config.checkpoint.wandb_project and "wandb" not in facts.verl.loggers:
         yield "wandb"

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from midthought.cluster.verl.bundle import SCRIPT, lay_down, requirements, script, shell_word
-from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose, has_verl
+from midthought.cluster.verl.job import VerlSftJob
 from midthought.cluster.verl.overrides import InBundle, replaced
 from midthought.cluster.verl.settings import VerlConfig
-from midthought.cluster.verl.supply import VerlSftJob
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
@@ -28,7 +28,7 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
     """
     overrides = sft_overrides(job, verl)
     if has_verl():
-        compose([hydra_word(key, value) for key, value in overrides.items()], SFT_CONFIG)
+        compose([hydra_override(key, value) for key, value in overrides.items()], SFT_CONFIG)
     words = [shell_word(key, value) for key, value in overrides.items()]
     files = {
         "config.yaml": job.config.to_yaml(),

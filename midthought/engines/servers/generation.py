@@ -14,7 +14,7 @@ from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import ServerProcess
 from midthought.pretrained import load_tokenizer
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 _DEFAULT = RetryPolicy()
 _PROBE = "def tide(x):\n\treturn [x, 12345] # é ﷽ 🦉  Who's there?\r\n"

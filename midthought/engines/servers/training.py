@@ -22,7 +22,7 @@ from midthought.engines.servers.vllm import VLLMEngine
 from midthought.engines.servers.weight_folder import are_loadable, write_model
 from midthought.engines.servers.weight_sync import SyncedServers
 from midthought.errors import SettingsError
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 SERVER_ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 _MAX_PROBE_TOKENS = 320

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from midthought.errors import DataError
 from midthought.feedback.critics.equations import equations
 from midthought.feedback.critics.steps import false_step
-from midthought.feedback.protocol import RETRY_ONLY
+from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 
 _HEXADECIMAL = re.compile(r"\bbase[ -]?(?:16|sixteen)\b|\bhex", re.IGNORECASE)

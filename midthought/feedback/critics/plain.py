@@ -5,7 +5,7 @@ from __future__ import annotations
 from midthought.feedback.answers import CHECKS, extract
 from midthought.feedback.critics.critic import can_be_quoted, choice_by_hash
 from midthought.feedback.problems.fields import DATASET_LABEL
-from midthought.feedback.protocol import RETRY_ONLY
+from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 
 MAX_QUOTED_CHARS = 200

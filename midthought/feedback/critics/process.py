@@ -7,7 +7,7 @@ import re
 from midthought.errors import DataError
 from midthought.feedback.critics.critic import worked_solution
 from midthought.feedback.critics.steps import false_step
-from midthought.feedback.protocol import RETRY_ONLY
+from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 
 MAX_STEP_CHARS = 600

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from midthought.endpoint import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
 from midthought.errors import NoReplyError, SettingsError
+from midthought.http_json import LONGEST_WAIT_SECONDS, ChatEndpoint, EndpointSettings, Reply
 
 NUM_ROUNDS = 3
 """How often every server is asked where all fail in a way that may pass."""

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 
 from midthought.config.section import Harmless, Section
 from midthought.errors import SettingsError, near_names
-from midthought.feedback.protocol import TOOL_NAME
+from midthought.feedback.prompts import TOOL_NAME
 
 _CHAT_PATH = "/chat/completions"
 

@@ -7,7 +7,7 @@ import re
 from midthought.feedback.critics.critic import can_be_quoted, choice_by_hash
 from midthought.feedback.critics.equations import equations
 from midthought.feedback.critics.steps import step_is_wrong
-from midthought.feedback.protocol import RETRY_ONLY
+from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 
 MAX_QUOTED_CHARS = 160

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from midthought.env.matching import last_number
+from midthought.env.answer_matching import last_number
 from midthought.feedback.problems.fields import FieldError, problem_task, text_of
 from midthought.types import Task
 

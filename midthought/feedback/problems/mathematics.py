@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from midthought.env.matching import last_boxed
+from midthought.env.answer_matching import last_boxed
 from midthought.feedback.problems.fields import FieldError, optional_text, problem_task, text_of
 from midthought.types import Task
 

@@ -20,7 +20,7 @@ from midthought.feedback.problems.grade_school import read_gsm8k
 from midthought.feedback.problems.hub import HubSource, hub_rows
 from midthought.feedback.problems.mathematics import read_mathematics
 from midthought.feedback.problems.multiple_choice import multiple_choice_rows, read_gpqa, read_multiple_choice
-from midthought.feedback.problems.products import product_rows, read_product
+from midthought.feedback.problems.multiplication import product_rows, read_product
 from midthought.feedback.problems.trivia import read_trivia
 from midthought.types import Task
 

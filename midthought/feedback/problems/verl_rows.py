@@ -9,7 +9,7 @@ from typing import Any
 
 from midthought.feedback.parquet import pyarrow, write_parquet
 from midthought.feedback.problems.fields import DATASET_LABEL
-from midthought.feedback.protocol import SYSTEM_PROMPT, TOOL_NAME
+from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.types import Task
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from midthought.feedback.protocol import DEFINITION, SYSTEM_PROMPT
+from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.tools.call_formats.hermes import HermesFormat
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from midthought.data.rows import rows_of
 from midthought.errors import DataError
-from midthought.feedback.protocol import RIGHT_ANSWER, TOOL_NAME
+from midthought.feedback.prompts import RIGHT_ANSWER, TOOL_NAME
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolOutput

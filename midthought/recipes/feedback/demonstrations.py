@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.feedback.critics.settings import FeedbackSettings
-from midthought.feedback.protocol import TOOL_NAME
+from midthought.feedback.prompts import TOOL_NAME
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.arithmetic import NUM_DIGITS, Columns, draw_problem
 from midthought.recipes.feedback.settings import SftSection
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolOutput
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
@@ -152,7 +152,7 @@ def _another(columns: Columns, tried: Sequence[Sequence[bool]], draw: random.Ran
 
 def corpus() -> Iterator[str]:
     """Texts from which the small model's tokenizer is made: what stands around the digits of its episodes."""
-    from midthought.feedback.protocol import RETRY_ONLY, RIGHT_ANSWER, wrong_answer_result
+    from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER, wrong_answer_result
     from midthought.tools.call_formats.hermes import HermesFormat
 
     call = HermesFormat().render_call(TOOL_NAME, {"current_answer": "1"})

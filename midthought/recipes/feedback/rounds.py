@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.env.thought import THINK_CLOSE
+from midthought.env.reasoning import THINK_CLOSE
 from midthought.feedback.answers import CHECKS
 from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.tools.call_formats import ToolCallFormat

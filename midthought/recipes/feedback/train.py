@@ -20,7 +20,7 @@ from midthought.recipes.pipeline import OnStep, RecipeRun, When, before_and_afte
 from midthought.recipes.presets import run_of
 from midthought.recipes.stages import supervised_learner
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Task
 
 _UNTAUGHT = (

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import Field
 
+from midthought.cluster.verl.job import Supply, ToolPlan, VerlJob, VerlSftJob
 from midthought.cluster.verl.settings import VerlConfig
-from midthought.cluster.verl.supply import Supply, ToolPlan, VerlJob, VerlSftJob
 from midthought.config import settled
 from midthought.errors import SettingsError
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
-from midthought.feedback.protocol import DEFINITION
+from midthought.feedback.prompts import DEFINITION
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import read_messages
@@ -23,7 +23,7 @@ from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewa
 from midthought.recipes.feedback.rounds import RoundReader
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.verl_settings import begin_with_verl
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool
 
 SEED: dict[str, Any] = {

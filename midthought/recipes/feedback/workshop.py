@@ -20,7 +20,7 @@ from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 from midthought.recipes.sources import recipe_source
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Trajectory

@@ -15,7 +15,7 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.questions import WORDINGS, QuestionPlan, as_task, quote_and_answer
 from midthought.memory.tool import TOOL_NAME, format_chunk, format_hits
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 _LETTERS = [chr(code) for code in range(0xC0, 0x180) if chr(code).isalpha()]
 """Latin letters with marks: in byte-level tokens each is a pair of bytes that plain English never shows."""

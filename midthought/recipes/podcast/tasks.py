@@ -13,10 +13,10 @@ from pathlib import Path
 from midthought.errors import SettingsError
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
-from midthought.memory.cutting import Chunking
-from midthought.memory.opening import open_memory
+from midthought.memory.connect import open_memory
 from midthought.memory.questions import QuestionPlan, make_questions, read_questions, split_episodes, write_questions
 from midthought.memory.remote import RemoteMemory
+from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts

@@ -20,7 +20,7 @@ from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_rec
 from midthought.recipes.podcast.workshop import Workshop
 from midthought.recipes.stages import load_policy_and_tokenizer, supervised_learner
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.types import Task, Trajectory
 
 _TABLE = (

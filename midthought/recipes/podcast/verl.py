@@ -8,17 +8,17 @@ from typing import Any
 
 from pydantic import Field
 
+from midthought.cluster.verl.job import Supply, ToolPlan, VerlJob
 from midthought.cluster.verl.settings import VerlConfig
-from midthought.cluster.verl.supply import Supply, ToolPlan, VerlJob
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.memory.opening import open_memory
+from midthought.memory.connect import open_memory
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import prepare_data, read_recipe_transcripts
 from midthought.recipes.verl_settings import begin_with_verl
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool
 
 SEED: dict[str, Any] = {

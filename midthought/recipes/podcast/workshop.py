@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.env.question import QuestionEnvironment, answer_reward
-from midthought.env.thought import final_answer, matches
+from midthought.env.reasoning import final_answer, matches
 from midthought.learning.learner import Learner
 from midthought.learning.sft import run_sft
 from midthought.precision import PrecisionChoice
@@ -17,7 +17,7 @@ from midthought.recipes.podcast.settings import PodcastConfig
 from midthought.recipes.podcast.tasks import PodcastData
 from midthought.recipes.sources import recipe_source
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.types import Trajectory

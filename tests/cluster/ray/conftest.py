@@ -12,7 +12,7 @@ import torch
 
 from midthought.engines.policy_engine import policy_engine
 from midthought.rollout.episode import RolloutParts, RolloutSettings
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

@@ -21,7 +21,7 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Reward, Task, Trajectory

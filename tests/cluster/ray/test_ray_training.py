@@ -96,7 +96,7 @@ def test_a_checkpoint_goes_on_as_if_it_had_never_stopped(cluster, policy, tokeni
 def test_cleaning_up_ends_the_workers_and_leaves_the_cluster(cluster, policy, tokenizer):
     trainer = RayPPOTrainer(settings(num_actors=2), Echo, model=policy, tokenizer=tokenizer)
     trainer.rollout()
-    actors = [seat.actor for seat in trainer.source._crew._staff.seats]
+    actors = [slot.actor for slot in trainer.source._worker_group._pool.slots]
     trainer.cleanup()
     trainer.cleanup()
     assert cluster.is_initialized()

@@ -22,7 +22,7 @@ def two_gpus() -> Iterator[Any]:
 
 
 def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(two_gpus):
-    from midthought.cluster.ray.session import Session
+    from midthought.cluster.ray.ray_cluster import RayCluster
 
     class Placed:
         def gpus(self) -> list[int]:
@@ -32,7 +32,7 @@ def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(two_gpus):
 
     parts = {"gpus_per_actor": 0.4, "gpus_per_learner": 0.6, "cpus_per_actor": 0.5, "cpus_per_learner": 0.5}
     asked = RayConfig(use_ray=True, num_actors=2, num_learners=2, colocate=True, **parts)
-    of_actors, of_learners = Session(asked, "actor"), Session(asked, "learner")
+    of_actors, of_learners = RayCluster(asked, "actor"), RayCluster(asked, "learner")
     placed = two_gpus.remote(Placed)
     actors = [
         placed.options(**session.options(asked, number)).remote()

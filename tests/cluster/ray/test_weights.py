@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 pytest.importorskip("ray")
-from midthought.cluster.ray.cargo import pack, unpack
+from midthought.cluster.ray.serialization import pack, unpack
 from midthought.cluster.ray.weights import apply_pieces, buckets, digest_of, frame_name, framed, named_tensors
 
 

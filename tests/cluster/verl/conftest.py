@@ -10,7 +10,7 @@ import torch
 from small_tokenizer import ANSWER_BEGINS, MESSAGES, small_tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 EMPTY_THOUGHT = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
 

@@ -16,9 +16,9 @@ from worlds import Look, task
 from midthought.cluster.verl import installed
 from midthought.cluster.verl.bundle import write_bundle
 from midthought.cluster.verl.installed import launch, require_verl
+from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.settings import LoopOptions, VerlConfig
-from midthought.cluster.verl.supply import ToolPlan, VerlJob
 from midthought.config import RecipeConfig
 from midthought.errors import DataError, MissingExtraError, SettingsError
 

@@ -14,12 +14,12 @@ from worlds import Look, Manager, task
 
 from midthought.cluster.verl import engine as engine_module
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
-from midthought.cluster.verl.supply import Unjudged
+from midthought.cluster.verl.job import Unjudged
 from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episode, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

@@ -12,7 +12,7 @@ from feedback_world import MADE, write, write_conversations, write_sft
 
 from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
-from midthought.feedback.protocol import SYSTEM_PROMPT, TOOL_NAME
+from midthought.feedback.prompts import SYSTEM_PROMPT, TOOL_NAME
 from midthought.recipes.feedback.verl import PROFILES, feedback_tool, settings
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from midthought.cluster.verl.facts import Facts
-from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.derived_values import DerivedValues
+from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.overrides import TABLE, overrides_of
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RecipeConfig
@@ -17,13 +17,13 @@ GRPO = {"adv_estimator": "grpo", "group_size": 8, "batch_size": 64, "mini_batch_
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
-def facts(num_tasks: int = 100, verl: dict[str, Any] | None = None, **sections: Any) -> Facts:
+def facts(num_tasks: int = 100, verl: dict[str, Any] | None = None, **sections: Any) -> DerivedValues:
     config = (
         RecipeConfig()
         .merged({"model": {"local_path": "some/model"}, "inference": {"max_tokens": 300}})
         .merged(sections)
     )
-    return Facts(config, VerlConfig(**(verl or {})), "test", num_tasks)
+    return DerivedValues(config, VerlConfig(**(verl or {})), "test", num_tasks)
 
 
 def test_no_key_stands_twice_and_every_one_of_ours_is_a_setting() -> None:
@@ -134,4 +134,4 @@ def test_what_verl_cannot_do_is_refused(sections: dict[str, Any], words: str) ->
     ],
 )
 def test_values_are_written_as_hydra_reads_them(value: Any, word: str) -> None:
-    assert hydra_word("key", value) == f"key={word}"
+    assert hydra_override("key", value) == f"key={word}"

@@ -19,8 +19,8 @@ from verl.workers.rollout.replica import TokenOutput
 from with_verl import dataset, generate, loaded, require_values, scored
 from worlds import Manager
 
-from midthought.cluster.verl.facts import Facts
-from midthought.cluster.verl.hydra_words import hydra_word
+from midthought.cluster.verl.derived_values import DerivedValues
+from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.overrides import TABLE, overrides_of
 from midthought.cluster.verl.record import task_of
@@ -29,7 +29,7 @@ from midthought.config import RecipeConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import SettingsError
 from midthought.recipes.podcast.verl import settings
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 
 @pytest.mark.parametrize("profile", ["seed", "cluster"])
@@ -38,7 +38,9 @@ def test_its_configuration_has_every_key_and_takes_every_value(
 ) -> None:
     bundle = write(monkeypatch, tmp_path, profile)
     composed = compose(words_of(bundle))
-    expected = overrides_of(Facts(settings([], Path(profile)), settings([], Path(profile)).verl, "podcast", 300))
+    expected = overrides_of(
+        DerivedValues(settings([], Path(profile)), settings([], Path(profile)).verl, "podcast", 300)
+    )
     require_values(composed, expected, bundle)
     here = [f"{each}.model.path={model_path}" for each in ("actor_rollout_ref", "critic")]  # its checks read the model
     composed = compose([*words_of(bundle), *here])
@@ -89,8 +91,8 @@ def test_every_row_of_the_table_names_a_key_of_its_configuration() -> None:
 def test_other_settings_pass_its_own_checks(training: dict[str, Any], model_path: Path) -> None:
     config = RecipeConfig().merged({"model": {"local_path": str(model_path), "lora_rank": 8}, "training": training})
     for verl in (VerlConfig(), VerlConfig(rows_per_gpu=2, rollout="sglang")):
-        overrides = overrides_of(Facts(config, verl, "test", 500))
-        composed = compose([hydra_word(key, value) for key, value in overrides.items()])
+        overrides = overrides_of(DerivedValues(config, verl, "test", 500))
+        composed = compose([hydra_override(key, value) for key, value in overrides.items()])
         if verl.rollout == "sglang":  # of vLLM with adapters it asks the installed vLLM
             validate_config(composed, need_reference_policy(composed), need_critic(composed))
 

@@ -26,7 +26,7 @@ from verl.workers.rollout.replica import TokenOutput
 from with_verl import generate, loaded, require_equal, require_values, scored
 from worlds import Manager
 
-from midthought.cluster.verl.facts import Facts
+from midthought.cluster.verl.derived_values import DerivedValues
 from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.overrides import overrides_of
 from midthought.cluster.verl.record import task_of
@@ -37,7 +37,7 @@ from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job, supply
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Task, Trajectory
@@ -52,7 +52,7 @@ def test_its_configuration_has_every_key_and_takes_every_value(
     bundle = write(monkeypatch, tmp_path, profile)
     chosen = settings([], Path(profile))
     composed = compose(words_of(bundle))
-    require_values(composed, overrides_of(Facts(chosen, chosen.verl, "feedback", 64)), bundle)
+    require_values(composed, overrides_of(DerivedValues(chosen, chosen.verl, "feedback", 64)), bundle)
     composed = compose([*words_of(bundle), f"actor_rollout_ref.model.path={model_path}"])
     assert not need_critic(composed) and not need_reference_policy(composed)
     validate_config(composed, use_reference_policy=False, use_critic=False)

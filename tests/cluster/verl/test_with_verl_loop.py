@@ -22,7 +22,7 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import DataError, EpisodeError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

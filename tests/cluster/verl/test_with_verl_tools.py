@@ -22,7 +22,7 @@ from verl.tools.tool_registry import initialize_tools_from_config
 from midthought.cluster.verl.tools import VerlTool, make_tool, our_tool
 from midthought.errors import SettingsError
 from midthought.feedback.problems.verl_rows import write_verl_rows
-from midthought.feedback.protocol import RIGHT_ANSWER, SOLVE_AGAIN
+from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.function_tool import tool

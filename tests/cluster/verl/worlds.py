@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from midthought.cluster.verl.supply import Supply
+from midthought.cluster.verl.job import Supply
 from midthought.engines.engine import Sampling
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
 from midthought.types import Completion, ParsedAction, Reward, Task, ToolEvent, Trajectory
 

@@ -17,7 +17,7 @@ from midthought.recipes.feedback.policy import CHAT_TEMPLATE
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
 from midthought.recipes.feedback.rounds import RoundReader
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry

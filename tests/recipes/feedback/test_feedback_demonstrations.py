@@ -7,7 +7,7 @@ import pytest
 
 from midthought.errors import DataError
 from midthought.feedback.answers import task_is_right
-from midthought.feedback.protocol import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
+from midthought.feedback.prompts import RIGHT_ANSWER, SYSTEM_PROMPT, wrong_answer_result
 from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.feedback.arithmetic import Columns
 from midthought.recipes.feedback.converted import ConvertedDemonstrations

@@ -13,7 +13,7 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.transcripts import read_transcripts
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.recipes.podcast.settings import sample_transcripts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 NUM_EPISODES, NUM_LINES = 6, 24
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from midthought.env.thought import final_answer, matches, normalised
+from midthought.env.reasoning import final_answer, matches, normalised
 from midthought.memory.questions import WORDINGS, QuestionPlan
 from midthought.memory.tool import TOOL_NAME, format_hits
 from midthought.recipes.podcast.demonstrations import (

@@ -6,7 +6,7 @@ import pytest
 
 from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.podcast.synthetic_names import SyntheticNames
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 
 TEXTS = ["the tide clock has one copper hand", 'Maëlle found 12 herring scales <think> "quoted" </think>']
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray")
 from ray_worlds import Held, tasks, twice
 
-from midthought.cluster.ray.cargo import pack, unpack
+from midthought.cluster.ray.serialization import pack, unpack
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import Oracle
 from midthought.memory.embedding import MiniLMEmbedder

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from midthought.errors import MissingExtraError
-from midthought.memory.asking.episodes import AskedEpisode
 from midthought.memory.embedder import Embedder, embed_texts
+from midthought.memory.llm_questions.episodes import AskedEpisode
 from midthought.memory.questions import write_questions
 from midthought.types import Task
 

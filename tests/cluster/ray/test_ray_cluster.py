@@ -11,7 +11,7 @@ import pytest
 from ray_worlds import Echo, Held, settings
 
 from midthought import RayPPOTrainer
-from midthought.cluster.ray.session import check_ray
+from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import RayConfig, create_default_config
 from midthought.errors import MissingExtraError, SettingsError
 
@@ -45,21 +45,21 @@ def test_what_does_not_go_with_ray_is_refused(inference, words):
 
 
 def test_a_cluster_without_room_is_an_error_that_names_what_it_has_and_what_was_asked(cluster):
-    from midthought.cluster.ray.session import Session
+    from midthought.cluster.ray.ray_cluster import RayCluster
 
     asked = RayConfig(num_actors=3, cpus_per_actor=2.0, start_timeout_seconds=1.0)
     with pytest.raises(SettingsError) as raised:
-        Session(asked)
+        RayCluster(asked)
     assert "ray.num_actors=3 with 2 CPUs and 0 GPUs each" in str(raised.value)
     assert "It has 4 CPUs and 0 GPUs on 1 node(s)" in str(raised.value)
     assert "within 1 seconds" in str(raised.value)
 
 
 def test_room_is_given_back_and_a_cluster_that_was_there_is_left_alone(cluster):
-    from midthought.cluster.ray.session import Session
+    from midthought.cluster.ray.ray_cluster import RayCluster
 
     for _ in range(2):
-        session = Session(RayConfig(num_actors=2, cpus_per_actor=2.0, start_timeout_seconds=10.0))
+        session = RayCluster(RayConfig(num_actors=2, cpus_per_actor=2.0, start_timeout_seconds=10.0))
         session.close()
         session.close()
     assert cluster.is_initialized()
@@ -89,17 +89,17 @@ def test_an_environment_that_cannot_be_sent_once_it_is_reset_says_so(cluster, po
     [("127.0.0.1:1", "no Ray cluster could be joined there"), ("ray://127.0.0.1:1", "Ray's client")],
 )
 def test_an_address_that_cannot_be_joined_is_refused_at_once(address, words):
-    from midthought.cluster.ray.session import _join
+    from midthought.cluster.ray.ray_cluster import _join
 
     with pytest.raises(SettingsError, match=f"ray.address='{address}': {words}"):
         _join(address)
 
 
 OWN_CLUSTER = """
-import midthought.cluster.ray.session as session
+import midthought.cluster.ray.ray_cluster as session
 from midthought.config import RayConfig
-first = session.Session(RayConfig(num_actors=3, cpus_per_actor=0.5))
-second = session.Session(RayConfig(num_actors=1, cpus_per_actor=0.1))
+first = session.RayCluster(RayConfig(num_actors=3, cpus_per_actor=0.5))
+second = session.RayCluster(RayConfig(num_actors=1, cpus_per_actor=0.1))
 import ray
 print("NODE", ray.nodes()[0]["NodeManagerAddress"])
 first.close()

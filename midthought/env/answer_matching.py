@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from fractions import Fraction
 
 from midthought.env.math_process import MathProcess
-from midthought.env.thought import matches, normalised
+from midthought.env.reasoning import matches, normalised
 
 MAX_NUMBER_CHARS = 300
 """A longer run of digits is no number that is meant."""

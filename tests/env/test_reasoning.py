@@ -2,7 +2,7 @@
 
 import pytest
 
-from midthought.env.thought import (
+from midthought.env.reasoning import (
     final_answer,
     is_well_formed,
     last_answer,

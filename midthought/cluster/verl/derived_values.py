@@ -26,7 +26,7 @@ spelled out in ours."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class DerivedValues:
     """What values are worked out from."""
 
     config: RecipeConfig
@@ -62,7 +62,7 @@ class Facts:
         return self.verl.max_tokens_per_gpu or 2 * longest
 
 
-def require_possible(facts: Facts) -> None:
+def require_possible(facts: DerivedValues) -> None:
     """Raise SettingsError for the first thing that verl cannot do."""
     config, training, inference, group = facts.config, facts.training, facts.inference, facts.training.episodes_per_task
     if training.adv_estimator not in ESTIMATORS:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from midthought.endpoint import EndpointSettings
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.vllm import VLLMDialect
 from midthought.errors import NoReplyError
+from midthought.http_json import EndpointSettings
 from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.memory.asking.episodes import AskingPlan
-from midthought.memory.asking.making import ask_questions
-from midthought.memory.asking.model import AskedModel
-from midthought.memory.asking.prompts import GRADE, GRADE_SCHEMA
 from midthought.memory.chunks import Chunk
+from midthought.memory.llm_questions.ask import ask_questions
+from midthought.memory.llm_questions.episodes import AskingPlan
+from midthought.memory.llm_questions.model import AskedModel
+from midthought.memory.llm_questions.prompts import GRADE, GRADE_SCHEMA
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 from midthought.pretrained import save_model

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import NoReplyError, SettingsError
-from midthought.memory.asking.episodes import AskedEpisode, AskingPlan, ask_episodes
-from midthought.memory.asking.model import AskedModel
-from midthought.memory.asking.records import is_accepted, question_rows, store_questions, tasks_of, write_tasks
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedder import Embedder
+from midthought.memory.llm_questions.episodes import AskedEpisode, AskingPlan, ask_episodes
+from midthought.memory.llm_questions.model import AskedModel
+from midthought.memory.llm_questions.records import is_accepted, question_rows, store_questions, tasks_of, write_tasks
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 

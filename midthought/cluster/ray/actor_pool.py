@@ -1,4 +1,4 @@
-"""The seats of a crew and who sits in them: actors are hired, given the policy's weights, replaced where they died.
+"""The slots of a worker group and who sits in them: actors are hired, given the policy's weights, replaced where they died.
 
 Knows models, actors and the room in the cluster; nothing of episodes.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from midthought.cluster.ray.cargo import pack
-from midthought.cluster.ray.session import Session, cluster_room
+from midthought.cluster.ray.ray_cluster import RayCluster, cluster_room
+from midthought.cluster.ray.serialization import pack
 from midthought.cluster.ray.weights import BUCKET_BYTES, buckets, digest_of, frame_name, named_tensors
 from midthought.cluster.ray.worker import Numerics, RolloutWorker
 from midthought.config import RayConfig
@@ -31,8 +31,8 @@ class LostError(Exception):
 
 
 @dataclass(eq=False)
-class Seat:
-    """One place in the crew, and the actor that sits in it."""
+class ActorSlot:
+    """One place in the worker group, and the actor that sits in it."""
 
     number: int
     num_actors: int = 0
@@ -49,7 +49,7 @@ class Seat:
         return f"rollout-{self.number}{again}"
 
 
-class Staff:
+class ActorPool:
     """Actors in a Ray cluster, each with a copy of the policy. `open` them, `close` them after use; that may be repeated.
 
     Raises SettingsError where the policy cannot be sent.
@@ -64,7 +64,7 @@ class Staff:
         is_deterministic: bool,
     ) -> None:
         self.settings = settings
-        self.seats = [Seat(number) for number in range(settings.num_actors)]
+        self.slots = [ActorSlot(number) for number in range(settings.num_actors)]
         self._policy = policy
         self._make_engine = make_engine
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_actor))
@@ -72,51 +72,51 @@ class Staff:
         self._model_ref: Any = None
         self._digests: dict[str, str] | None = None
         """Of the policy's present weights; None where it has changed."""
-        self._session: Session | None = None
+        self._session: RayCluster | None = None
 
     @property
     def is_open(self) -> bool:
         return self._session is not None
 
     def open(self) -> None:
-        """Find room in the cluster and fill the seats.
+        """Find room in the cluster and fill the slots.
 
         SettingsError where there is no cluster or no room in it, EngineError where no actor starts.
         """
-        self._session = Session(self.settings)
+        self._session = RayCluster(self.settings)
         try:
             self._model_ref = ray.put(self._model)
-            self.hire(self.seats)
+            self.hire(self.slots)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End the actors and leave the cluster. Doing so twice is fine."""
-        for seat in self.seats:
-            self.dismiss(seat)
+        for slot in self.slots:
+            self.dismiss(slot)
         if self._session is not None:
             self._session.close()
         self._session = self._model_ref = None
 
-    def hire(self, seats: Sequence[Seat], *, are_others: bool = False) -> None:
-        """Put a new actor into each of these seats. Where none starts in time the seat stays empty.
+    def hire(self, slots: Sequence[ActorSlot], *, are_others: bool = False) -> None:
+        """Put a new actor into each of these slots. Where none starts in time the slot stays empty.
 
-        EngineError where all seats would be empty then, unless there are others at work.
+        EngineError where all slots would be empty then, unless there are others at work.
         """
-        if not seats:
+        if not slots:
             return
         assert self._session is not None
         worker = ray.remote(RolloutWorker)
         numerics = Numerics.of_this_process(self._num_threads)
         search_path = [os.path.abspath(folder) for folder in sys.path]
         building = {}
-        for seat in seats:
-            seat.num_actors += 1
-            seat.digests = {}
-            options = self._session.options(self.settings, seat.number)
-            seat.actor = worker.options(**options, max_restarts=0).remote(seat.name, numerics, search_path)
-            building[seat.actor.build.remote(self._model_ref, self._make_engine)] = seat
+        for slot in slots:
+            slot.num_actors += 1
+            slot.digests = {}
+            options = self._session.options(self.settings, slot.number)
+            slot.actor = worker.options(**options, max_restarts=0).remote(slot.name, numerics, search_path)
+            building[slot.actor.build.remote(self._model_ref, self._make_engine)] = slot
         seconds = self.settings.start_timeout_seconds
         ready, late = ray.wait(list(building), num_returns=len(building), timeout=seconds)
         cause = f"none started within {seconds:g} seconds. {cluster_room()}" if late else ""
@@ -128,19 +128,19 @@ class Staff:
             except LostError as lost:
                 cause = str(lost)
                 self.dismiss(building[reference])
-        for seat in seats:
-            seat.is_given_up = seat.actor is None
-        num_missing = sum(seat.actor is None for seat in self.seats)
-        if num_missing == len(self.seats) and not are_others:
+        for slot in slots:
+            slot.is_given_up = slot.actor is None
+        num_missing = sum(slot.actor is None for slot in self.slots)
+        if num_missing == len(self.slots) and not are_others:
             raise EngineError(f"no Ray worker is left, and no new one could be started: {cause}")
         if cause:
-            _log.warning("%d of %d Ray workers are missing: %s", num_missing, len(self.seats), cause)
+            _log.warning("%d of %d Ray workers are missing: %s", num_missing, len(self.slots), cause)
 
-    def dismiss(self, seat: Seat) -> None:
-        """End the actor; the seat is empty then."""
-        if seat.actor is not None and ray.is_initialized():
-            ray.kill(seat.actor)
-        seat.actor = None
+    def dismiss(self, slot: ActorSlot) -> None:
+        """End the actor; the slot is empty then."""
+        if slot.actor is not None and ray.is_initialized():
+            ray.kill(slot.actor)
+        slot.actor = None
 
     # -- weights -----------------------------------------------------------------------------------------------
 
@@ -148,48 +148,48 @@ class Staff:
         """The policy was changed in place."""
         self._digests = None
 
-    def bring_weights(self, seats: Sequence[Seat]) -> list[str]:
-        """See that the actors of these seats hold the policy's present weights: what is new to them is sent, and every one
-        says the digests of all that it holds then. Gives what those died of that died of it, whose seats are empty.
+    def bring_weights(self, slots: Sequence[ActorSlot]) -> list[str]:
+        """See that the actors of these slots hold the policy's present weights: what is new to them is sent, and every one
+        says the digests of all that it holds then. Gives what those died of that died of it, whose slots are empty.
 
         EngineError where one holds other weights.
         """
         tensors = named_tensors(self._policy)
         if self._digests is None:
             self._digests = {name: digest_of(tensor) for name, tensor in tensors.items()}
-        stale = [seat for seat in seats if seat.digests != self._digests]
+        stale = [slot for slot in slots if slot.digests != self._digests]
         if not stale:
             return []
         names = [name for name, digest in self._digests.items() if any(s.digests.get(name) != digest for s in stale)]
         deaths: list[str] = []
-        before: list[tuple[Seat, Any]] = []
+        before: list[tuple[ActorSlot, Any]] = []
         for bucket in buckets(tensors, names, BUCKET_BYTES):
             reference = ray.put(bucket)
-            loading = [(seat, seat.actor.load.remote(reference)) for seat in stale if seat.actor is not None]
+            loading = [(slot, slot.actor.load.remote(reference)) for slot in stale if slot.actor is not None]
             self._gather(before, deaths)
             before = loading
         self._gather(before, deaths)
-        asked = [(seat, seat.actor.adopt.remote()) for seat in stale if seat.actor is not None]
-        for seat, digests in self._gather(asked, deaths):
+        asked = [(slot, slot.actor.adopt.remote()) for slot in stale if slot.actor is not None]
+        for slot, digests in self._gather(asked, deaths):
             wrong = [name for name in {**digests, **self._digests} if digests.get(name) != self._digests.get(name)]
             if wrong:
                 raise EngineError(
-                    f"worker {seat.name} holds other weights than the policy had when it was last updated "
+                    f"worker {slot.name} holds other weights than the policy had when it was last updated "
                     f"({wrong[0]!r} and {len(wrong) - 1} more tensors); call update_weights after every change of the policy"
                 )
-            seat.digests = digests
+            slot.digests = digests
         return deaths
 
-    def _gather(self, asked: Sequence[tuple[Seat, Any]], deaths: list[str]) -> list[tuple[Seat, Any]]:
+    def _gather(self, asked: Sequence[tuple[ActorSlot, Any]], deaths: list[str]) -> list[tuple[ActorSlot, Any]]:
         """The answers of those that live."""
         answers = []
-        for seat, reference in asked:
+        for slot, reference in asked:
             try:
-                answers.append((seat, got(reference, timeout_seconds=self.settings.silence_timeout_seconds)))
+                answers.append((slot, got(reference, timeout_seconds=self.settings.silence_timeout_seconds)))
             except LostError as lost:
-                _log.warning("worker %s has died while it was given weights: %s", seat.name, lost)
+                _log.warning("worker %s has died while it was given weights: %s", slot.name, lost)
                 deaths.append(str(lost))
-                self.dismiss(seat)
+                self.dismiss(slot)
         return answers
 
 

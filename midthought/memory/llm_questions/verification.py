@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from midthought.memory.asking.model import AskedModel
-from midthought.memory.asking.prompts import ANSWER, ANSWER_SCHEMA, GRADE, GRADE_SCHEMA
 from midthought.memory.chunks import Chunk
+from midthought.memory.llm_questions.model import AskedModel
+from midthought.memory.llm_questions.prompts import ANSWER, ANSWER_SCHEMA, GRADE, GRADE_SCHEMA
 from midthought.memory.tool import format_chunk
 
 Search = Callable[[str, int], Awaitable[Sequence[Any]]]

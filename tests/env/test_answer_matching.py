@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.env import matching, math_process
-from midthought.env.matching import (
+from midthought.env import answer_matching, math_process
+from midthought.env.answer_matching import (
     edit_similarity,
     exact_match,
     fuzzy_match,
@@ -310,7 +310,7 @@ def test_threads_may_compare_at_once_and_each_gets_its_own_verdict():
 @needs_math_verify
 def test_a_worker_that_was_killed_while_idle_is_replaced():
     assert calculated("\\boxed{2/4}", "1/2")
-    for worker in matching._process._idle:
+    for worker in answer_matching._process._idle:
         worker._process.kill()
         worker._process.wait()
     assert calculated("\\boxed{3/6}", "1/2")

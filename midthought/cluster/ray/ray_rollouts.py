@@ -1,11 +1,11 @@
-"""Trajectories from a crew of Ray workers. A source for the training loop, which need not know it from a local one."""
+"""Trajectories from a worker group of Ray workers. A source for the training loop, which need not know it from a local one."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from midthought.cluster.ray.crew import Crew
+from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts
 from midthought.rollout.local_rollouts import Rollouts
@@ -13,29 +13,31 @@ from midthought.types import StopReason, Trajectory
 
 
 class RayRollouts(Rollouts):
-    """Runs episodes on the workers of a crew, a group on one of them. Sources may share a crew.
+    """Runs episodes on the workers of a worker group, a group on one of them. Sources may share a worker group.
 
     The renderer and the tool executor are sent to every worker once; environments, rewards and messages with every rollout.
     SettingsError where one of them cannot be sent. No episode outlives its rollout.
     """
 
-    def __init__(self, parts: RolloutParts, engine: TrainedEngine, crew: Crew, *, seed: int) -> None:
+    def __init__(
+        self, parts: RolloutParts, engine: TrainedEngine, worker_group: RolloutWorkerGroup, *, seed: int
+    ) -> None:
         """`engine` samples nothing, for every worker has its own: it counts the policy's versions."""
         super().__init__(parts, engine, seed=seed)
-        self._crew = crew
-        crew.keep(parts.renderer, "the renderer")
-        crew.keep(parts.executor.registry, "the tools")
-        crew.keep(parts.executor, "the tool executor")
-        self._parcel(parts)
+        self._worker_group = worker_group
+        worker_group.keep(parts.renderer, "the renderer")
+        worker_group.keep(parts.executor.registry, "the tools")
+        worker_group.keep(parts.executor, "the tool executor")
+        self._payload(parts)
 
     def update_weights(self) -> None:
         """The policy was changed in place."""
         super().update_weights()
-        self._crew.weights_changed()
+        self._worker_group.weights_changed()
 
     def close(self) -> None:
         """End the workers, for all sources that share them."""
-        self._crew.close()
+        self._worker_group.close()
 
     def _run(
         self,
@@ -49,11 +51,11 @@ class RayRollouts(Rollouts):
             trajectory.stop_reason, trajectory.error = StopReason.FAILED, error
             return trajectory
 
-        return self._crew.run(
-            self._parcel(parts), starts, policy_version=self.policy_version, failed=failed, on_finished=on_finished
+        return self._worker_group.run(
+            self._payload(parts), starts, policy_version=self.policy_version, failed=failed, on_finished=on_finished
         )
 
-    def _parcel(self, parts: RolloutParts) -> bytes:
+    def _payload(self, parts: RolloutParts) -> bytes:
         """The parts without the engine, which every worker has of its own."""
         fields = {each.name: getattr(parts, each.name) for each in dataclasses.fields(parts) if each.name != "engine"}
-        return self._crew.packed(fields, "what the episodes need")
+        return self._worker_group.packed(fields, "what the episodes need")

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from midthought.endpoint import Reply
 from midthought.errors import SettingsError
+from midthought.http_json import Reply
 
 WAIT_SECONDS = 5.0
 """How long another process may hold the file."""

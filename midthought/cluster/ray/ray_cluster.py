@@ -65,7 +65,7 @@ def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
         )
 
 
-class Session:
+class RayCluster:
     """A connection to a cluster, with room in it for all processes of a role. Close it after use.
 
     A cluster that this process is connected to already is used and left as it is. Otherwise the one at

@@ -1,6 +1,6 @@
 """A rollout on Ray's workers: episodes are shared out, trajectories taken as they come, and what a dead worker left run again.
 
-Knows streams of messages and who is late; what a worker does is its own business, who is hired that of the staff.
+Knows streams of messages and who is late; what a worker does is its own business, who is hired that of the actor pool.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import ray
 
-from midthought.cluster.ray.cargo import pack, unpack
-from midthought.cluster.ray.shares import Share, Shares
-from midthought.cluster.ray.staff import LostError, Seat, Staff, got
+from midthought.cluster.ray.actor_pool import ActorPool, ActorSlot, LostError, got
+from midthought.cluster.ray.serialization import pack, unpack
+from midthought.cluster.ray.work_queue import Share, WorkQueue
 from midthought.cluster.ray.worker import Job
 from midthought.config import RayConfig
 from midthought.engines.engine import TrainedEngine
@@ -30,12 +30,12 @@ _POLL_SECONDS = 1.0
 class _Work:
     """A share on its way."""
 
-    seat: Seat
+    slot: ActorSlot
     share: Share
     heard_at: float
 
 
-class Crew:
+class RolloutWorkerGroup:
     """Workers with a copy of the policy each, started by the first rollout. Close it after use; use it from one thread.
 
     Args:
@@ -55,7 +55,7 @@ class Crew:
         *,
         is_deterministic: bool = False,
     ) -> None:
-        self._staff = Staff(settings, policy, make_engine, is_deterministic=is_deterministic)
+        self._pool = ActorPool(settings, policy, make_engine, is_deterministic=is_deterministic)
         self._silence_seconds = settings.silence_timeout_seconds
         self._standing: dict[str, tuple[object, bytes]] = {}
         self._references: dict[str, Any] = {}
@@ -74,16 +74,16 @@ class Crew:
 
     def weights_changed(self) -> None:
         """The policy was changed in place: the workers get what is new of it before they run anything."""
-        self._staff.weights_changed()
+        self._pool.weights_changed()
 
     def close(self) -> None:
         """End the workers and leave the cluster; a later rollout would begin with others. Doing so twice is fine."""
         self._references.clear()
-        self._staff.close()
+        self._pool.close()
 
     def run(
         self,
-        parcel: bytes,
+        payload: bytes,
         starts: Sequence[EpisodeStart],
         *,
         policy_version: int,
@@ -94,14 +94,14 @@ class Crew:
 
         A worker that dies is replaced, and its unfinished episodes are run again. `failed` makes the record of one that
         killed every worker that ran it. Raises what a worker raises outside of episodes, as `run_episodes` does;
-        SettingsError and EngineError as `Staff.open`; EngineError where no worker is left, or they die without end.
+        SettingsError and EngineError as `ActorPool.open`; EngineError where no worker is left, or they die without end.
         """
-        if not self._staff.is_open:
-            self._staff.open()
-        for seat in self._staff.seats:
-            seat.is_given_up = False
-        shares = Shares(starts, len(self._staff.seats))
-        parcel_ref = ray.put(parcel)
+        if not self._pool.is_open:
+            self._pool.open()
+        for slot in self._pool.slots:
+            slot.is_given_up = False
+        shares = WorkQueue(starts, len(self._pool.slots))
+        parcel_ref = ray.put(payload)
         works: dict[Any, _Work] = {}
 
         def end(place: int, trajectory: Trajectory) -> None:
@@ -111,18 +111,18 @@ class Crew:
                 on_finished(trajectory)
 
         def lose(work: _Work, cause: str) -> None:
-            _log.warning("worker %s has died, its unfinished episodes are run again: %s", work.seat.name, cause)
-            self._staff.dismiss(work.seat)
+            _log.warning("worker %s has died, its unfinished episodes are run again: %s", work.slot.name, cause)
+            self._pool.dismiss(work.slot)
             for place in shares.lose(work.share, cause):
                 end(place, failed(starts[place], f"the worker died every time that it ran this episode: {cause}"))
 
         try:
             while not shares.is_complete:
-                for seat in self._free(works, shares):
+                for slot in self._free(works, shares):
                     share = shares.take()
                     job = self._job(share, starts, policy_version)
-                    stream = seat.actor.run.options(num_returns="streaming").remote(parcel_ref, job)
-                    works[stream] = _Work(seat, share, time.monotonic())
+                    stream = slot.actor.run.options(num_returns="streaming").remote(parcel_ref, job)
+                    works[stream] = _Work(slot, share, time.monotonic())
                 for stream, work in self._heard(works):
                     try:
                         records = self._records(stream, work)
@@ -136,20 +136,20 @@ class Crew:
                             end(place, unpack(record, "a trajectory"))
         except BaseException:
             for work in works.values():
-                self._staff.dismiss(work.seat)
+                self._pool.dismiss(work.slot)
             raise
         return shares.trajectories()
 
-    def _free(self, works: Mapping[Any, _Work], shares: Shares) -> list[Seat]:
-        """At most so many seats as shares wait, whose workers can begin at once, weights and all."""
+    def _free(self, works: Mapping[Any, _Work], shares: WorkQueue) -> list[ActorSlot]:
+        """At most so many slots as shares wait, whose workers can begin at once, weights and all."""
         if not shares.num_waiting:
             return []
-        busy = {work.seat for work in works.values()}
-        idle = [seat for seat in self._staff.seats if seat not in busy and not seat.is_given_up][: shares.num_waiting]
-        self._staff.hire([seat for seat in idle if seat.actor is None], are_others=bool(busy))
-        for cause in self._staff.bring_weights([seat for seat in idle if seat.actor is not None]):
+        busy = {work.slot for work in works.values()}
+        idle = [slot for slot in self._pool.slots if slot not in busy and not slot.is_given_up][: shares.num_waiting]
+        self._pool.hire([slot for slot in idle if slot.actor is None], are_others=bool(busy))
+        for cause in self._pool.bring_weights([slot for slot in idle if slot.actor is not None]):
             shares.lose((), cause)
-        return [seat for seat in idle if seat.actor is not None]
+        return [slot for slot in idle if slot.actor is not None]
 
     def _job(self, share: Share, starts: Sequence[EpisodeStart], policy_version: int) -> Job:
         for name, (_, data) in self._standing.items():

@@ -23,7 +23,7 @@ from midthought.evaluation.arms import ToolOff
 from midthought.learning.adapters import add_adapters
 from midthought.rollout.episode import RolloutParts, RolloutSettings
 from midthought.rollout.local_rollouts import LocalRollouts
-from midthought.text import Renderer
+from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -31,12 +31,12 @@ from midthought.types import StopReason, Trajectory
 
 
 def crew_of(policy: Any, renderer: Renderer, *, deterministic: bool = True, **ray: Any) -> Any:
-    from midthought.cluster.ray.crew import Crew
+    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
     inference = settings(inference={"deterministic": deterministic}).inference
     options = {"trained": None, "renderer": renderer, "inference": inference, "model_path": "", "max_seq_len": 256}
     engine = functools.partial(policy_engine, **options)
-    return Crew(RayConfig(cpus_per_actor=0.5, **ray), policy, engine, is_deterministic=deterministic)
+    return RolloutWorkerGroup(RayConfig(cpus_per_actor=0.5, **ray), policy, engine, is_deterministic=deterministic)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,9 @@ def _shared(cluster: Any, tokenizer: Any) -> Iterator[tuple[Any, Any]]:
     import ray_worlds
 
     policy = ray_worlds.policy(tokenizer)
-    crew = crew_of(policy, Renderer(tokenizer), num_actors=2)
-    yield policy, crew
-    crew.close()
+    worker_group = crew_of(policy, Renderer(tokenizer), num_actors=2)
+    yield policy, worker_group
+    worker_group.close()
 
 
 @pytest.fixture
@@ -55,18 +55,18 @@ def policy(_shared: tuple[Any, Any]) -> Any:
 
 
 @pytest.fixture
-def crew(_shared: tuple[Any, Any]) -> Any:
+def worker_group(_shared: tuple[Any, Any]) -> Any:
     """Two workers, shared by the tests of this module."""
     return _shared[1]
 
 
 @pytest.fixture
-def on_ray(crew: Any, make_parts: Callable[..., RolloutParts]) -> Callable[..., Any]:
-    from midthought.cluster.ray.source import RayRollouts
+def on_ray(worker_group: Any, make_parts: Callable[..., RolloutParts]) -> Callable[..., Any]:
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     def source(environment: Any, seed: int = 3, **options: Any) -> Any:
         parts = make_parts(environment, **options)
-        return RayRollouts(parts, parts.engine, crew, seed=seed)
+        return RayRollouts(parts, parts.engine, worker_group, seed=seed)
 
     return source
 
@@ -97,11 +97,11 @@ def lines(path: Path) -> Counter[str]:
 
 
 def test_one_worker_gives_the_episodes_of_this_process_to_the_bit(cluster, policy, renderer, make_parts, tmp_path):
-    from midthought.cluster.ray.source import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     parts = make_parts(Plain(tmp_path / "log"))
-    crew = crew_of(policy, renderer, num_actors=1)
-    source = RayRollouts(parts, parts.engine, crew, seed=3)
+    worker_group = crew_of(policy, renderer, num_actors=1)
+    source = RayRollouts(parts, parts.engine, worker_group, seed=3)
     try:
         far = source.rollout(tasks(6), iteration=1, group_size=2)
         greedy = source.evaluate(tasks(3))
@@ -130,7 +130,7 @@ def test_two_workers_give_the_same_bits_again(on_ray, tmp_path):
     assert [content(t) for t in first] == [content(t) for t in again]
 
 
-def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_parts, policy, crew, tmp_path):
+def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_parts, policy, worker_group, tmp_path):
     environment = Plain(tmp_path / "log")
     source = on_ray(environment)
     before = source.rollout(tasks(4), iteration=0)
@@ -157,8 +157,8 @@ def test_another_executor_travels_with_its_evaluation(on_ray, tmp_path):
 
 
 def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(cluster, policy, renderer, tmp_path):
-    from midthought.cluster.ray.crew import Crew
-    from midthought.cluster.ray.source import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
+    from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
     make = functools.partial(Diarist, renderer=renderer)
     parts = RolloutParts(
@@ -170,7 +170,9 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(clu
         environment=Plain(tmp_path / "log"),
         settings=RolloutSettings(max_tokens=1000),
     )
-    source = RayRollouts(parts, parts.engine, Crew(RayConfig(cpus_per_actor=0.5, num_actors=2), policy, make), seed=3)
+    source = RayRollouts(
+        parts, parts.engine, RolloutWorkerGroup(RayConfig(cpus_per_actor=0.5, num_actors=2), policy, make), seed=3
+    )
     try:
         done = source.rollout(tasks(64), iteration=0)
     finally:
@@ -215,11 +217,11 @@ def test_an_episode_that_kills_every_worker_fails_and_takes_no_other_with_it(on_
 
 
 def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, policy, renderer, make_parts, tmp_path):
-    from midthought.cluster.ray.source import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     parts = make_parts(Freezing(tmp_path / "log"))
-    crew = crew_of(policy, renderer, num_actors=1, silence_timeout_seconds=3.0)
-    source = RayRollouts(parts, parts.engine, crew, seed=0)
+    worker_group = crew_of(policy, renderer, num_actors=1, silence_timeout_seconds=3.0)
+    source = RayRollouts(parts, parts.engine, worker_group, seed=0)
     try:
         done = source.evaluate(tasks(2))
     finally:
@@ -227,11 +229,11 @@ def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, policy, renderer
     assert {t.stop_reason for t in done} == {StopReason.LENGTH}
 
 
-def test_a_worker_that_died_between_two_rollouts_is_replaced_in_the_next(on_ray, crew, tmp_path, cluster):
+def test_a_worker_that_died_between_two_rollouts_is_replaced_in_the_next(on_ray, worker_group, tmp_path, cluster):
     source = on_ray(Plain(tmp_path / "log"))
     source.evaluate(tasks(2))
-    for seat in crew._staff.seats:
-        cluster.kill(seat.actor)
+    for slot in worker_group._pool.slots:
+        cluster.kill(slot.actor)
     assert [t.stop_reason for t in source.evaluate(tasks(2))] == [StopReason.LENGTH] * 2
 
 
@@ -263,14 +265,14 @@ def test_a_callback_that_raises_ends_the_rollout_and_the_next_one_works(on_ray, 
     assert len(source.evaluate(tasks(2))) == 2
 
 
-def test_a_policy_that_changed_unsaid_is_found_by_its_digest(on_ray, crew, policy, tmp_path, cluster):
+def test_a_policy_that_changed_unsaid_is_found_by_its_digest(on_ray, worker_group, policy, tmp_path, cluster):
     source = on_ray(Plain(tmp_path / "log"))
     source.evaluate(tasks(2))
     kept = copy.deepcopy(policy.state_dict())
     with torch.no_grad():
         policy.get_input_embeddings().weight[0, 0] += 1
-    for seat in crew._staff.seats:
-        crew._staff.dismiss(seat)
+    for slot in worker_group._pool.slots:
+        worker_group._pool.dismiss(slot)
     with pytest.raises(
         EngineError, match=r"other weights than the policy had .* \('model.embed_tokens.weight' and 0 more"
     ):
@@ -293,7 +295,7 @@ def test_a_worker_s_warnings_reach_the_driver_with_its_name(on_ray, tmp_path, ca
 def test_adapters_travel_with_the_policy_and_later_alone(cluster, tokenizer, renderer, tmp_path):
     import ray_worlds
 
-    from midthought.cluster.ray.source import RayRollouts
+    from midthought.cluster.ray.ray_rollouts import RayRollouts
 
     policy = ray_worlds.policy(tokenizer)
     adapted = add_adapters(policy, 2, 4)
@@ -312,18 +314,18 @@ def test_adapters_travel_with_the_policy_and_later_alone(cluster, tokenizer, ren
         environment=Plain(tmp_path / "log"),
         settings=RolloutSettings(max_tokens=16),
     )
-    crew = crew_of(policy, renderer, num_actors=1)
-    source = RayRollouts(parts, engine, crew, seed=3)
+    worker_group = crew_of(policy, renderer, num_actors=1)
+    source = RayRollouts(parts, engine, worker_group, seed=3)
     try:
         first = source.rollout(tasks(3), iteration=0), here(parts).rollout(tasks(3), iteration=0)
-        held = dict(crew._staff.seats[0].digests)
+        held = dict(worker_group._pool.slots[0].digests)
         with torch.no_grad():
             for name, parameter in adapted.named_parameters():
                 if "lora_A" in name:
                     parameter.mul_(3)
         source.update_weights()
         second = source.rollout(tasks(3), iteration=1), here(parts).rollout(tasks(3), iteration=1)
-        changed = {name for name, digest in crew._staff.seats[0].digests.items() if held[name] != digest}
+        changed = {name for name, digest in worker_group._pool.slots[0].digests.items() if held[name] != digest}
     finally:
         source.close()
     assert changed and all("lora_A" in name for name in changed)

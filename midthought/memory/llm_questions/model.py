@@ -15,9 +15,9 @@ from typing import Any
 
 import jsonschema
 
-from midthought.endpoint import ChatEndpoint, EndpointSettings, Reply, as_data
 from midthought.errors import NoReplyError, SettingsError
-from midthought.reply_cache import ReplyCache
+from midthought.http_json import ChatEndpoint, EndpointSettings, Reply, as_data
+from midthought.response_cache import ReplyCache
 
 _THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
 _MAX_STARTS = 100

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.errors import ForeignTextError, SettingsError
-from midthought.text import CUT, Renderer
+from midthought.tokenization import CUT, Renderer
 
 CORPUS = [
     "Who said: the tide clock runs backwards at noon?",

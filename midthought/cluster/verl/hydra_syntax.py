@@ -10,7 +10,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w/-]*(\.[\w/-]+)*", re.ASCII)
 _NOT_TEXT = ("null", "true", "false", "nan", "inf")
 
 
-def hydra_word(key: str, value: Any) -> str:
+def hydra_override(key: str, value: Any) -> str:
     """`key=value` as Hydra's command line reads it."""
     return f"{key}={_hydra_value(value)}"
 

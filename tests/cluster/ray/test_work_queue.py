@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.cluster.ray.shares import MAX_DEATHS, Shares, shared_out
+from midthought.cluster.ray.work_queue import MAX_DEATHS, WorkQueue, shared_out
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeStart
 from midthought.types import Task, Trajectory
@@ -50,7 +50,7 @@ def test_every_episode_is_in_one_share_with_all_of_its_group(group_sizes, num_wo
 
 
 def test_what_a_dead_worker_left_waits_as_it_was_and_then_in_halves():
-    shares = Shares(starts(*[1] * 5), 1)
+    shares = WorkQueue(starts(*[1] * 5), 1)
     share = shares.take()
     shares.end(2, done())
     assert shares.lose(share, "killed") == []
@@ -60,7 +60,7 @@ def test_what_a_dead_worker_left_waits_as_it_was_and_then_in_halves():
 
 
 def test_an_episode_fails_when_it_killed_its_worker_alone():
-    shares = Shares(starts(1), 1)
+    shares = WorkQueue(starts(1), 1)
     for _ in range(MAX_DEATHS - 1):
         assert shares.lose(shares.take(), "killed") == []
     assert shares.lose(shares.take(), "killed") == [0]
@@ -72,7 +72,7 @@ def test_an_episode_fails_when_it_killed_its_worker_alone():
 @given(st.integers(1, 40), st.integers(1, 5), st.sets(st.integers(0, 39), max_size=3))
 def test_whatever_kills_workers_all_others_end_once(num_episodes, num_workers, killers):
     """Workers die at the first killer of their share, after all that stands before it has ended."""
-    shares = Shares(starts(*[1] * num_episodes), num_workers)
+    shares = WorkQueue(starts(*[1] * num_episodes), num_workers)
     failed = set()
     while shares.num_waiting:
         share = shares.take()
@@ -89,7 +89,7 @@ def test_whatever_kills_workers_all_others_end_once(num_episodes, num_workers, k
 
 
 def test_workers_that_die_without_end_are_an_error_that_says_why():
-    shares = Shares(starts(*[1] * 64), 2)
+    shares = WorkQueue(starts(*[1] * 64), 2)
     with pytest.raises(EngineError, match=r"11 workers died one after the other .* out of memory"):
         while shares.num_waiting:
             for place in shares.lose(shares.take(), "out of memory"):
@@ -97,7 +97,7 @@ def test_workers_that_die_without_end_are_an_error_that_says_why():
 
 
 def test_nothing_counts_twice():
-    shares = Shares(starts(1), 1)
+    shares = WorkQueue(starts(1), 1)
     shares.end(0, done())
     with pytest.raises(EngineError, match="twice"):
         shares.end(0, done())

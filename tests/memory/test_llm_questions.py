@@ -20,15 +20,15 @@ pytest.importorskip("httpx", reason="needs httpx")
 from typer.testing import CliRunner
 
 from midthought.cli import app
-from midthought.endpoint import EndpointSettings
 from midthought.errors import NoReplyError, SettingsError
-from midthought.memory.asking.episodes import AskingPlan
-from midthought.memory.asking.making import ask_questions
-from midthought.memory.asking.model import AskedModel, parse_object
-from midthought.memory.asking.prompts import GRADE_SCHEMA, pairs_schema
-from midthought.memory.asking.records import question_rows, store_questions
-from midthought.memory.asking.verdict import Pair, misfit, repeated
+from midthought.http_json import EndpointSettings
 from midthought.memory.chunks import Chunk
+from midthought.memory.llm_questions.ask import ask_questions
+from midthought.memory.llm_questions.episodes import AskingPlan
+from midthought.memory.llm_questions.model import AskedModel, parse_object
+from midthought.memory.llm_questions.prompts import GRADE_SCHEMA, pairs_schema
+from midthought.memory.llm_questions.records import question_rows, store_questions
+from midthought.memory.llm_questions.verification import Pair, misfit, repeated
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 
@@ -378,6 +378,6 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, store, tmp_pat
     assert row["reward_model"] == {"style": "rule", "ground_truth": task.answer}
     assert json.loads(row["extra_info"]["task"])["labels"]["verdict"]["accepted"] is True
     scholar.upsets = [(500, {}, b"")] * 1000
-    monkeypatch.setattr("midthought.endpoint.LONGEST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr("midthought.http_json.LONGEST_WAIT_SECONDS", 0.001)
     result = CliRunner().invoke(app, [*words[:2], "memory", "other.jsonl", *words[2:]])
     assert result.exit_code == 1 and "no question came" in result.output and not Path("other.jsonl").exists()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from midthought.errors import NoReplyError, SettingsError
-from midthought.memory.asking.model import AskedModel
-from midthought.memory.asking.prompts import WRITE, pairs_schema
-from midthought.memory.asking.verdict import Pair, Search, Verdict, misfit, repeated, verify
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedder import Embedder
+from midthought.memory.llm_questions.model import AskedModel
+from midthought.memory.llm_questions.prompts import WRITE, pairs_schema
+from midthought.memory.llm_questions.verification import Pair, Search, Verdict, misfit, repeated, verify
 
 MIN_CHUNKS = 2
 

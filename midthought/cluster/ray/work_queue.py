@@ -12,13 +12,13 @@ from midthought.types import Trajectory
 MAX_DEATHS = 3
 """An episode whose worker died so often, the last time while it ran that episode alone, has failed."""
 _MAX_DEATHS_IN_A_ROW = 8
-"""Deaths of the crew, besides one for each worker, without any episode that ended between them."""
+"""Deaths of the worker group, besides one for each worker, without any episode that ended between them."""
 
 Share = tuple[int, ...]
 """Places of the episodes that one worker runs side by side."""
 
 
-class Shares:
+class WorkQueue:
     """The episodes of one rollout, shared out by whole groups, as evenly as those allow.
 
     What a dead worker leaves is run again: the first time as it was, for machines die; from then on in halves, so that an
@@ -40,7 +40,7 @@ class Shares:
 
     @property
     def num_waiting(self) -> int:
-        """Shares that nobody runs."""
+        """WorkQueue that nobody runs."""
         return len(self._waiting)
 
     def take(self) -> Share:
