@@ -1,6 +1,6 @@
-"""Episodes that may outlive an iteration: groups are begun, handed over as they finish, and carried over where they do not.
+"""Episodes that may outlive an iteration (partial rollouts): finished groups are taken, unfinished ones are carried over.
 
-Knows no estimator and no learner: how many are begun and when an iteration has enough is decided in `learning`.
+`rollout_batch` decides how many groups are started and when an iteration has enough of them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _MAX_GROUP_SIZE = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Episodes of one task, begun and not handed over yet."""
+    """Episodes of one task that were started and not yet taken."""
 
     position: int
-    """Its number over the whole run."""
+    """Number of the group in the whole run."""
     episodes: list[Trajectory]
     num_running: int = 0
     num_carried: int = 0
-    """How often it was carried over."""
+    """Number of iterations that this group was carried over."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """One episode of a group that is about to run, with parts of its own."""
+    """An episode that is about to run, with its own environment in `parts`."""
 
     member: int
     trajectory: Trajectory
@@ -47,25 +47,25 @@ class _Start:
 
 
 class InFlightEpisodes:
-    """Groups of episodes on one event loop. Between `pause` and the next `take` no token is sampled; tools that were asked go on.
+    """Groups of episodes on one event loop. From `pause` to the next `take` no token is sampled; running tools continue.
 
-    Use it from one thread. The order of calls in an iteration: `begin` and `take`, as often as needed, then `pause`.
+    Use it from one thread. In an iteration, call `begin` and `take` as often as needed, then `pause`.
 
     Args:
         parts: as for `run_episodes`.
-        loop: the loop that all use of the engine goes through.
-        seed: the seed of every episode follows from it and from the group's number.
-        max_carry_overs: a group that was carried over so often is due: the iteration is to wait for it.
-        deterministic: what has finished at a `take` follows from counts, not from time. All episodes sample up to
-            `max_segment_length` tokens; when all of them have, or ended, what is finished is handed over in the order of its
-            numbers, and only where that is not enough another such round begins.
+        loop: the event loop on which everything uses the engine.
+        seed: an episode's seed depends on it, the group's number, and the episode's number in the group.
+        max_carry_overs: a group that was carried over this many times is due: the iteration must wait for it.
+        deterministic: the result of a `take` depends on token counts, not on time. Episodes run in rounds of at most
+            `max_segment_length` tokens each. After a round, finished groups are taken in the order of their numbers; the next
+            round starts only if that is not enough.
     """
 
     def __init__(
         self, parts: RolloutParts, loop: BackgroundLoop, *, seed: int, max_carry_overs: int, deterministic: bool = False
     ) -> None:
         self.next_position = 0
-        """The number of the group that is begun next."""
+        """Number of the group that is started next."""
         self._loop = loop
         self._seed = seed
         self._max_carry_overs = max_carry_overs
@@ -78,16 +78,16 @@ class InFlightEpisodes:
         self._parts = replace(parts, engine=self._turnstile)
         self._groups: dict[int, _Group] = {}
         self._ready: list[_Group] = []
-        """Those of them that are finished."""
+        """Finished groups, in the order in which `take` returns them."""
         self._running: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._change = asyncio.Event()
         self._rollout: contextlib.ExitStack | None = None
-        """While tokens are sampled: the tool executor keeps the answers of pure calls."""
+        """Open while tokens are sampled: the tool executor caches the results of pure calls."""
 
     @classmethod
     def from_config(cls, parts: RolloutParts, loop: BackgroundLoop, inference: InferenceConfig, *, seed: int) -> Self:
-        """As the settings' `inference` section says."""
+        """Creates it from the `inference` section of the settings."""
         return cls(
             parts,
             loop,
@@ -102,17 +102,17 @@ class InFlightEpisodes:
 
     @property
     def num_open(self) -> int:
-        """Groups that were begun and not handed over."""
+        """Groups that were started and not taken."""
         return len(self._groups)
 
     @property
     def num_due(self) -> int:
-        """Those of them that must not be carried over once more."""
+        """Open groups that must be taken before the next `pause`."""
         return sum(self._is_due(group) for group in self._groups.values())
 
     @property
     def num_episodes(self) -> int:
-        """Episodes of open groups, finished ones as well."""
+        """Episodes of open groups, including finished ones."""
         return sum(len(group.episodes) for group in self._groups.values())
 
     @property
@@ -123,10 +123,9 @@ class InFlightEpisodes:
     # -- an iteration ------------------------------------------------------------------------------------------
 
     def begin(self, task: Task, group_size: int) -> None:
-        """Begin the next group: `group_size` episodes of this task, which wait for the next `take`.
+        """Starts the next group: `group_size` episodes of this task, which wait for the next `take`.
 
-        Their number in the run is the `group` of their records; seeds follow from it. A prompt that cannot be rendered
-        raises.
+        Their records carry the group's number as `group`; it determines their seeds. Raises if the prompt cannot be rendered.
         """
         starts = self._fresh(task, self.next_position, group_size)
         group = _Group(self.next_position, [start.trajectory for start in starts])
@@ -134,14 +133,14 @@ class InFlightEpisodes:
         self._loop.run(self._begin(group, starts))
 
     def take(self, *, due_only: bool = False) -> list[Trajectory]:
-        """Wait until a group is finished, and hand it over, with its rewards; the first to finish comes first.
+        """Waits until a group is finished, removes it, and returns its episodes with rewards; first finished, first returned.
 
-        `due_only`: of those alone that must not be carried over. EngineError where there is none to wait for.
+        `due_only`: returns only a group that is due. Raises `EngineError` if there is no such group.
         """
         return self._loop.run(self._take(due_only))
 
     def pause(self) -> None:
-        """Interrupt what is running. It goes on, by the weights of then, with the next `take`."""
+        """Interrupts all running episodes. The next `take` continues them with the weights of that time."""
         self._loop.run(self._pause())
 
     async def _begin(self, group: _Group, starts: Sequence[_Start]) -> None:
@@ -151,7 +150,7 @@ class InFlightEpisodes:
             self._ready.append(group)
         for start in starts:
             task = asyncio.ensure_future(self._run(group, start))
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # whoever ends without `drop` makes no mistake
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # ending without `drop` is no error
             self._running.add(task)
             task.add_done_callback(self._look_at)
 
@@ -173,7 +172,7 @@ class InFlightEpisodes:
     async def _take(self, due_only: bool) -> list[Trajectory]:
         while not (found := [group for group in self._ready if self._is_due(group) or not due_only]):
             if not self._running or not any(self._is_due(group) or not due_only for group in self._groups.values()):
-                raise EngineError("there is no group to wait for: begin one first")
+                raise EngineError("there is no group to wait for: start one first with `begin`")
             await self._go_on()
             if self._failure is not None:
                 failure, self._failure = self._failure, None
@@ -183,7 +182,7 @@ class InFlightEpisodes:
         return found[0].episodes
 
     async def _go_on(self) -> None:
-        """Sample until something changes; in deterministic mode one round."""
+        """Samples until something changes; in deterministic mode, samples one round."""
         if self._rollout is None:
             self._rollout = contextlib.ExitStack()
             self._rollout.enter_context(self._parts.executor.rollout())
@@ -198,7 +197,7 @@ class InFlightEpisodes:
         await self._turnstile.interrupt()
 
     async def _settle(self) -> None:
-        """Wait until every episode that has not ended stands before the turnstile; what ends meanwhile is put in order."""
+        """Waits until every unfinished episode waits for the engine, then sorts the groups that finished meanwhile by number."""
         num_before = len(self._ready)
         while self._turnstile.num_waiting < len(self._running):
             self._change.clear()
@@ -221,10 +220,10 @@ class InFlightEpisodes:
     def _is_due(self, group: _Group) -> bool:
         return group.num_carried >= self._max_carry_overs
 
-    # -- from one process to the next --------------------------------------------------------------------------
+    # -- checkpoints -------------------------------------------------------------------------------------------
 
     def state(self, unlearned: Iterable[Trajectory] = ()) -> dict[str, Any]:
-        """What `restore` needs, as JSON values. `unlearned`: episodes that were taken and are to be handed over again."""
+        """Returns the state for `restore` as JSON values. `unlearned`: taken episodes that `take` must return again."""
         return self._loop.run(self._state(unlearned))
 
     async def _state(self, unlearned: Iterable[Trajectory]) -> dict[str, Any]:
@@ -247,11 +246,11 @@ class InFlightEpisodes:
         }
 
     def restore(self, state: Mapping[str, Any], draw: Callable[[int], Task]) -> None:
-        """Go on from `state`; whatever is open now is dropped. `draw` gives the task of a group's number once more.
+        """Continues from `state`; all groups that are open now are dropped. `draw` returns the task of a group's number.
 
-        Unfinished episodes are played again up to where they were, and a tool that was under way is asked again. Where the
-        environment (no `follows_from_record`), or a tool that the episode has called (`is_stateful`), keeps a state of its
-        own, they begin anew from the same start; where that is another one than it was, the whole group does.
+        An unfinished episode is replayed from its record, and a tool call that was running is repeated. If the environment
+        (no `follows_from_record`) or a tool that the episode called (`is_stateful`) has its own state, the unfinished
+        episodes of the group restart from their task; if the task's prompt has changed, the whole group restarts.
         """
         self.drop()
         self.next_position = int(state["next_position"])
@@ -259,10 +258,10 @@ class InFlightEpisodes:
             episodes = [trajectory_from_json(episode) for episode in row["episodes"]]
             group = _Group(row["position"], episodes, num_carried=row["num_carried"])
             self._loop.run(self._begin(group, self._again(group, draw)))
-        self._loop.run(asyncio.sleep(0))  # replays wait for nothing: all of them are done after one turn
+        self._loop.run(asyncio.sleep(0))  # replays never wait, so one turn of the loop finishes all of them
 
     def drop(self) -> None:
-        """End all that is open; nothing of it is handed over."""
+        """Cancels and removes all open groups."""
         self._loop.run(self._drop())
 
     async def _drop(self) -> None:
@@ -273,7 +272,7 @@ class InFlightEpisodes:
         self._ready.clear()
         self._end_rollout()
 
-    # -- beginnings --------------------------------------------------------------------------------------------
+    # -- starts ------------------------------------------------------------------------------------------------
 
     def _fresh(self, task: Task, position: int, group_size: int) -> list[_Start]:
         prompt_ids = self._parts.renderer.prompt(self._parts.messages(task))
@@ -286,7 +285,7 @@ class InFlightEpisodes:
         return starts
 
     def _again(self, group: _Group, draw: Callable[[int], Task]) -> list[_Start]:
-        """The unfinished episodes of a group that stood in a checkpoint; their records give way to those that run now."""
+        """Starts the unfinished episodes of a group from a checkpoint; the new trajectories replace their records."""
         unfinished = [member for member, record in enumerate(group.episodes) if not _is_finished(record)]
         starts = [self._replay(member, group.episodes[member]) for member in unfinished]
         if not all(_follows_from_record(start.parts, group.episodes[start.member]) for start in starts):
@@ -307,8 +306,10 @@ class InFlightEpisodes:
         return _Start(member, trajectory, replayed(self._with_environment(record.task), record))
 
     def _with_environment(self, task: Task) -> RolloutParts:
-        """The parts with an environment that is made now: some can be had of the newest task only. What raises is raised
-        when the episode begins, and fails it."""
+        """Returns the parts with an environment that is created now, because some exist only for the newest task.
+
+        If creating it raises, the error is raised when the episode starts, and the episode fails.
+        """
         try:
             environment = self._parts.environment(task)
         except Exception as error:
@@ -325,8 +326,7 @@ def _is_finished(record: Trajectory) -> bool:
 
 
 def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:
-    """Whether the episode can be played again from its record alone: neither its environment nor a tool that it has called
-    keeps a state of its own."""
+    """Whether the episode can be replayed from its record: neither its environment nor a tool that it called has state."""
     try:
         environment = parts.environment(record.task)
     except Exception:
@@ -339,5 +339,5 @@ def _follows_from_record(parts: RolloutParts, record: Trajectory) -> bool:
 
 
 def seed_of(*parts: object) -> int:
-    """A seed that follows from these values alone."""
+    """Returns a seed that depends only on these values."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()) >> 1

@@ -1,4 +1,4 @@
-"""Trajectories from an engine, driven by the rollout loop in this process. A source for the training loop."""
+"""Runs the training loop's episodes in this process, with one engine."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from midthought.types import RolloutData, Task, Trajectory
 
 
 class Rollouts(ABC):
-    """Where a training run's trajectories come from: this process, or a cluster.
+    """Source of a training run's trajectories: this process or a cluster.
 
-    Every episode's seed follows from `seed`, the purpose and its place alone.
+    An episode's seed depends only on `seed`, the purpose, and the episode's number.
     """
 
     def __init__(
         self, parts: RolloutParts, engine: TrainedEngine, *, seed: int, stream: InFlightEpisodes | None = None
     ) -> None:
-        """`engine` counts the policy's versions; `stream`: episodes that may outlive an iteration (partial rollouts)."""
+        """`engine` counts the policy versions. `stream`: episodes that may outlive an iteration (partial rollouts)."""
         self.parts = parts
         self.stream = stream
         self._engine = engine
@@ -40,9 +40,9 @@ class Rollouts(ABC):
     def rollout(
         self, tasks: Sequence[Task], *, iteration: int, group_size: int = 1, attempt: int = 0, greedy: bool = False
     ) -> RolloutData:
-        """One training episode per task; every `group_size` in a row are one group.
+        """Runs one training episode per task; each run of `group_size` consecutive episodes is one group.
 
-        `attempt` counts the batches of one iteration, each with seeds of its own; `greedy` samples at temperature 0.
+        `attempt` counts the batches of one iteration; each has its own seeds. `greedy` samples at temperature 0.
         """
         began = time.perf_counter()
         version = self.policy_version
@@ -59,17 +59,17 @@ class Rollouts(ABC):
         temperature: float = 0.0,
         on_finished: Callable[[Trajectory], None] | None = None,
     ) -> list[Trajectory]:
-        """One episode per task with another tool executor or temperature; 0 is greedy."""
+        """Runs one episode per task, with another tool executor or temperature; temperature 0 is greedy."""
         parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
         return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
 
     def update_weights(self) -> None:
-        """The policy was changed in place."""
+        """Uses the new weights from now on, after the policy was changed in place."""
         self._engine.update_weights()
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it and the sources that it shares engines with hold."""
+        """Releases the engines and workers, also for all other sources that share them."""
 
     @abstractmethod
     def _run(
@@ -78,7 +78,7 @@ class Rollouts(ABC):
         starts: Sequence[EpisodeStart],
         on_finished: Callable[[Trajectory], None] | None = None,
     ) -> list[Trajectory]:
-        """The episodes' trajectories, in their order; `on_finished` is called as each ends."""
+        """Returns the trajectories in the order of `starts`. `on_finished` is called when an episode ends."""
 
     def _starts(self, purpose: str, tasks: Sequence[Task], group_size: int) -> list[EpisodeStart]:
         return [
@@ -90,8 +90,8 @@ class Rollouts(ABC):
 class LocalRollouts(Rollouts):
     """Runs episodes with one engine of this process.
 
-    What a `stream` holds stays on `loop`, and whatever else is sampled goes there, too: sources that share an engine must
-    share the loop. None: every rollout has a loop of its own.
+    `loop`: the event loop on which the `stream` and everything else samples. Sources that share an engine must share the
+    loop. None: each rollout creates its own loop.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LocalRollouts(Rollouts):
         self._loop = loop
 
     def close(self) -> None:
-        """Drop what the stream holds, end its loop, and shut the engine down, for all sources that share it."""
+        """Drops the stream's episodes, stops the loop, and shuts the engine down, for all sources that share it."""
         if self.stream is not None:
             self.stream.drop()
         if self._loop is not None:
@@ -125,13 +125,13 @@ class LocalRollouts(Rollouts):
 
 
 def _at_temperature(parts: RolloutParts, temperature: float) -> RolloutParts:
-    """The same parts, sampling from all of the distribution at this temperature."""
+    """Returns the parts with this temperature and without top-p truncation."""
     settings = dataclasses.replace(parts.settings, temperature=temperature, top_p=1.0)
     return dataclasses.replace(parts, settings=settings)
 
 
 def _wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:
-    """Run them in this thread, or in one of their own where a loop runs here already (notebooks)."""
+    """Runs the episodes in this thread, or in a new thread if a loop is running here already (notebooks)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Figures of an iteration's episodes: rewards, calls, lengths, how they ended. Pure functions of the records."""
+"""Metrics of an iteration's episodes: rewards, calls, lengths, stop reasons. Pure functions of the records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from midthought.types import StopReason, ToolOutcome, Trajectory
 
 
 def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Means over the episodes: reward and its parts, calls, lengths, how they ended. Failed episodes count in the shares."""
+    """Means over the episodes: reward and its parts, calls, lengths, stop reasons. The shares include failed episodes."""
     judged = [trajectory.reward for trajectory in trajectories if trajectory.reward is not None]
     totals = [reward.total for reward in judged]
     mean = sum(totals) / len(totals) if totals else math.nan
@@ -39,13 +39,16 @@ _REACHED = (
     ToolOutcome.TIMED_OUT,
     ToolOutcome.UNAVAILABLE,
 )
-"""Outcomes that show that a tool of that name exists; other names are whatever the policy wrote."""
+"""Outcomes that only a registered tool can have. Any other tool name was invented by the policy."""
 
 
 def _tool_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of every tool that was reached: calls per episode; of these the shares that failed, that were not run because the tool
-    was left alone as dead, and that got the answer to an equal call; share of episodes that called it, seconds per call.
-    `episode/invalid_calls`: calls of no such tool, per episode."""
+    """Metrics of each registered tool that was called.
+
+    `calls` per episode; the shares of calls that failed (`failures`), that the open circuit breaker refused
+    (`unavailable`), and that received the result of an equal call (`shared`); the share of `episodes` that called it; seconds
+    per call. `episode/invalid_calls`: calls of unregistered tools, per episode.
+    """
     events = [(number, event) for number, t in enumerate(trajectories) for event in t.tool_events]
     names = {event.call.tool_name for _, event in events if event.outcome in _REACHED}
     metrics = {}

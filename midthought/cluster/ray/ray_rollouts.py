@@ -1,4 +1,4 @@
-"""Trajectories from a worker group of Ray workers. A source for the training loop, which need not know it from a local one."""
+"""Runs the training loop's episodes on Ray workers. Same interface as `LocalRollouts`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from midthought.types import StopReason, Trajectory
 
 
 class RayRollouts(Rollouts):
-    """Runs episodes on the workers of a worker group, a group on one of them. Sources may share a worker group.
+    """Runs episodes on a group of Ray workers; one worker runs a whole group of episodes. Sources may share the workers.
 
-    The renderer and the tool executor are sent to every worker once; environments, rewards and messages with every rollout.
-    SettingsError where one of them cannot be sent. No episode outlives its rollout.
+    The renderer and the tool executor are sent to each worker once; environments, rewards and messages are sent with each
+    rollout. Raises `SettingsError` if one of them cannot be pickled. No episode outlives its rollout.
     """
 
     def __init__(
         self, parts: RolloutParts, engine: TrainedEngine, worker_group: RolloutWorkerGroup, *, seed: int
     ) -> None:
-        """`engine` samples nothing, for every worker has its own: it counts the policy's versions."""
+        """`engine` only counts the policy versions: each worker samples with its own engine."""
         super().__init__(parts, engine, seed=seed)
         self._worker_group = worker_group
         worker_group.keep(parts.renderer, "the renderer")
@@ -31,12 +31,12 @@ class RayRollouts(Rollouts):
         self._payload(parts)
 
     def update_weights(self) -> None:
-        """The policy was changed in place."""
+        """Sends the policy's new weights to the workers, after it was changed in place."""
         super().update_weights()
         self._worker_group.weights_changed()
 
     def close(self) -> None:
-        """End the workers, for all sources that share them."""
+        """Stops the workers, for all sources that share them."""
         self._worker_group.close()
 
     def _run(
@@ -56,6 +56,6 @@ class RayRollouts(Rollouts):
         )
 
     def _payload(self, parts: RolloutParts) -> bytes:
-        """The parts without the engine, which every worker has of its own."""
+        """Pickles the parts without the engine: each worker has its own."""
         fields = {each.name: getattr(parts, each.name) for each in dataclasses.fields(parts) if each.name != "engine"}
         return self._worker_group.packed(fields, "what the episodes need")
