@@ -400,10 +400,10 @@ def test_a_setting_that_may_be_none_can_be_set_to_none_by_a_word(word):
 
 
 def test_a_settings_file_that_cannot_be_read_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(SettingsError, match=r"nothing\.yaml is not there; check the path"):
+    with pytest.raises(SettingsError, match=r"nothing\.yaml does not exist; check the path"):
         read_yaml(tmp_path / "nothing.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(SettingsError, match=r"list\.yaml holds a list, not sections"):
+    with pytest.raises(SettingsError, match=r"list\.yaml contains a list, not sections"):
         read_yaml(tmp_path / "list.yaml")
     (tmp_path / "broken.yaml").write_text("a: [1\nb: }")
     with pytest.raises(SettingsError, match=r"broken\.yaml cannot be read") as caught:

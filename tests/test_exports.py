@@ -1,4 +1,4 @@
-"""What `import midthought` gives: exactly the documented names, quickly, and nothing heavy until a name is asked for."""
+"""`import midthought` exports exactly the documented names, and imports heavy packages only when a name is used."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_every_name_of_the_setup_package_is_public():
 
 
 def modules() -> dict[str, str]:
-    """Where each public name lives, as `__init__.pyi` says."""
+    """The module of each public name, from `__init__.pyi`."""
     stub = ast.parse(Path(midthought.__file__).with_suffix(".pyi").read_text("utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module for node in imports for alias in node.names}
@@ -103,13 +103,13 @@ def test_type_checkers_see_every_name_that_there_is():
 
 
 def page() -> str:
-    """docs/api.md: the public names room by room, with the first paragraph of their docstrings."""
-    lines = ["# Public names", "", "All importable from `midthought`; each is loaded when it is first asked for.", ""]
-    rooms: dict[str, list[tuple[str, str]]] = {}
+    """docs/api.md: the public names by package, with the first paragraph of their docstrings."""
+    lines = ["# Public names", "", "All importable from `midthought`; each is loaded on first use.", ""]
+    packages: dict[str, list[tuple[str, str]]] = {}
     for name, module in modules().items():
-        rooms.setdefault(module.partition(".")[0], []).append((name, module))
-    for room, names in rooms.items():
-        lines += [f"## {room}", "", "| name | module | what it is |", "| --- | --- | --- |"]
+        packages.setdefault(module.partition(".")[0], []).append((name, module))
+    for package, names in packages.items():
+        lines += [f"## {package}", "", "| name | module | what it is |", "| --- | --- | --- |"]
         for name, module in names:
             said = " ".join((inspect.getdoc(getattr(midthought, name)) or "").split("\n\n")[0].split())
             lines.append(f"| `{name}` | `midthought.{module}` | {said.replace('|', chr(92) + '|')} |")
@@ -118,7 +118,7 @@ def page() -> str:
 
 
 def test_the_page_of_public_names_is_up_to_date():
-    assert PAGE.read_text("utf-8") == page(), "write it anew: python tests/test_exports.py"
+    assert PAGE.read_text("utf-8") == page(), "regenerate it: python tests/test_exports.py"
 
 
 def test_importing_the_package_loads_no_torch():

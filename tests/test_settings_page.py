@@ -1,4 +1,4 @@
-"""docs/settings.md is what the fields' docstrings say now; `midthought settings` prints the same."""
+"""docs/settings.md is generated from the docstrings of the fields; `midthought settings` prints the same."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from midthought.recipes.podcast.settings import PodcastConfig
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 HEAD = """# Settings
 
-Every key with its default, from the fields' own docstrings (`midthought settings [RECIPE]` prints them). In code
-`config.training.seed = 1`, on the command line `training.seed=1`, in a YAML file `training: {seed: 1}`. Every assignment is
-checked where it is written. Recipes ship YAML files with values of their own.
+Every key with its default. The text is generated from the docstrings of the fields (`midthought settings [RECIPE]` prints it).
+Write `config.training.seed = 1` in code, `training.seed=1` on the command line, `training: {seed: 1}` in a YAML file. Every
+assignment is validated. Recipes ship YAML files with their own values.
 
-↻ marks settings that a resumed run may change: where and how fast it computes, what it logs, how long it goes on. Any other
+↻ marks settings that a resumed run may change: where and how fast it computes, what it logs, how long it runs. Any other
 change alters what is learned and needs `--allow-changes` (`allow_changes=True`). Both are recorded in `settings_history.yaml`.
 
 """
@@ -25,11 +25,11 @@ change alters what is learned and needs `--allow-changes` (`allow_changes=True`)
 def page() -> str:
     shared = frozenset(ConfigStore.model_fields)
     library = settings_page(ConfigStore, "Every run, and `RayPPOTrainer`")
-    return f"{HEAD}{library}\n{settings_page(PodcastConfig, 'The podcast recipe, besides', shared)}"
+    return f"{HEAD}{library}\n{settings_page(PodcastConfig, 'The podcast recipe, in addition', shared)}"
 
 
 def test_the_page_is_up_to_date():
-    remedy = "write it anew: python tests/test_settings_page.py"
+    remedy = "regenerate it: python tests/test_settings_page.py"
     assert PAGE.read_text("utf-8") == page(), remedy
 
 

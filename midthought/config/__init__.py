@@ -1,7 +1,7 @@
-"""Settings: one store of named sections, checked on every assignment, read from YAML and from `key=value` words.
+"""Settings: a store of named sections, validated on every assignment, read from YAML and `section.key=value` arguments.
 
-A section is a pydantic model; the docstring under a field is its documentation. Recipes add sections of their own by
-subclassing `RecipeConfig`. Every key here is read by some room; a key that nothing reads does not exist.
+A section is a pydantic model; the docstring under a field is its documentation. Recipes subclass `RecipeConfig` to add
+sections.
 """
 
 from midthought.config.changes import Change, changes_between, require_allowed

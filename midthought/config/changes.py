@@ -1,4 +1,4 @@
-"""What differs between the settings that a run began with and those that it is resumed with, and what may differ."""
+"""Differences between the settings of a run and those it is resumed with, and which of them are allowed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Change:
 
 
 def changes_between(recorded: Mapping[str, Any], settings: Section) -> list[Change]:
-    """The settings that differ from recorded ones, in their order. What was not recorded (a newer setting) does not count."""
+    """Returns the settings that differ from recorded ones, in order. Settings that were not recorded (newer ones) are ignored."""
     found = []
     for section_name, section in settings:
         before = recorded.get(section_name)
@@ -40,11 +40,11 @@ def changes_between(recorded: Mapping[str, Any], settings: Section) -> list[Chan
 
 
 def require_allowed(changes: Iterable[Change], *, allow: bool) -> None:
-    """Raises `SettingsError`, which lists every change that alters what a run learns, unless changes are allowed."""
+    """Raises `SettingsError` with every change that alters what a run learns, unless changes are allowed."""
     harmful = [change for change in changes if not change.is_harmless]
     if harmful and not allow:
         lines = "".join(f"\n  {change}" for change in harmful)
         raise SettingsError(
-            f"the run began with other settings, and these change what it learns:{lines}\nResume with the settings it began "
-            "with, or allow the changes: --allow-changes (allow_changes=True); they are then recorded with the step"
+            f"the run started with other settings, and these change what it learns:{lines}\nResume with the settings it "
+            "started with, or allow the changes: --allow-changes (allow_changes=True); they are then recorded with the step"
         )

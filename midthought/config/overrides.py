@@ -1,4 +1,4 @@
-"""Settings from outside: YAML files and `section.key=value` words as nested mappings."""
+"""Reads YAML files and `section.key=value` arguments as nested mappings."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from midthought.errors import SettingsError
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file as nested mappings. Raises SettingsError where it is missing or not a mapping."""
+    """Returns the settings in a YAML file. Raises `SettingsError` if it is missing or not a mapping."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SettingsError(f"settings file {path} is not there; check the path given to --config") from None
+        raise SettingsError(f"settings file {path} does not exist; check the path given to --config") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise SettingsError(f"settings file {path} cannot be read: {' '.join(str(error).split())}") from None
     if values is None:
         return {}
     if not isinstance(values, Mapping):
         raise SettingsError(
-            f"settings file {path} holds a {type(values).__name__}, not sections; "
+            f"settings file {path} contains a {type(values).__name__}, not sections; "
             "write for example 'training:\\n  seed: 1'"
         )
     return dict(values)
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, Any]:
-    """`section.key=value` words as nested mappings; values are read as YAML 1.2, so `1e-3`, `true`, `null`, `[a, b]` work,
-    and what stands in quotes is text; nothing after the sign is the empty text."""
+    """Returns `section.key=value` arguments as nested mappings. Raises `SettingsError`.
+
+    Values are YAML 1.2: `1e-3`, `true`, `null`, `[a, b]`; quoted values are strings; `section.key=` is the empty string.
+    """
     changes: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -51,7 +53,7 @@ def parse_assignments(words: Iterable[str]) -> dict[str, Any]:
 
 
 class _ScalarLoader(yaml.SafeLoader):
-    """YAML 1.2's scalars: `1e-3` is a number; `on`, `12:30`, `2024-01-01` and `010` are text, as they are in quotes."""
+    """Scalars of YAML 1.2: `1e-3` is a number; `on`, `12:30`, `2024-01-01` and `010` are strings, not as in YAML 1.1."""
 
 
 _ScalarLoader.yaml_implicit_resolvers = {}
@@ -75,4 +77,4 @@ def _read_value(text: str) -> Any:
     except (yaml.YAMLError, ValueError):
         return text
     is_plain = isinstance(value, str) and start not in ("'", '"')
-    return text.strip() if is_plain else value  # ` #`, `&` and `|` mean nothing here
+    return text.strip() if is_plain else value  # in an unquoted string, ` #`, `&` and `|` have no special meaning

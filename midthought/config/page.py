@@ -1,4 +1,4 @@
-"""The settings as a page of Markdown, from the fields' own docstrings."""
+"""Writes the settings as Markdown tables from the docstrings of the fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from midthought.config.section import HARMLESS, Section
 
 
 def settings_page(store: type[Section], title: str, skipped: frozenset[str] = frozenset()) -> str:
-    """Every section with its keys, their defaults and what they mean; sections in `skipped` are left out."""
+    """Returns a table of keys, defaults and meanings for every section that is not in `skipped`."""
     lines = [f"## {title}", ""]
     for name, field in store.model_fields.items():
         kind = field.annotation

@@ -1,4 +1,4 @@
-"""A named group of settings, checked on every assignment; what is wrong is told with the near names."""
+"""Base class of the sections: settings that are validated on every assignment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from midthought.errors import SettingsError, near_names
 AUTO_BRANCH = "literal['auto']"
 """How pydantic names the branch `auto` of a setting's type."""
 HARMLESS = "may change in a resumed run"
-"""Mark of a field's type: where and how fast a run computes, what it logs, how long it goes on, not what it learns."""
+"""Marks the type of a field that changes where and how fast a run computes, what it logs, or how long it runs, not what it
+learns."""
 Value = TypeVar("Value")
 Harmless = Annotated[Value, HARMLESS]
-"""`Harmless[int]`: a setting that a resumed run may change without being asked. Every other setting needs `allow_changes`."""
+"""`Harmless[int]`: a setting that a resumed run may change. Any other setting needs `allow_changes`."""
 
 
 class Section(BaseModel):
-    """A named group of settings; an unknown key or a wrong value is an error at the line that wrote it."""
+    """A group of settings. An unknown key or a wrong value raises `SettingsError` at the assignment."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -45,15 +46,15 @@ class Section(BaseModel):
         try:
             super().__setattr__(name, value)
         except ValidationError as error:
-            self.__dict__.update(before)  # the section's own agreements are checked after the change
+            self.__dict__.update(before)  # model validators run after the assignment
             raise SettingsError(_explain(type(self), error)) from None
 
     def changed(self, **values: Any) -> Self:
-        """Returns a validated copy with these values. Raises SettingsError."""
+        """Returns a validated copy with these values. Raises `SettingsError`."""
         return type(self)(**{**self.model_dump(), **values})
 
     def freeze(self) -> Self:
-        """Makes every later assignment to this section, and to sections in it, a SettingsError. Returns the section."""
+        """Makes later assignments to this section, and to sections in it, raise `SettingsError`. Returns the section."""
         for value in self.__dict__.values():
             if isinstance(value, Section):
                 value.freeze()
@@ -73,7 +74,7 @@ def _explain(section: type[Section], error: ValidationError) -> str:
     for problem in problems:
         place = problem["loc"]
         if place[-1:] == (AUTO_BRANCH,):
-            continue  # the other branch says what is wrong
+            continue  # the error of the other branch of the union has the message
         takes_auto = place[:-1] in or_auto
         key = ".".join(str(part) for part in (place[:-1] if takes_auto else place))
         cause = problem.get("ctx", {}).get("error")

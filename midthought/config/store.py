@@ -1,4 +1,4 @@
-"""Sections put together: the settings of a recipe, those of `RayPPOTrainer`, and how settings are merged."""
+"""Settings of a recipe and of `RayPPOTrainer` as stores of sections, and merging of settings."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class RecipeConfig(Section):
         if self.inference.top_p < 1.0:
             raise ValueError(
                 f"inference.top_p={self.inference.top_p} in training: tokens outside the nucleus have probability 0 "
-                "under the sampled distribution, so importance ratios are wrong; set inference.top_p to 1.0"
+                "in the sampled distribution, so importance ratios are wrong; set inference.top_p to 1.0"
             )
         if self.inference.temperature == 0:
             raise ValueError(
-                "inference.temperature=0 in training explores nothing; set inference.temperature above 0 (usually 1.0)"
+                "inference.temperature=0 in training means no exploration; set inference.temperature above 0 (usually 1.0)"
             )
         estimator = self.training.adv_estimator
         if self.inference.partial_rollouts and "baselines" in self.training.needs:
             raise ValueError(
                 f"inference.partial_rollouts=true with training.adv_estimator={estimator!r}: its baseline is a greedy episode "
-                "of the policy that sampled the others, and a carried one is of several; set one of them otherwise"
+                "of the policy that sampled the group, but several policies sample a carried-over episode; change one of both"
             )
         if self.training.overlong_buffer_tokens > self.inference.max_tokens:
             raise ValueError(
@@ -81,10 +81,9 @@ class RecipeConfig(Section):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
-        """A copy in which the keys of `changes` (nested mappings) replace the present values.
+        """Returns a copy with the values of `changes` (nested mappings).
 
-        Raises:
-            SettingsError: an unknown key or a wrong value, with the near names.
+        Raises `SettingsError`, with similar names, for an unknown key or a wrong value.
         """
         return type(self)(**merge_configs(self.to_dict(), changes, known=type(self)))
 
@@ -101,7 +100,10 @@ class ConfigStore(RecipeConfig):
 
 
 def create_default_config(**sections: Mapping[str, Any]) -> ConfigStore:
-    """The default settings, with changes: `create_default_config(training={"batch_size": 64})`. Raises SettingsError."""
+    """Returns the default settings with changes: `create_default_config(training={"batch_size": 64})`.
+
+    Raises `SettingsError`.
+    """
     return ConfigStore().merged(sections)
 
 
@@ -116,10 +118,10 @@ def merge_configs(
 
 
 def merge_configs(base: Any, changes: Mapping[str, Any], known: type[Section] | None = None) -> Any:
-    """Deep merge: `changes` (nested mappings) wins, key by key; what was given is left alone and shared with nothing.
+    """Deep merge: values of `changes` (nested mappings) replace those of `base`, key by key. Returns an independent copy.
 
-    Settings give settings of the same kind, checked (`base.merged(changes)`); mappings give a mapping, where with `known` an
-    unknown key is an error. Raises SettingsError for that, and for anything else.
+    Settings give validated settings of the same class (`base.merged(changes)`); mappings give a mapping. Raises
+    `SettingsError` for an unknown key (of a mapping: only if `known` is given) and for arguments of another type.
 
     >>> merge_configs(ConfigStore(), {"training": {"seed": 1}}).training.seed
     1

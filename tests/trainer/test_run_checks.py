@@ -71,7 +71,7 @@ CANNOT_LEARN = {
         {"reward_fn": lambda trajectory: 0.1} | LONG,
         r"none of the 10 iterations.*all rewards were 0\.1 ",
     ),
-    "temperature 0": ({"temperature": 0.0} | GROUPS, "temperature=0 in training explores nothing"),
+    "temperature 0": ({"temperature": 0.0} | GROUPS, "temperature=0 in training means no exploration"),
     "a weight is NaN": ({"model": set_a_nan}, r"starts from: 1 of \d+ tensors.*'model.layers.1.mlp.up_proj.weight'"),
     "weights overflow": ({"model": blow_up}, r"none of the \d+ sampled tokens has a finite log-probability"),
     "rewards overflow": (
