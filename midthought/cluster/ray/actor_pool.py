@@ -15,9 +15,9 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from midthought.cluster.ray.ray_cluster import RayCluster, cluster_room
-from midthought.cluster.ray.serialization import pack
-from midthought.cluster.ray.weights import BUCKET_BYTES, buckets, digest_of, frame_name, named_tensors
+from midthought.cluster.ray.ray_cluster import RayCluster, describe_resources
+from midthought.cluster.ray.serialization import serialize
+from midthought.cluster.ray.weights import BUCKET_BYTES, buckets, digest_of, named_tensors, placeholder_of
 from midthought.cluster.ray.worker import Numerics, RolloutWorker
 from midthought.config import RayConfig
 from midthought.engines.engine import TrainedEngine
@@ -26,7 +26,7 @@ from midthought.errors import EngineError
 _log = logging.getLogger(__name__)
 
 
-class LostError(Exception):
+class WorkerLostError(Exception):
     """The actor has died, or does not answer."""
 
 
@@ -40,7 +40,7 @@ class ActorSlot:
     actor: Any = None
     digests: Mapping[str, str] = field(default_factory=dict)
     """Of the weights that the actor holds."""
-    is_given_up: bool = False
+    start_failed: bool = False
     """No actor could be started; the next rollout tries again."""
 
     @property
@@ -68,25 +68,25 @@ class ActorPool:
         self._policy = policy
         self._make_engine = make_engine
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_actor))
-        self._model = pack(policy, "the policy", frame_name(named_tensors(policy)))
+        self._model = serialize(policy, "the policy", placeholder_of(named_tensors(policy)))
         self._model_ref: Any = None
         self._digests: dict[str, str] | None = None
         """Of the policy's present weights; None where it has changed."""
-        self._session: RayCluster | None = None
+        self._cluster: RayCluster | None = None
 
     @property
     def is_open(self) -> bool:
-        return self._session is not None
+        return self._cluster is not None
 
     def open(self) -> None:
         """Find room in the cluster and fill the slots.
 
         SettingsError where there is no cluster or no room in it, EngineError where no actor starts.
         """
-        self._session = RayCluster(self.settings)
+        self._cluster = RayCluster(self.settings)
         try:
             self._model_ref = ray.put(self._model)
-            self.hire(self.slots)
+            self.start_actors(self.slots)
         except BaseException:
             self.close()
             raise
@@ -94,19 +94,19 @@ class ActorPool:
     def close(self) -> None:
         """End the actors and leave the cluster. Doing so twice is fine."""
         for slot in self.slots:
-            self.dismiss(slot)
-        if self._session is not None:
-            self._session.close()
-        self._session = self._model_ref = None
+            self.stop_actor(slot)
+        if self._cluster is not None:
+            self._cluster.close()
+        self._cluster = self._model_ref = None
 
-    def hire(self, slots: Sequence[ActorSlot], *, are_others: bool = False) -> None:
+    def start_actors(self, slots: Sequence[ActorSlot], *, others_running: bool = False) -> None:
         """Put a new actor into each of these slots. Where none starts in time the slot stays empty.
 
         EngineError where all slots would be empty then, unless there are others at work.
         """
         if not slots:
             return
-        assert self._session is not None
+        assert self._cluster is not None
         worker = ray.remote(RolloutWorker)
         numerics = Numerics.of_this_process(self._num_threads)
         search_path = [os.path.abspath(folder) for folder in sys.path]
@@ -114,29 +114,29 @@ class ActorPool:
         for slot in slots:
             slot.num_actors += 1
             slot.digests = {}
-            options = self._session.options(self.settings, slot.number)
+            options = self._cluster.options(self.settings, slot.number)
             slot.actor = worker.options(**options, max_restarts=0).remote(slot.name, numerics, search_path)
             building[slot.actor.build.remote(self._model_ref, self._make_engine)] = slot
         seconds = self.settings.start_timeout_seconds
         ready, late = ray.wait(list(building), num_returns=len(building), timeout=seconds)
-        cause = f"none started within {seconds:g} seconds. {cluster_room()}" if late else ""
+        cause = f"none started within {seconds:g} seconds. {describe_resources()}" if late else ""
         for reference in late:
-            self.dismiss(building[reference])
+            self.stop_actor(building[reference])
         for reference in ready:
             try:
-                got(reference)
-            except LostError as lost:
+                get_result(reference)
+            except WorkerLostError as lost:
                 cause = str(lost)
-                self.dismiss(building[reference])
+                self.stop_actor(building[reference])
         for slot in slots:
-            slot.is_given_up = slot.actor is None
+            slot.start_failed = slot.actor is None
         num_missing = sum(slot.actor is None for slot in self.slots)
-        if num_missing == len(self.slots) and not are_others:
+        if num_missing == len(self.slots) and not others_running:
             raise EngineError(f"no Ray worker is left, and no new one could be started: {cause}")
         if cause:
             _log.warning("%d of %d Ray workers are missing: %s", num_missing, len(self.slots), cause)
 
-    def dismiss(self, slot: ActorSlot) -> None:
+    def stop_actor(self, slot: ActorSlot) -> None:
         """End the actor; the slot is empty then."""
         if slot.actor is not None and ray.is_initialized():
             ray.kill(slot.actor)
@@ -148,7 +148,7 @@ class ActorPool:
         """The policy was changed in place."""
         self._digests = None
 
-    def bring_weights(self, slots: Sequence[ActorSlot]) -> list[str]:
+    def sync_weights(self, slots: Sequence[ActorSlot]) -> list[str]:
         """See that the actors of these slots hold the policy's present weights: what is new to them is sent, and every one
         says the digests of all that it holds then. Gives what those died of that died of it, whose slots are empty.
 
@@ -169,7 +169,7 @@ class ActorPool:
             self._gather(before, deaths)
             before = loading
         self._gather(before, deaths)
-        asked = [(slot, slot.actor.adopt.remote()) for slot in stale if slot.actor is not None]
+        asked = [(slot, slot.actor.activate_weights.remote()) for slot in stale if slot.actor is not None]
         for slot, digests in self._gather(asked, deaths):
             wrong = [name for name in {**digests, **self._digests} if digests.get(name) != self._digests.get(name)]
             if wrong:
@@ -185,18 +185,18 @@ class ActorPool:
         answers = []
         for slot, reference in asked:
             try:
-                answers.append((slot, got(reference, timeout_seconds=self.settings.silence_timeout_seconds)))
-            except LostError as lost:
+                answers.append((slot, get_result(reference, timeout_seconds=self.settings.silence_timeout_seconds)))
+            except WorkerLostError as lost:
                 _log.warning("worker %s has died while it was given weights: %s", slot.name, lost)
                 deaths.append(str(lost))
-                self.dismiss(slot)
+                self.stop_actor(slot)
         return answers
 
 
-def got(reference: Any, *, timeout_seconds: float | None = None) -> Any:
+def get_result(reference: Any, *, timeout_seconds: float | None = None) -> Any:
     """What an actor gave; of a stream, the next thing that it gave (StopIteration at its end).
 
-    What the actor raised is raised here, LostError where there is no actor any more or it takes too long.
+    What the actor raised is raised here, WorkerLostError where there is no actor any more or it takes too long.
     """
     try:
         if isinstance(reference, ray.ObjectRefGenerator):
@@ -205,6 +205,6 @@ def got(reference: Any, *, timeout_seconds: float | None = None) -> Any:
     except RayTaskError as error:
         raise error.cause from error
     except GetTimeoutError:
-        raise LostError(f"it gave no answer within {timeout_seconds:g} seconds") from None
+        raise WorkerLostError(f"it gave no answer within {timeout_seconds:g} seconds") from None
     except RayError as error:
-        raise LostError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+        raise WorkerLostError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error

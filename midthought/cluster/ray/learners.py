@@ -14,10 +14,10 @@ import ray
 import torch.distributed as dist
 
 from midthought.algo.losses import POLICY_LOSSES
-from midthought.cluster.ray.actor_pool import LostError, got
-from midthought.cluster.ray.ray_cluster import RayCluster, Role, cluster_room, number_of_role
-from midthought.cluster.ray.serialization import pack, unpack
-from midthought.cluster.ray.weights import frame_name, framed
+from midthought.cluster.ray.actor_pool import WorkerLostError, get_result
+from midthought.cluster.ray.ray_cluster import RayCluster, Role, describe_resources, num_processes
+from midthought.cluster.ray.serialization import deserialize, serialize
+from midthought.cluster.ray.weights import fill_placeholders, placeholder_of
 from midthought.cluster.ray.worker import Numerics
 from midthought.config import RayConfig, TrainingConfig
 from midthought.errors import EngineError
@@ -40,7 +40,7 @@ class RayWorkerGroup:
         self._settings = settings
         self._role: Role = role
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_learner))
-        self._session: RayCluster | None = None
+        self._cluster: RayCluster | None = None
         self._actors: list[Any] = []
 
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
@@ -49,14 +49,14 @@ class RayWorkerGroup:
         loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
         tensors = models.tensors()
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
-        payload = pack((models, training, schedule, loss, learning), "what is learned", frame_name(tensors))
-        self._session = RayCluster(self._settings, self._role)
+        payload = serialize((models, training, schedule, loss, learning), "what is learned", placeholder_of(tensors))
+        self._cluster = RayCluster(self._settings, self._role)
         search_path = [os.path.abspath(folder) for folder in sys.path]
         numerics = Numerics.of_this_process(self._num_threads)
-        number_of = range(number_of_role(self._settings, self._role))
+        number_of = range(num_processes(self._settings, self._role))
         actor = ray.remote(LearnerActor)
         self._actors = [
-            actor.options(**self._session.options(self._settings, number), max_restarts=0).remote(
+            actor.options(**self._cluster.options(self._settings, number), max_restarts=0).remote(
                 f"{self._role}-{number}", numerics, search_path
             )
             for number in number_of
@@ -80,9 +80,9 @@ class RayWorkerGroup:
         for actor in self._actors if ray.is_initialized() else ():
             ray.kill(actor)
         self._actors = []
-        if self._session is not None:
-            self._session.close()
-        self._session = None
+        if self._cluster is not None:
+            self._cluster.close()
+        self._cluster = None
 
     def _all(
         self,
@@ -103,31 +103,31 @@ class RayWorkerGroup:
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
                 if not ready:
                     raise EngineError(
-                        f"not every {self._role} rank did start within {seconds:g} seconds. {cluster_room()}"
+                        f"not every {self._role} rank did start within {seconds:g} seconds. {describe_resources()}"
                     )
                 try:
-                    got(ready[0])
+                    get_result(ready[0])
                 except Exception as error:
                     for reference, lost in _losses(ready[0], error, waiting):
                         name = f"{self._role}-{number[reference]} of {len(actors)} {self._role} ranks"
                         raise EngineError(f"{name} was lost ({what}): {lost}; {_REMEDY}") from error
                     raise
-            return [got(reference) for reference in asked]
+            return [get_result(reference) for reference in asked]
         except BaseException:
             self.close()
             raise
 
 
-def _losses(failed: Any, error: Exception, waiting: Sequence[Any]) -> Iterator[tuple[Any, LostError]]:
+def _losses(failed: Any, error: Exception, waiting: Sequence[Any]) -> Iterator[tuple[Any, WorkerLostError]]:
     """Ranks that are lost; of one that fails because another is lost, that other one."""
-    if isinstance(error, LostError):
+    if isinstance(error, WorkerLostError):
         yield failed, error
     elif waiting:
         ready, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=_GRACE_SECONDS)
         for reference in ready:
             try:
-                got(reference)
-            except LostError as lost:
+                get_result(reference)
+            except WorkerLostError as lost:
                 yield reference, lost
             except Exception as other:
                 _log.debug("another rank failed as well: %s", other)
@@ -152,7 +152,9 @@ class LearnerActor:
     def build(self, payload: bytes) -> None:
         """The models without their contents; memory is taken where something is written."""
         self._numerics.apply()
-        models, training, schedule, (name, loss), learning = unpack(payload, "what is learned", framed("cpu"))
+        models, training, schedule, (name, loss), learning = deserialize(
+            payload, "what is learned", fill_placeholders("cpu")
+        )
         POLICY_LOSSES.add(name, loss)
         for tensor in (tensor for key, tensor in models.tensors().items() if key in learning):
             tensor.requires_grad_(True)

@@ -20,15 +20,15 @@ from midthought.errors import MissingExtraError, SettingsError
 
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
-_num_sessions = 0
+_num_open = 0
 """Open sessions of the connection that was made here; the last one to close ends it."""
 
 Role = Literal["actor", "learner", "critic"]
 """What the room is for: workers that roll out, ranks that learn, or ranks that learn a critic alone."""
-_places: dict[tuple[int, int], list[Any]] = {}
+_shared_groups: dict[tuple[int, int], list[Any]] = {}
 """[placement group, sessions that use it] by actors and learners, for those that share places (`ray.colocate`)."""
-_KNOCK_SECONDS = 10.0
-_LOCAL_ROOM_SECONDS = 10.0
+_CONNECT_TIMEOUT_SECONDS = 10.0
+_LOCAL_RESERVE_SECONDS = 10.0
 """A cluster that was started here does not grow: room that is not free by then will not be."""
 
 
@@ -77,16 +77,16 @@ class RayCluster:
     """
 
     def __init__(self, settings: RayConfig, role: Role = "actor") -> None:
-        global _num_sessions
+        global _num_open
         with _lock:
-            self._is_ours = bool(_num_sessions) or _connect(settings)
-            _num_sessions += self._is_ours
+            self._is_ours = bool(_num_open) or _connect(settings)
+            _num_open += self._is_ours
         self._role: Role = role
-        self._shares_places = settings.colocate and role != "critic"
+        self._is_colocated = settings.colocate and role != "critic"
         self._group: Any = None
         self._is_local = self._is_ours and not settings.address
         try:
-            self._group = self._reserved(settings)
+            self._group = self._reserve(settings)
         except BaseException:
             self.close()
             raise
@@ -96,71 +96,71 @@ class RayCluster:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return {
-            "num_cpus": bundle_of(settings, self._role).get("CPU", 0),
-            "num_gpus": bundle_of(settings, self._role).get("GPU", 0),
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, number if self._shares_places else -1),
+            "num_cpus": resources_of(settings, self._role).get("CPU", 0),
+            "num_gpus": resources_of(settings, self._role).get("GPU", 0),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, number if self._is_colocated else -1),
         }
 
     def close(self) -> None:
         """Give the room back, and leave or end the cluster where it was joined or started here. Doing so twice is fine."""
-        global _num_sessions
+        global _num_open
         import ray
 
-        is_last = not self._shares_places or _leave(self._group)
+        is_last = not self._is_colocated or _release_shared(self._group)
         if self._group is not None and is_last and ray.is_initialized():
             ray.util.remove_placement_group(self._group)
         self._group = None
         with _lock:
             if self._is_ours:
                 self._is_ours = False
-                _num_sessions -= 1
-                if not _num_sessions:
+                _num_open -= 1
+                if not _num_open:
                     ray.shutdown()
 
-    def _reserved(self, settings: RayConfig) -> Any:
+    def _reserve(self, settings: RayConfig) -> Any:
         """A placement group with one bundle for every process, or for an actor and a learner."""
         from ray.util import placement_group, remove_placement_group
 
-        role, number, bundle = self._role, number_of_role(settings, self._role), bundle_of(settings, self._role)
-        if self._shares_places:
-            places = _places.get((settings.num_actors, settings.num_learners))
+        role, number, bundle = self._role, num_processes(settings, self._role), resources_of(settings, self._role)
+        if self._is_colocated:
+            places = _shared_groups.get((settings.num_actors, settings.num_learners))
             if places is not None:
                 places[1] += 1
                 return places[0]
             number = max(settings.num_actors, settings.num_learners)
-            bundle = dict(Counter(bundle_of(settings, "actor")) + Counter(bundle_of(settings, "learner")))
+            bundle = dict(Counter(resources_of(settings, "actor")) + Counter(resources_of(settings, "learner")))
         group = placement_group([bundle] * number, strategy=settings.placement.upper())
-        seconds = min(settings.start_timeout_seconds, _LOCAL_ROOM_SECONDS if self._is_local else math.inf)
+        seconds = min(settings.start_timeout_seconds, _LOCAL_RESERVE_SECONDS if self._is_local else math.inf)
         if group.wait(timeout_seconds=seconds):
-            if self._shares_places:
-                _places[settings.num_actors, settings.num_learners] = [group, 1]
+            if self._is_colocated:
+                _shared_groups[settings.num_actors, settings.num_learners] = [group, 1]
             return group
         remove_placement_group(group)
         size = "learner" if role == "critic" else role
         raise SettingsError(
-            f"ray.num_{role}s={number} with {_told(bundle)} each: the cluster had no room for them within "
-            f"{seconds:g} seconds. {cluster_room()}; ask for fewer or smaller {role}s (ray.num_{role}s, "
+            f"ray.num_{role}s={number} with {_describe(bundle)} each: the cluster had no room for them within "
+            f"{seconds:g} seconds. {describe_resources()}; ask for fewer or smaller {role}s (ray.num_{role}s, "
             f"ray.cpus_per_{size}, ray.gpus_per_{size}), or add nodes"
         )
 
 
-def _leave(group: Any) -> bool:
+def _release_shared(group: Any) -> bool:
     """Whether nobody is left on these places."""
-    for key, places in list(_places.items()):
+    for key, places in list(_shared_groups.items()):
         if places[0] is group:
             places[1] -= 1
             if places[1]:
                 return False
-            del _places[key]
+            del _shared_groups[key]
     return True
 
 
-def number_of_role(settings: RayConfig, role: Role) -> int:
+def num_processes(settings: RayConfig, role: Role) -> int:
     """Processes that the settings ask for."""
     return int(getattr(settings, f"num_{role}s"))
 
 
-def bundle_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
+def resources_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
     """The resources of one process, by Ray's names."""
     if role != "actor":
         wanted = {"CPU": settings.cpus_per_learner, "GPU": settings.gpus_per_learner}
@@ -169,16 +169,16 @@ def bundle_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
     return {name: number for name, number in wanted.items() if number}
 
 
-def cluster_room() -> str:
+def describe_resources() -> str:
     """What the cluster has and what is free of it, in words."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     has, free = ray.cluster_resources(), ray.available_resources()
-    return f"It has {_told(has)} on {len(alive)} node(s), of which {_told(free)} are free"
+    return f"It has {_describe(has)} on {len(alive)} node(s), of which {_describe(free)} are free"
 
 
-def _told(resources: Mapping[str, float]) -> str:
+def _describe(resources: Mapping[str, float]) -> str:
     return " and ".join(f"{resources.get(name, 0):g} {name}s" for name in ("CPU", "GPU"))
 
 
@@ -206,7 +206,7 @@ def _join(address: str) -> None:
             "cluster, with ray.address=auto or HOST:PORT"
         )
     try:
-        _knock(address)
+        _check_reachable(address)
         ray.init(address=address, logging_level=logging.WARNING)
     except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and errors of its own
         reason = str(error).strip().partition("\n")[0]
@@ -216,11 +216,11 @@ def _join(address: str) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise OSError where nothing listens at HOST:PORT: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_SECONDS).close()
 
 
 def _start(settings: RayConfig) -> None:

@@ -25,9 +25,9 @@ class RayRollouts(Rollouts):
         """`engine` only counts the policy versions: each worker samples with its own engine."""
         super().__init__(parts, engine, seed=seed)
         self._worker_group = worker_group
-        worker_group.keep(parts.renderer, "the renderer")
-        worker_group.keep(parts.executor.registry, "the tools")
-        worker_group.keep(parts.executor, "the tool executor")
+        worker_group.share_object(parts.renderer, "the renderer")
+        worker_group.share_object(parts.executor.registry, "the tools")
+        worker_group.share_object(parts.executor, "the tool executor")
         self._payload(parts)
 
     def update_weights(self) -> None:
@@ -58,4 +58,4 @@ class RayRollouts(Rollouts):
     def _payload(self, parts: RolloutParts) -> bytes:
         """Pickles the parts without the engine: each worker has its own."""
         fields = {each.name: getattr(parts, each.name) for each in dataclasses.fields(parts) if each.name != "engine"}
-        return self._worker_group.packed(fields, "what the episodes need")
+        return self._worker_group.serialize(fields, "what the episodes need")

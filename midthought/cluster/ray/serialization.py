@@ -33,14 +33,14 @@ _LIMITS = (
 )
 
 
-class _Packer(CloudPickler):
+class _Pickler(CloudPickler):
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, ToolExecutor):
-            return _executor, _executor_parts(thing)
+            return _rebuild_executor, _reduce_executor(thing)
         return super().reducer_override(thing)
 
 
-class _NamingPacker(_Packer):
+class _ReferencePickler(_Pickler):
     """Apart from the other, for it is asked about every number in every list."""
 
     def __init__(self, file: io.BytesIO, name: Name) -> None:
@@ -51,7 +51,7 @@ class _NamingPacker(_Packer):
         return self._name(thing)
 
 
-class _Unpacker(pickle.Unpickler):
+class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, find: Find) -> None:
         super().__init__(file)
         self._find = find
@@ -60,12 +60,12 @@ class _Unpacker(pickle.Unpickler):
         return self._find(name)
 
 
-def pack(thing: object, what: str, name: Name | None = None) -> bytes:
+def serialize(thing: object, what: str, name: Name | None = None) -> bytes:
     """The object as bytes. Raises SettingsError naming `what` and the innermost part that cannot be sent."""
     try:
-        return _packed(thing, name)
+        return _serialize(thing, name)
     except Exception as error:
-        way, part, error = _culprit(thing, error, name)
+        way, part, error = _find_unpicklable(thing, error, name)
         place = f" ({way.lstrip('.')})" if way else ""
         raise SettingsError(
             f"{what} cannot be sent to Ray's workers: it holds a {type(part).__module__}.{type(part).__qualname__}{place}, "
@@ -75,10 +75,10 @@ def pack(thing: object, what: str, name: Name | None = None) -> bytes:
         ) from error
 
 
-def unpack(data: bytes, what: str, find: Find = lambda name: None) -> Any:
+def deserialize(data: bytes, what: str, find: Find = lambda name: None) -> Any:
     """The object. Raises SettingsError naming `what` where this process lacks something that it needs."""
     try:
-        return _Unpacker(io.BytesIO(data), find).load()
+        return _Unpickler(io.BytesIO(data), find).load()
     except (ImportError, AttributeError) as error:
         raise SettingsError(
             f"{what} cannot be opened by Ray's worker ({type(error).__name__}: {error}): its code must be importable there; "
@@ -86,20 +86,20 @@ def unpack(data: bytes, what: str, find: Find = lambda name: None) -> Any:
         ) from error
 
 
-def _packed(thing: object, name: Name | None) -> bytes:
+def _serialize(thing: object, name: Name | None) -> bytes:
     file = io.BytesIO()
-    packer = _Packer(file) if name is None else _NamingPacker(file, name)
+    packer = _Pickler(file) if name is None else _ReferencePickler(file, name)
     packer.dump(thing)
     return file.getvalue()
 
 
-def _culprit(thing: object, error: Exception, name: Name | None) -> tuple[str, object, Exception]:
+def _find_unpicklable(thing: object, error: Exception, name: Name | None) -> tuple[str, object, Exception]:
     """The innermost part that cannot be packed: the way to it, itself, and what is raised."""
     way = ""
     for _ in range(_MAX_DEPTH):
-        for step, part in _parts_of(thing):
+        for step, part in _children(thing):
             try:
-                _packed(part, name)
+                _serialize(part, name)
             except Exception as raised:
                 way, thing, error = way + step, part, raised
                 break
@@ -108,7 +108,7 @@ def _culprit(thing: object, error: Exception, name: Name | None) -> tuple[str, o
     return way, thing, error
 
 
-def _parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
+def _children(thing: Any) -> Iterator[tuple[str, Any]]:
     """What an object consists of, each part with the words that lead to it."""
     if isinstance(thing, Mapping):
         yield from ((f"[{key!r}]", value) for key, value in thing.items())
@@ -135,7 +135,7 @@ def _parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
                     yield f".{part}", getattr(thing, part)
 
 
-def _executor_parts(executor: ToolExecutor) -> tuple[Any, ...]:
+def _reduce_executor(executor: ToolExecutor) -> tuple[Any, ...]:
     """A tool executor without what belongs to this process: its threads, its event loops, its count of failures."""
     limits = {limit: getattr(executor, limit) for limit in _LIMITS}
     plain = vars(ToolExecutor(executor.registry))
@@ -143,7 +143,9 @@ def _executor_parts(executor: ToolExecutor) -> tuple[Any, ...]:
     return type(executor), executor.registry, limits, own
 
 
-def _executor(kind: type[ToolExecutor], registry: Any, limits: dict[str, Any], own: dict[str, Any]) -> ToolExecutor:
+def _rebuild_executor(
+    kind: type[ToolExecutor], registry: Any, limits: dict[str, Any], own: dict[str, Any]
+) -> ToolExecutor:
     executor = object.__new__(kind)
     ToolExecutor.__init__(executor, registry, **limits)
     vars(executor).update(own)

@@ -18,7 +18,7 @@ BUCKET_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorSlice:
     """Some bytes of a tensor."""
 
     name: str
@@ -32,7 +32,7 @@ def named_tensors(model: Any) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def frame_name(tensors: Mapping[str, torch.Tensor]) -> Callable[[object], object | None]:
+def placeholder_of(tensors: Mapping[str, torch.Tensor]) -> Callable[[object], object | None]:
     """For pickling a model without its tensors' contents: what stands for each of them."""
     name_of = {id(tensor): name for name, tensor in tensors.items()}
 
@@ -44,7 +44,7 @@ def frame_name(tensors: Mapping[str, torch.Tensor]) -> Callable[[object], object
     return name
 
 
-def framed(device: str) -> Callable[[Any], torch.Tensor]:
+def fill_placeholders(device: str) -> Callable[[Any], torch.Tensor]:
     """For unpickling it: tensors of the same shape and type, one for each name, on the device, not filled yet."""
     made: dict[str, torch.Tensor] = {}
 
@@ -63,14 +63,14 @@ def digest_of(tensor: torch.Tensor) -> str:
     return hashlib.blake2b(_bytes_of(tensor).data, digest_size=16).hexdigest()
 
 
-def buckets(tensors: Mapping[str, torch.Tensor], names: Iterable[str], max_bytes: int) -> Iterator[list[Piece]]:
+def buckets(tensors: Mapping[str, torch.Tensor], names: Iterable[str], max_bytes: int) -> Iterator[list[TensorSlice]]:
     """The tensors of these names in lists of pieces, at most `max_bytes` each; a larger tensor is cut."""
-    bucket: list[Piece] = []
+    bucket: list[TensorSlice] = []
     room = max_bytes
     for name in names:
         data, offset = _bytes_of(tensors[name]), 0
         while offset < len(data):
-            piece = Piece(name, offset, data[offset : offset + room])
+            piece = TensorSlice(name, offset, data[offset : offset + room])
             bucket.append(piece)
             offset += len(piece.data)
             room -= len(piece.data)
@@ -81,7 +81,7 @@ def buckets(tensors: Mapping[str, torch.Tensor], names: Iterable[str], max_bytes
         yield bucket
 
 
-def apply_pieces(tensors: Mapping[str, torch.Tensor], pieces: Iterable[Piece]) -> None:
+def copy_slices(tensors: Mapping[str, torch.Tensor], pieces: Iterable[TensorSlice]) -> None:
     """Write the bytes into the tensors where they are."""
     for piece in pieces:
         flat = tensors[piece.name].detach().view(-1).view(torch.uint8)

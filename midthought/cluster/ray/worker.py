@@ -15,14 +15,14 @@ from typing import Any
 import ray
 import torch
 
-from midthought.cluster.ray.serialization import pack, unpack
-from midthought.cluster.ray.weights import Piece, apply_pieces, digest_of, framed, named_tensors
+from midthought.cluster.ray.serialization import deserialize, serialize
+from midthought.cluster.ray.weights import TensorSlice, copy_slices, digest_of, fill_placeholders, named_tensors
 from midthought.engines.engine import TrainedEngine
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.types import StopReason, Trajectory
 
-_BEAT_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 1.0
 """So often a worker says that its event loop turns."""
 
 
@@ -57,7 +57,7 @@ class Job:
     starts: tuple[EpisodeStart, ...]
     """One for each place; an episode is known by its seed."""
     policy_version: int
-    standing: Mapping[str, Any]
+    shared_objects: Mapping[str, Any]
     """By name: Ray's references to what is sent once and kept."""
 
 
@@ -71,7 +71,7 @@ class RolloutWorker:
         self._name = name
         self._numerics = numerics
         self._loop = asyncio.new_event_loop()
-        self._standing: dict[str, Any] = {}
+        self._shared_objects: dict[str, Any] = {}
         numerics.apply()
 
     def __repr__(self) -> str:
@@ -80,15 +80,15 @@ class RolloutWorker:
     def build(self, model: bytes, make_engine: Callable[[Any], TrainedEngine]) -> None:
         """Make the policy, its tensors not filled yet, and the engine over it."""
         device = "cuda" if ray.get_gpu_ids() else "cpu"
-        self._model = unpack(model, "the policy", framed(device)).eval()
+        self._model = deserialize(model, "the policy", fill_placeholders(device)).eval()
         self._tensors = named_tensors(self._model)
         self._engine = make_engine(self._model)
 
-    def load(self, pieces: Sequence[Piece]) -> None:
+    def load(self, pieces: Sequence[TensorSlice]) -> None:
         """Write a bucket into the policy, in place."""
-        apply_pieces(self._tensors, pieces)
+        copy_slices(self._tensors, pieces)
 
-    def adopt(self) -> dict[str, str]:
+    def activate_weights(self) -> dict[str, str]:
         """Sample from what was loaded; the digest of every tensor, as it lies in the policy now."""
         self._engine.update_weights()
         return {name: digest_of(tensor) for name, tensor in self._tensors.items()}
@@ -101,7 +101,7 @@ class RolloutWorker:
         cores every pass is slower.
         """
         outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
-        parts = RolloutParts(engine=self._engine, **self._opened(payload, job.standing))
+        parts = RolloutParts(engine=self._engine, **self._deserialize_parts(payload, job.shared_objects))
         self._engine.policy_version = job.policy_version
         self._numerics.apply()
         episodes = self._loop.create_task(_episodes(parts, job, outbox.put_nowait))
@@ -112,11 +112,11 @@ class RolloutWorker:
             yield [message for message in messages if message is not None]
         episodes.result()
 
-    def _opened(self, payload: bytes, standing: Mapping[str, Any]) -> dict[str, Any]:
-        for name, reference in standing.items():
-            if name not in self._standing:
-                self._standing[name] = unpack(ray.get(reference), name, self._standing.__getitem__)
-        fields: dict[str, Any] = unpack(payload, "what the episodes need", self._standing.__getitem__)
+    def _deserialize_parts(self, payload: bytes, shared_objects: Mapping[str, Any]) -> dict[str, Any]:
+        for name, reference in shared_objects.items():
+            if name not in self._shared_objects:
+                self._shared_objects[name] = deserialize(ray.get(reference), name, self._shared_objects.__getitem__)
+        fields: dict[str, Any] = deserialize(payload, "what the episodes need", self._shared_objects.__getitem__)
         return fields
 
 
@@ -126,24 +126,24 @@ async def _episodes(parts: RolloutParts, job: Job, put: Callable[[tuple[int, byt
     The last thing that it puts comes when all has ended.
     """
     place_of = {start.seed: place for start, place in zip(job.starts, job.places, strict=True)}
-    beating = asyncio.ensure_future(_beat(put))
+    beating = asyncio.ensure_future(_send_heartbeats(put))
     try:
-        await run_episodes(parts, job.starts, on_finished=lambda done: put((place_of[done.seed], _packed(done))))
+        await run_episodes(parts, job.starts, on_finished=lambda done: put((place_of[done.seed], _serialize(done))))
     finally:
         beating.cancel()
         put(None)
 
 
-async def _beat(put: Callable[[None], None]) -> None:
+async def _send_heartbeats(put: Callable[[None], None]) -> None:
     while True:
-        await asyncio.sleep(_BEAT_SECONDS)
+        await asyncio.sleep(_HEARTBEAT_SECONDS)
         put(None)
 
 
-def _packed(trajectory: Trajectory) -> bytes:
+def _serialize(trajectory: Trajectory) -> bytes:
     """The episode's record; one that holds what cannot be sent has failed."""
     try:
-        return pack(trajectory, f"the record of task {trajectory.task.task_id!r}")
+        return serialize(trajectory, f"the record of task {trajectory.task.task_id!r}")
     except SettingsError as error:
         prompt = trajectory.segments[0].spans[0]
         failed = Trajectory(
@@ -153,4 +153,4 @@ def _packed(trajectory: Trajectory) -> bytes:
             group=trajectory.group,
         )
         failed.stop_reason, failed.error = StopReason.FAILED, str(error)
-        return pack(failed, "the record of a failed episode")
+        return serialize(failed, "the record of a failed episode")

@@ -18,11 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
-from midthought.cluster.verl.job import Supply
+from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
 from midthought.cluster.verl.references import load
 from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
-from midthought.cluster.verl.tools import our_tool
+from midthought.cluster.verl.tools import as_midthought_tool
 from midthought.errors import DataError, EpisodeError
 from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
 from midthought.tokenization import Renderer
@@ -143,8 +143,8 @@ def _make(tokenizer: Any, tools: tuple[Any, ...], options: LoopOptions, template
         written = copy.copy(tokenizer)
         written.apply_chat_template = functools.partial(tokenizer.apply_chat_template, **template)
     renderer = Renderer(written)
-    ours = [our_tool(tool) for tool in tools]
-    supply = load(options.supply)(renderer, ours, options.supply_options) if options.supply else Supply()
+    ours = [as_midthought_tool(tool) for tool in tools]
+    supply = load(options.supply)(renderer, ours, options.supply_options) if options.supply else EpisodeSetup()
     call_format = supply.call_format or find_call_format(options.call_format)
     parts = RolloutParts(
         engine=None,  # type: ignore[arg-type]  # every episode's own

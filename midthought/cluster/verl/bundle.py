@@ -18,7 +18,7 @@ from midthought.cluster.verl.derived_values import DerivedValues
 from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose, has_verl
 from midthought.cluster.verl.job import ToolPlan, VerlJob
-from midthought.cluster.verl.overrides import InBundle, overrides_of
+from midthought.cluster.verl.overrides import BundlePath, overrides_of
 from midthought.cluster.verl.rows import rows_of, write_parquet
 from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
 from midthought.errors import DataError, SettingsError
@@ -55,8 +55,8 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
     SettingsError for a folder that holds something, for settings that verl has no word for, for numbers that do not
     divide, and, where verl is installed, for keys that its configuration does not have: then nothing is written.
     """
-    facts = DerivedValues(job.config, verl, job.recipe, len(job.tasks["train"]))
-    overrides = overrides_of(facts)
+    derived = DerivedValues(job.config, verl, job.recipe, len(job.tasks["train"]))
+    overrides = overrides_of(derived)
     if has_verl():
         compose([hydra_override(key, value) for key, value in overrides.items()])
     try:
@@ -72,7 +72,7 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         AGENT_LOOP: _agent_loop_yaml(options),
         REWARD: _REWARD_FILE,
         "requirements.txt": requirements(job.extras, verl.rollout),
-        SCRIPT: script(job.recipe, verl, "verl.trainer.main_ppo", _ON_RAY, _words(overrides)),
+        SCRIPT: script(job.recipe, verl, "verl.trainer.main_ppo", _ON_RAY, _shell_overrides(overrides)),
     }
     splits = {
         "train": (job.data_source, job.tasks["train"]),
@@ -82,12 +82,12 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         split: rows_of(tasks, job.messages, data_source=source, ability=job.ability, split=split)
         for split, (source, tasks) in splits.items()
     }
-    lay_down(folder, tables, files)
+    write_folder(folder, tables, files)
     job.write_files(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def lay_down(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
+def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
     """Write Parquet tables into `data/` and files of text beside it; `SCRIPT` may be executed.
 
     Raises DataError for an empty table, SettingsError for a folder that holds something: then nothing is written.
@@ -118,14 +118,14 @@ def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequen
     return head + "".join(f"    {word} \\\n" for word in words) + '    "$@"\n'
 
 
-def _words(overrides: Mapping[str, Any]) -> list[str]:
-    words = [shell_word(key, value) for key, value in overrides.items()]
-    return [*words, shell_word(f"+ray_kwargs.ray_init.runtime_env.env_vars.{BUNDLE_VARIABLE}", InBundle(""))]
+def _shell_overrides(overrides: Mapping[str, Any]) -> list[str]:
+    words = [shell_override(key, value) for key, value in overrides.items()]
+    return [*words, shell_override(f"+ray_kwargs.ray_init.runtime_env.env_vars.{BUNDLE_VARIABLE}", BundlePath(""))]
 
 
-def shell_word(key: str, value: Any) -> str:
+def shell_override(key: str, value: Any) -> str:
     """An override as the script has it."""
-    if not isinstance(value, InBundle):
+    if not isinstance(value, BundlePath):
         return shlex.quote(hydra_override(key, value))
     inside = f"/{value}" if value else ""
     return f"\"{key}='${BUNDLE_VARIABLE}{inside}'\""
@@ -138,7 +138,7 @@ def _tools_yaml(job: VerlJob, timeout_seconds: float) -> str:
             "config": {
                 "type": "native",
                 "tool": plan.reference,
-                "options": _placed(plan),
+                "options": _tool_options(plan),
                 "timeout_seconds": timeout_seconds,
             },
             "tool_schema": plan.definition.json_schema(),
@@ -148,7 +148,7 @@ def _tools_yaml(job: VerlJob, timeout_seconds: float) -> str:
     return _yaml({"tools": tools})
 
 
-def _placed(plan: ToolPlan) -> dict[str, Any]:
+def _tool_options(plan: ToolPlan) -> dict[str, Any]:
     return {
         name: value.replace("{bundle}", _HERE) if isinstance(value, str) else value
         for name, value in plan.options.items()

@@ -20,7 +20,7 @@ ESTIMATORS = {
 LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
 KL_KINDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
 
-_SPELLED_TOKENS = 128
+_PROMPT_MARGIN_TOKENS = 128
 """By so much a prompt may be longer than verl's filter counts: control tokens that its text names, such as `<think>`, are
 spelled out in ours."""
 
@@ -54,7 +54,7 @@ class DerivedValues:
     @property
     def prompt_length(self) -> int:
         """Room for a prompt where it is sampled from."""
-        return self.verl.max_prompt_length + _SPELLED_TOKENS
+        return self.verl.max_prompt_length + _PROMPT_MARGIN_TOKENS
 
     @property
     def max_tokens_per_gpu(self) -> int:
@@ -62,9 +62,14 @@ class DerivedValues:
         return self.verl.max_tokens_per_gpu or 2 * longest
 
 
-def require_possible(facts: DerivedValues) -> None:
+def require_supported(derived: DerivedValues) -> None:
     """Raise SettingsError for the first thing that verl cannot do."""
-    config, training, inference, group = facts.config, facts.training, facts.inference, facts.training.episodes_per_task
+    config, training, inference, group = (
+        derived.config,
+        derived.training,
+        derived.inference,
+        derived.training.episodes_per_task,
+    )
     if training.adv_estimator not in ESTIMATORS:
         raise SettingsError(
             f"training.adv_estimator={training.adv_estimator!r}: verl does not have it. "
@@ -74,10 +79,10 @@ def require_possible(facts: DerivedValues) -> None:
         raise SettingsError(
             f"training.policy_loss={training.policy_loss!r}: verl does not have it. {near_names(training.policy_loss, LOSSES)}"
         )
-    num_prompts = facts.prompts(training.batch_size)
+    num_prompts = derived.prompts(training.batch_size)
     wrong = (
         (not config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),
-        (facts.has_critic and config.model.critic_kind == "shared",
+        (derived.has_critic and config.model.critic_kind == "shared",
          "model.critic='shared': verl's critic is a model of its own; set model.critic=separate"),
         (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl takes one, set it to true"),
         (inference.partial_rollouts,
@@ -91,10 +96,10 @@ def require_possible(facts: DerivedValues) -> None:
          "training.overlong_buffer_tokens: verl shapes overlong rewards by its reward manager dapo; set it to 0"),
         (training.mini_batch_size % group != 0,
          f"training.mini_batch_size={training.mini_batch_size} is not a multiple of group_size={group}, which verl needs"),
-        (num_prompts % facts.prompts(training.mini_batch_size) != 0 if training.mini_batch_size >= group else False,
+        (num_prompts % derived.prompts(training.mini_batch_size) != 0 if training.mini_batch_size >= group else False,
          f"training.batch_size={training.batch_size} is not a multiple of mini_batch_size={training.mini_batch_size}"),
-        (facts.num_tasks < num_prompts,
-         f"{facts.num_tasks} training tasks do not fill one batch of {num_prompts} prompts; lower training.batch_size"),
+        (derived.num_tasks < num_prompts,
+         f"{derived.num_tasks} training tasks do not fill one batch of {num_prompts} prompts; lower training.batch_size"),
     )  # fmt: skip
     for is_wrong, words in wrong:
         if is_wrong:

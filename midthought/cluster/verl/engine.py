@@ -122,10 +122,10 @@ class VerlEngine:
             priority=self._priority,
         )
         self.num_requests += 1
-        self._take_note(output)
+        self._record_metadata(output)
         return output
 
-    def _take_note(self, output: Any) -> None:
+    def _record_metadata(self, output: Any) -> None:
         said = dict(output.extra_fields)
         if output.num_preempted is not None:
             self.num_preempted = (self.num_preempted or 0) + output.num_preempted

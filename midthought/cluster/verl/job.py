@@ -1,4 +1,4 @@
-"""What a recipe gives to verl: on the machine that writes the bundle a `VerlJob`, on verl's workers a `Supply`.
+"""What a recipe gives to verl: on the machine that writes the bundle a `VerlJob`, on verl's workers a `EpisodeSetup`.
 
 Knows no recipe, and nothing of verl.
 """
@@ -18,7 +18,7 @@ from midthought.tools.executor import ToolExecutor
 from midthought.types import Reward, Task, Trajectory
 
 
-class Unjudged:
+class NullEnvironment:
     """An environment that says nothing and pays nothing. Implements the rollout loop's `EpisodeEnvironment`."""
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -31,10 +31,10 @@ class Unjudged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supply:
+class EpisodeSetup:
     """What episodes on a worker need beside tools and limits; None stands for what the loop makes itself."""
 
-    environment: Callable[[Task], EpisodeEnvironment] = field(default=lambda task: Unjudged())
+    environment: Callable[[Task], EpisodeEnvironment] = field(default=lambda task: NullEnvironment())
     """Makes the environment of one episode: what is replied, and what the episode was worth."""
     executor: ToolExecutor | None = None
     """Answers calls in another way than from the tools of verl's tool configuration."""
@@ -73,7 +73,7 @@ class VerlJob:
     call_format: str = "in_thought"
     """How calls are written, by name."""
     supply: str
-    """`module:name` of the function that makes the workers' `Supply`."""
+    """`module:name` of the function that makes the workers' `EpisodeSetup`."""
     supply_options: Mapping[str, Any]
     extras: Sequence[str]
     """Install extras of this package that the workers need."""

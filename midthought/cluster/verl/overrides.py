@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_possible
+from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_supported
 from midthought.cluster.verl.settings import AGENT_NAME
 
-NO_DUAL_CLIP = 1.0e6
+DISABLED_DUAL_CLIP = 1.0e6
 """verl always clips dually; with this bound it never does."""
-_SPARE_TOKENS = 16
+_EXTRA_CONTEXT_TOKENS = 16
 """Room that a server wants beyond prompt and response."""
 
 
-class InBundle(str):
+class BundlePath(str):
     """A path inside the bundle; it is made absolute where the bundle runs."""
 
 
@@ -29,34 +29,34 @@ class Row(NamedTuple):
     ours: str
     """Where it comes from: keys of our settings, or a word on why."""
     value: Callable[[DerivedValues], Any]
-    applies: Callable[[DerivedValues], bool] = lambda facts: True
+    applies: Callable[[DerivedValues], bool] = lambda derived: True
     """Whether it is written at all; else verl's own default stays."""
 
 
 def _of(key: str) -> Callable[[DerivedValues], Any]:
     """The value of one of our keys as it is."""
     section, _, name = key.partition(".")
-    return lambda facts: getattr(facts.verl if section == "verl" else getattr(facts.config, section), name)
+    return lambda derived: getattr(derived.verl if section == "verl" else getattr(derived.config, section), name)
 
 
-def _same(theirs: str, ours: str, applies: Callable[[DerivedValues], bool] = lambda facts: True) -> Row:
+def _same(theirs: str, ours: str, applies: Callable[[DerivedValues], bool] = lambda derived: True) -> Row:
     return Row(theirs, ours, _of(ours), applies)
 
 
-def _critic(facts: DerivedValues) -> bool:
-    return facts.has_critic
+def _critic(derived: DerivedValues) -> bool:
+    return derived.has_critic
 
 
-def _dynamic(facts: DerivedValues) -> bool:
-    return facts.verl.rows_per_gpu is None
+def _dynamic(derived: DerivedValues) -> bool:
+    return derived.verl.rows_per_gpu is None
 
 
-def _padded(facts: DerivedValues) -> bool:
-    return not _dynamic(facts)
+def _padded(derived: DerivedValues) -> bool:
+    return not _dynamic(derived)
 
 
-def _adapters(facts: DerivedValues) -> bool:
-    return facts.config.model.adapter_rank > 0
+def _adapters(derived: DerivedValues) -> bool:
+    return derived.config.model.adapter_rank > 0
 
 
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -69,34 +69,34 @@ TABLE: tuple[Row, ...] = (
     _same(f"{MODEL}.lora_alpha", "model.lora_alpha", _adapters),
     Row(f"{ROLLOUT}.dtype", "model.dtype", lambda f: f.config.model.weights_dtype),
     # what it is trained on
-    Row("data.train_files", "the bundle", lambda facts: InBundle("data/train.parquet")),
-    Row("data.val_files", "the bundle", lambda facts: InBundle("data/validation.parquet")),
+    Row("data.train_files", "the bundle", lambda derived: BundlePath("data/train.parquet")),
+    Row("data.val_files", "the bundle", lambda derived: BundlePath("data/validation.parquet")),
     Row("data.train_batch_size", "training.batch_size / group_size", lambda f: f.prompts(f.training.batch_size)),
     _same("data.max_prompt_length", "verl.max_prompt_length"),
     _same("data.max_response_length", "inference.max_tokens"),
-    Row("data.filter_overlong_prompts", "a prompt that does not fit ends verl's run", lambda facts: True),
-    Row("data.tool_config_path", "our prompts hold what is said of the tools", lambda facts: None),
+    Row("data.filter_overlong_prompts", "a prompt that does not fit ends verl's run", lambda derived: True),
+    Row("data.tool_config_path", "our prompts hold what is said of the tools", lambda derived: None),
     _same("data.seed", "training.seed"),
     # the episodes
     _same(f"{ROLLOUT}.name", "verl.rollout"),
     _same(f"{ROLLOUT}.temperature", "inference.temperature"),
     _same(f"{ROLLOUT}.top_p", "inference.top_p"),
-    Row(f"{ROLLOUT}.n", "training.group_size", lambda facts: facts.training.episodes_per_task),
+    Row(f"{ROLLOUT}.n", "training.group_size", lambda derived: derived.training.episodes_per_task),
     _same(f"{ROLLOUT}.max_num_seqs", "inference.max_num_seqs"),
     Row(f"{ROLLOUT}.prompt_length", "verl.max_prompt_length, and a little", lambda f: f.prompt_length),
     Row(
         f"{ROLLOUT}.max_model_len",
         "verl.max_prompt_length + inference.max_tokens, and a little",
-        lambda f: f.prompt_length + f.inference.max_tokens + _SPARE_TOKENS,
+        lambda f: f.prompt_length + f.inference.max_tokens + _EXTRA_CONTEXT_TOKENS,
     ),
     _same(f"{ROLLOUT}.tensor_model_parallel_size", "verl.tensor_parallel"),
     _same(f"{ROLLOUT}.gpu_memory_utilization", "verl.gpu_memory_utilization"),
     _same(f"{ROLLOUT}.agent.num_workers", "verl.num_agent_workers"),
-    Row(f"{ROLLOUT}.agent.default_agent_loop", "our loop", lambda facts: AGENT_NAME),
-    Row(f"{ROLLOUT}.agent.agent_loop_config_path", "the bundle", lambda facts: InBundle("agent_loop.yaml")),
-    Row(f"{ROLLOUT}.multi_turn.tool_config_path", "the bundle", lambda facts: InBundle("tools.yaml")),
-    Row("reward.custom_reward_function.path", "the bundle", lambda facts: InBundle("reward.py")),
-    Row("reward.custom_reward_function.name", "the bundle", lambda facts: "compute_score"),
+    Row(f"{ROLLOUT}.agent.default_agent_loop", "our loop", lambda derived: AGENT_NAME),
+    Row(f"{ROLLOUT}.agent.agent_loop_config_path", "the bundle", lambda derived: BundlePath("agent_loop.yaml")),
+    Row(f"{ROLLOUT}.multi_turn.tool_config_path", "the bundle", lambda derived: BundlePath("tools.yaml")),
+    Row("reward.custom_reward_function.path", "the bundle", lambda derived: BundlePath("reward.py")),
+    Row("reward.custom_reward_function.name", "the bundle", lambda derived: "compute_score"),
     # credit
     Row("algorithm.adv_estimator", "training.adv_estimator", lambda f: ESTIMATORS[f.training.adv_estimator]),
     _same("algorithm.gamma", "training.gamma"),
@@ -116,7 +116,7 @@ TABLE: tuple[Row, ...] = (
     Row("algorithm.kl_penalty", "training.kl_kind", lambda f: KL_KINDS[f.training.kl_kind]),
     _same("algorithm.kl_ctrl.kl_coef", "training.kl_coef"),
     Row("algorithm.kl_ctrl.type", "training.target_kl", lambda f: "adaptive" if f.training.target_kl else "fixed"),
-    _same("algorithm.kl_ctrl.target_kl", "training.target_kl", lambda facts: facts.training.target_kl is not None),
+    _same("algorithm.kl_ctrl.target_kl", "training.target_kl", lambda derived: derived.training.target_kl is not None),
     _same("algorithm.kl_ctrl.horizon", "training.kl_horizon"),
     Row(
         "algorithm.rollout_correction.rollout_is",
@@ -146,7 +146,7 @@ TABLE: tuple[Row, ...] = (
         "training.clip_ratio_high",
         lambda f: f.training.clip_ratio_high or f.training.clip_ratio,
     ),
-    Row(f"{ACTOR}.clip_ratio_c", "training.dual_clip", lambda f: f.training.dual_clip or NO_DUAL_CLIP),
+    Row(f"{ACTOR}.clip_ratio_c", "training.dual_clip", lambda f: f.training.dual_clip or DISABLED_DUAL_CLIP),
     _same(f"{ACTOR}.entropy_coeff", "training.entropy_coef"),
     Row(f"{ACTOR}.use_kl_loss", "training.kl_loss_coef", lambda f: f.training.kl_loss_coef > 0),
     _same(f"{ACTOR}.kl_loss_coef", "training.kl_loss_coef"),
@@ -170,7 +170,7 @@ TABLE: tuple[Row, ...] = (
         "critic.ppo_max_token_len_per_gpu",
         "verl.max_tokens_per_gpu",
         lambda f: f.max_tokens_per_gpu,
-        lambda facts: _dynamic(facts) and _critic(facts),
+        lambda derived: _dynamic(derived) and _critic(derived),
     ),
     _same(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "verl.rows_per_gpu", _padded),
     _same("critic.ppo_micro_batch_size_per_gpu", "verl.rows_per_gpu", lambda f: _padded(f) and _critic(f)),
@@ -191,22 +191,24 @@ TABLE: tuple[Row, ...] = (
     _same("trainer.max_actor_ckpt_to_keep", "checkpoint.keep_last_n"),
     _same("trainer.max_critic_ckpt_to_keep", "checkpoint.keep_last_n", _critic),
     Row("trainer.project_name", "checkpoint.wandb_project, verl.project", lambda f: _project(f)),
-    Row("trainer.experiment_name", "the recipe", lambda facts: facts.recipe),
+    Row("trainer.experiment_name", "the recipe", lambda derived: derived.recipe),
     Row("trainer.logger", "verl.loggers, checkpoint.wandb_project", lambda f: list(_loggers(f))),
-    Row("trainer.default_local_dir", "the bundle", lambda facts: InBundle("checkpoints")),
+    Row("trainer.default_local_dir", "the bundle", lambda derived: BundlePath("checkpoints")),
 )
 
 
-def overrides_of(facts: DerivedValues) -> dict[str, Any]:
+def overrides_of(derived: DerivedValues) -> dict[str, Any]:
     """verl's keys with their values, in the table's order; those of `verl.overrides` last, in place of ours.
 
     SettingsError where verl has no word for what the settings ask, or a number does not divide.
     """
-    require_possible(facts)
-    return replaced({row.key: row.value(facts) for row in TABLE if row.applies(facts)}, facts.verl.overrides)
+    require_supported(derived)
+    return with_overrides(
+        {row.key: row.value(derived) for row in TABLE if row.applies(derived)}, derived.verl.overrides
+    )
 
 
-def replaced(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def with_overrides(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """`values` with a user's keys last, in place of ours."""
     for key, value in _flat(overrides):
         values.pop(key.lstrip("+"), None)
@@ -223,19 +225,19 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield f"{before}{key}", value
 
 
-def _epochs(facts: DerivedValues) -> int:
+def _epochs(derived: DerivedValues) -> int:
     """Enough passes over the data for the steps that are asked for; verl drops what does not fill a batch."""
-    steps_per_epoch = facts.num_tasks // facts.prompts(facts.training.batch_size)
-    if facts.training.num_train_iters is None:
-        return facts.training.num_epochs
-    return max(1, math.ceil(facts.training.num_train_iters / steps_per_epoch))
+    steps_per_epoch = derived.num_tasks // derived.prompts(derived.training.batch_size)
+    if derived.training.num_train_iters is None:
+        return derived.training.num_epochs
+    return max(1, math.ceil(derived.training.num_train_iters / steps_per_epoch))
 
 
-def _project(facts: DerivedValues) -> str:
-    return facts.config.checkpoint.wandb_project or facts.verl.project
+def _project(derived: DerivedValues) -> str:
+    return derived.config.checkpoint.wandb_project or derived.verl.project
 
 
-def _loggers(facts: DerivedValues) -> Iterator[str]:
-    yield from facts.verl.loggers
-    if facts.config.checkpoint.wandb_project and "wandb" not in facts.verl.loggers:
+def _loggers(derived: DerivedValues) -> Iterator[str]:
+    yield from derived.verl.loggers
+    if derived.config.checkpoint.wandb_project and "wandb" not in derived.verl.loggers:
         yield "wandb"

@@ -64,15 +64,15 @@ def record_of(trajectory: Trajectory) -> str:
         "answer": trajectory.turns[-1].model_output if trajectory.turns else "",
         "reward": {"parts": dict(reward.parts), "turns": reward.turns} if reward and is_judged else None,
     }
-    return json.dumps({name: _sayable(value) for name, value in row.items()})
+    return json.dumps({name: _to_json(value) for name, value in row.items()})
 
 
-def _sayable(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """As JSON; what a tool says in other values is written as its text."""
     try:
         return json_value(value)
     except TypeError:
-        return [_sayable(item) for item in value] if isinstance(value, list) else str(value)
+        return [_to_json(item) for item in value] if isinstance(value, list) else str(value)
 
 
 def task_of(row: Mapping[str, Any]) -> Task:

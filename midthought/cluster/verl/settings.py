@@ -85,7 +85,7 @@ class LoopOptions(Section):
     call_ends_with: str = "}"
     """See `VerlConfig.call_ends_with`."""
     supply: str | None = None
-    """`module:name` of a function `(renderer, tools, options)` that gives a `midthought.cluster.verl.job.Supply`. Null:
+    """`module:name` of a function `(renderer, tools, options)` that gives a `midthought.cluster.verl.job.EpisodeSetup`. Null:
     the tools of verl's tool configuration, nobody replies, and the reward is that of your own reward function."""
     supply_options: dict[str, Any] = Field(default_factory=dict)
     """What it is given as options; JSON values."""

@@ -6,17 +6,17 @@ import math
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.bundle import SCRIPT, lay_down, requirements, script, shell_word
+from midthought.cluster.verl.bundle import SCRIPT, requirements, script, shell_override, write_folder
 from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose, has_verl
 from midthought.cluster.verl.job import VerlSftJob
-from midthought.cluster.verl.overrides import InBundle, replaced
+from midthought.cluster.verl.overrides import BundlePath, with_overrides
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
 """What verl calls the configuration of its SFT trainer."""
-WITH_WEIGHTS = ["model", "optimizer", "extra", "hf_model"]
+CHECKPOINT_CONTENTS = ["model", "optimizer", "extra", "hf_model"]
 """What its checkpoints hold: the last is a Hugging Face folder, with which reinforcement learning begins."""
 
 
@@ -29,7 +29,7 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
     overrides = sft_overrides(job, verl)
     if has_verl():
         compose([hydra_override(key, value) for key, value in overrides.items()], SFT_CONFIG)
-    words = [shell_word(key, value) for key, value in overrides.items()]
+    words = [shell_override(key, value) for key, value in overrides.items()]
     files = {
         "config.yaml": job.config.to_yaml(),
         "requirements.txt": requirements(()),
@@ -38,7 +38,7 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
         ),
     }
     rows = [{"messages": [dict(message) for message in said]} for said in job.conversations]
-    lay_down(folder, {"train": rows}, files)
+    write_folder(folder, {"train": rows}, files)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -47,12 +47,12 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
 
     SettingsError where the conversations do not fill a step, or a step cannot be shared out.
     """
-    _require_possible(job, verl)
+    _require_supported(job, verl)
     model, training, sft = job.config.model, job.config.training, verl.sft_trainer
     steps_per_epoch = len(job.conversations) // sft.batch_size  # verl drops what does not fill a batch
     values: dict[str, Any] = {
         "model.path": model.local_path,
-        "data.train_files": InBundle("data/train.parquet"),
+        "data.train_files": BundlePath("data/train.parquet"),
         "data.train_batch_size": sft.batch_size,
         "data.max_length": sft.max_length,
         "data.max_token_len_per_gpu": max(verl.max_tokens_per_gpu or 0, sft.max_length),
@@ -68,21 +68,21 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
         "trainer.total_epochs": math.ceil(job.num_steps / steps_per_epoch),
         "trainer.save_freq": 10 * job.config.checkpoint.save_interval,
         "trainer.max_ckpt_to_keep": job.config.checkpoint.keep_last_n,
-        "checkpoint.save_contents": WITH_WEIGHTS,
+        "checkpoint.save_contents": CHECKPOINT_CONTENTS,
         "trainer.nnodes": verl.num_nodes,
         "trainer.n_gpus_per_node": verl.gpus_per_node,
         "trainer.project_name": verl.project,
         "trainer.experiment_name": f"{job.recipe}-sft",
         "trainer.logger": list(verl.loggers),
         "trainer.seed": training.seed,
-        "trainer.default_local_dir": InBundle("checkpoints"),
+        "trainer.default_local_dir": BundlePath("checkpoints"),
     }
     if model.adapter_rank:
         values |= {"model.lora_rank": model.adapter_rank, "model.lora_alpha": model.lora_alpha}
-    return replaced(values, sft.overrides)
+    return with_overrides(values, sft.overrides)
 
 
-def _require_possible(job: VerlSftJob, verl: VerlConfig) -> None:
+def _require_supported(job: VerlSftJob, verl: VerlConfig) -> None:
     num_gpus, batch_size = verl.num_nodes * verl.gpus_per_node, verl.sft_trainer.batch_size
     wrong = (
         (not job.config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),

@@ -81,12 +81,12 @@ def make_tool(reference: str, options: Mapping[str, Any]) -> Tool:
     return made
 
 
-def our_tool(tool: Any) -> Tool:
+def as_midthought_tool(tool: Any) -> Tool:
     """A tool of verl's tool configuration for our loop: what we gave it, or one of verl's own, wrapped."""
-    return tool.tool if isinstance(tool, VerlTool) else _TheirTool(tool)
+    return tool.tool if isinstance(tool, VerlTool) else _WrappedVerlTool(tool)
 
 
-class _TheirTool(Tool):
+class _WrappedVerlTool(Tool):
     """A tool that was written for verl: a `BaseTool`, or a function registered with `@function_tool`.
 
     A `BaseTool` has an instance for every episode (`create`, `release`), made by its first call. Its step rewards are not
@@ -109,7 +109,7 @@ class _TheirTool(Tool):
     def is_stateful(self) -> bool:
         return isinstance(self._tool, BaseTool)
 
-    async def open(self, episode: ToolEpisode) -> _TheirTool:
+    async def open(self, episode: ToolEpisode) -> _WrappedVerlTool:
         """With an instance of its own."""
         opened = copy.copy(self)
         opened._instance_id, _ = await self._tool.create(uuid4().hex)

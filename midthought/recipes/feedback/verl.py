@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from midthought.cluster.verl.job import Supply, ToolPlan, VerlJob, VerlSftJob
+from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob, VerlSftJob
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import settled
 from midthought.errors import SettingsError
@@ -117,7 +117,7 @@ def feedback_tool(**options: Any) -> Tool:
     return FeedbackTool.from_settings(FeedbackSettings(**options))
 
 
-def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:
+def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
     """The recipe's reward: `options` are the settings' `reward` section."""
     environment = FeedbackEnvironment(RoundReader(CALL_FORMAT, task_is_right), FeedbackRewardConfig(**options))
-    return Supply(environment=lambda task: environment)
+    return EpisodeSetup(environment=lambda task: environment)

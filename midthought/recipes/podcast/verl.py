@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from midthought.cluster.verl.job import Supply, ToolPlan, VerlJob
+from midthought.cluster.verl.job import EpisodeSetup, ToolPlan, VerlJob
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.config import RewardConfig
 from midthought.env.question import QuestionEnvironment, answer_reward
@@ -120,8 +120,8 @@ def _whole(path: str) -> str:
     return path if "://" in path else str(Path(path).resolve())
 
 
-def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:
+def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
     """The recipe's reward: `options` are the settings' `reward` section."""
     ends = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
     environment = QuestionEnvironment(answer_reward(RewardConfig(**options), renderer.decode, ends))
-    return Supply(environment=lambda task: environment)
+    return EpisodeSetup(environment=lambda task: environment)

@@ -52,7 +52,7 @@ class Echo(BaseEnvironment):
         return "Say it again.", len(action) / 10, self.num_turns == 2, {"success": len(action) % 2 == 0}
 
 
-class Held(Echo):
+class HoldsLock(Echo):
     """Holds something that no other process can have."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Held(Echo):
         self.things = {"guard": threading.Lock()}
 
 
-class Watched:
+class LoggedReward:
     """A reward that says in a file where it is given, and takes its time."""
 
     def __init__(self, log: Path, seconds: float) -> None:
@@ -76,13 +76,13 @@ class Watched:
         return float(trajectory.num_sampled)
 
 
-class Plain:
+class OneAnswer:
     """An episode of one answer. It leaves a line in a file wherever it is judged, after what happens there."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
 
-    def __call__(self, task: Task) -> Plain:
+    def __call__(self, task: Task) -> OneAnswer:
         return self
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -98,7 +98,7 @@ class Plain:
         """Nothing."""
 
 
-class Murderous(Plain):
+class KillsWorker(OneAnswer):
     """Kills its worker in the episodes of some tasks: `always`, or only the first time."""
 
     def __init__(self, log: Path, victims: set[str], *, always: bool) -> None:
@@ -113,7 +113,7 @@ class Murderous(Plain):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Freezing(Plain):
+class BlocksEventLoop(OneAnswer):
     """Holds up its worker's whole event loop, once."""
 
     def happen(self, trajectory: Trajectory) -> None:
@@ -123,14 +123,14 @@ class Freezing(Plain):
             time.sleep(600)
 
 
-class Hoarder(Plain):
+class UnpicklableRecord(OneAnswer):
     """Puts something into the record that cannot come back."""
 
     def happen(self, trajectory: Trajectory) -> None:
         trajectory.turns[-1].tool_call.parameters = {"lock": threading.Lock()}
 
 
-class Loud(Plain):
+class LogsWarning(OneAnswer):
     """Says something in the worker's log."""
 
     def happen(self, trajectory: Trajectory) -> None:

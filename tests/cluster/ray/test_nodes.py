@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_worlds import Echo, Watched, settings
+from ray_worlds import Echo, LoggedReward, settings
 
 from midthought import RayPPOTrainer
 
@@ -48,7 +48,7 @@ def test_a_run_survives_a_killed_worker_and_a_killed_node(nodes, policy, tokeniz
         nodes.remove_node(next(each for each in nodes.worker_nodes if each.node_id == node_id), allow_graceful=False)
 
     drawn: list[str] = []
-    with RayPPOTrainer(config, Echo, Watched(log, 2.0), model=policy, tokenizer=tokenizer) as trainer:
+    with RayPPOTrainer(config, Echo, LoggedReward(log, 2.0), model=policy, tokenizer=tokenizer) as trainer:
         for kill in (None, kill_worker, kill_node, None):
             log.unlink(missing_ok=True)
             killing = threading.Thread(target=kill or (lambda: None))

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from ray_worlds import Echo, Held, settings
+from ray_worlds import Echo, HoldsLock, settings
 
 from midthought import RayPPOTrainer
 from midthought.cluster.ray.ray_cluster import check_ray
@@ -78,7 +78,7 @@ def test_a_reward_that_cannot_be_sent_is_refused_before_ray_is_started(monkeypat
 
 def test_an_environment_that_cannot_be_sent_once_it_is_reset_says_so(cluster, policy, tokenizer):
     with (
-        RayPPOTrainer(settings(), Held, model=policy, tokenizer=tokenizer) as trainer,
+        RayPPOTrainer(settings(), HoldsLock, model=policy, tokenizer=tokenizer) as trainer,
         pytest.raises(SettingsError, match=r"_thread\.lock .*things\['guard'\]"),
     ):
         trainer.rollout()

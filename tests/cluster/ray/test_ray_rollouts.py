@@ -14,7 +14,17 @@ from typing import Any
 import pytest
 import ray_worlds
 import torch
-from ray_worlds import Diarist, Diary, Freezing, Hoarder, Loud, Murderous, Plain, settings, tasks
+from ray_worlds import (
+    BlocksEventLoop,
+    Diarist,
+    Diary,
+    KillsWorker,
+    LogsWarning,
+    OneAnswer,
+    UnpicklableRecord,
+    settings,
+    tasks,
+)
 
 from midthought.config import RayConfig
 from midthought.engines.policy_engine import policy_engine
@@ -99,7 +109,7 @@ def lines(path: Path) -> Counter[str]:
 def test_one_worker_gives_the_episodes_of_this_process_to_the_bit(cluster, policy, renderer, make_parts, tmp_path):
     from midthought.cluster.ray.ray_rollouts import RayRollouts
 
-    parts = make_parts(Plain(tmp_path / "log"))
+    parts = make_parts(OneAnswer(tmp_path / "log"))
     worker_group = crew_of(policy, renderer, num_actors=1)
     source = RayRollouts(parts, parts.engine, worker_group, seed=3)
     try:
@@ -114,7 +124,7 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit(cluster, polic
 
 
 def test_two_workers_give_the_same_tokens_in_the_same_order(on_ray, make_parts, tmp_path):
-    environment = Plain(tmp_path / "log")
+    environment = OneAnswer(tmp_path / "log")
     seen = []
     done = on_ray(environment).evaluate(tasks(9), temperature=1.0, on_finished=seen.append)
     near = here(make_parts(environment)).evaluate(tasks(9), temperature=1.0)
@@ -125,13 +135,13 @@ def test_two_workers_give_the_same_tokens_in_the_same_order(on_ray, make_parts, 
 
 
 def test_two_workers_give_the_same_bits_again(on_ray, tmp_path):
-    source = on_ray(Plain(tmp_path / "log"))
+    source = on_ray(OneAnswer(tmp_path / "log"))
     first, again = (source.rollout(tasks(6), iteration=4, group_size=2) for _ in range(2))
     assert [content(t) for t in first] == [content(t) for t in again]
 
 
 def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_parts, policy, worker_group, tmp_path):
-    environment = Plain(tmp_path / "log")
+    environment = OneAnswer(tmp_path / "log")
     source = on_ray(environment)
     before = source.rollout(tasks(4), iteration=0)
     kept = copy.deepcopy(policy.state_dict())
@@ -150,7 +160,7 @@ def test_new_weights_reach_the_workers_before_the_next_episode(on_ray, make_part
 
 
 def test_another_executor_travels_with_its_evaluation(on_ray, tmp_path):
-    source = on_ray(Plain(tmp_path / "log"))
+    source = on_ray(OneAnswer(tmp_path / "log"))
     done = source.evaluate(tasks(2), executor=ToolOff(source.parts.executor.registry))
     assert [t.stop_reason for t in done] != []
     assert lines(tmp_path / "log") == {"t0": 1, "t1": 1}
@@ -167,7 +177,7 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(clu
         call_format=InThoughtFormat(),
         executor=ToolExecutor(ToolRegistry([Diary(tmp_path / "diaries")])),
         messages=ray_worlds.messages,
-        environment=Plain(tmp_path / "log"),
+        environment=OneAnswer(tmp_path / "log"),
         settings=RolloutSettings(max_tokens=1000),
     )
     source = RayRollouts(
@@ -190,7 +200,7 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(clu
 
 
 def test_episodes_of_a_killed_worker_are_run_again_once_each(on_ray, tmp_path, caplog):
-    environment = Murderous(tmp_path / "log", {"t1"}, always=False)
+    environment = KillsWorker(tmp_path / "log", {"t1"}, always=False)
     seen = []
     done = on_ray(environment).evaluate(tasks(8), temperature=1.0, on_finished=seen.append)
     assert (tmp_path / "died-t1").exists()
@@ -201,7 +211,7 @@ def test_episodes_of_a_killed_worker_are_run_again_once_each(on_ray, tmp_path, c
 
 
 def test_every_episode_counts_once_where_several_workers_die(on_ray, tmp_path):
-    environment = Murderous(tmp_path / "log", {"t0", "t5", "t6"}, always=False)
+    environment = KillsWorker(tmp_path / "log", {"t0", "t5", "t6"}, always=False)
     done = on_ray(environment).rollout(tasks(8), iteration=2, group_size=2)
     assert [t.task.task_id for t in done] == [f"t{number}" for number in range(8)]
     assert [t.group for t in done] == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -209,7 +219,7 @@ def test_every_episode_counts_once_where_several_workers_die(on_ray, tmp_path):
 
 
 def test_an_episode_that_kills_every_worker_fails_and_takes_no_other_with_it(on_ray, tmp_path):
-    done = on_ray(Murderous(tmp_path / "log", {"t2"}, always=True)).evaluate(tasks(4))
+    done = on_ray(KillsWorker(tmp_path / "log", {"t2"}, always=True)).evaluate(tasks(4))
     failed = [t for t in done if t.stop_reason is StopReason.FAILED]
     assert [t.task.task_id for t in failed] == ["t2"]
     assert "died every time" in failed[0].error
@@ -219,7 +229,7 @@ def test_an_episode_that_kills_every_worker_fails_and_takes_no_other_with_it(on_
 def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, policy, renderer, make_parts, tmp_path):
     from midthought.cluster.ray.ray_rollouts import RayRollouts
 
-    parts = make_parts(Freezing(tmp_path / "log"))
+    parts = make_parts(BlocksEventLoop(tmp_path / "log"))
     worker_group = crew_of(policy, renderer, num_actors=1, silence_timeout_seconds=3.0)
     source = RayRollouts(parts, parts.engine, worker_group, seed=0)
     try:
@@ -230,7 +240,7 @@ def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, policy, renderer
 
 
 def test_a_worker_that_died_between_two_rollouts_is_replaced_in_the_next(on_ray, worker_group, tmp_path, cluster):
-    source = on_ray(Plain(tmp_path / "log"))
+    source = on_ray(OneAnswer(tmp_path / "log"))
     source.evaluate(tasks(2))
     for slot in worker_group._pool.slots:
         cluster.kill(slot.actor)
@@ -238,7 +248,7 @@ def test_a_worker_that_died_between_two_rollouts_is_replaced_in_the_next(on_ray,
 
 
 def test_a_record_that_cannot_come_back_is_a_failed_episode(on_ray, tmp_path):
-    done = on_ray(Hoarder(tmp_path / "log")).evaluate(tasks(1))
+    done = on_ray(UnpicklableRecord(tmp_path / "log")).evaluate(tasks(1))
     assert done[0].stop_reason is StopReason.FAILED
     assert "_thread.lock" in done[0].error and "'lock'" in done[0].error
 
@@ -247,7 +257,7 @@ def test_what_ends_a_rollout_here_ends_it_on_ray_with_the_same_error(on_ray, mak
     def refusing(task: Any) -> Any:
         raise SettingsError(f"task {task.task_id} has no words")
 
-    source = on_ray(Plain(tmp_path / "log"))
+    source = on_ray(OneAnswer(tmp_path / "log"))
     parts = source.parts = dataclasses.replace(source.parts, messages=refusing)
     with pytest.raises(SettingsError, match="task t0 has no words"):
         here(parts).evaluate(tasks(1))
@@ -259,20 +269,20 @@ def test_a_callback_that_raises_ends_the_rollout_and_the_next_one_works(on_ray, 
     def refuse(trajectory: Trajectory) -> None:
         raise KeyboardInterrupt
 
-    source = on_ray(Plain(tmp_path / "log"))
+    source = on_ray(OneAnswer(tmp_path / "log"))
     with pytest.raises(KeyboardInterrupt):
         source.evaluate(tasks(2), on_finished=refuse)
     assert len(source.evaluate(tasks(2))) == 2
 
 
 def test_a_policy_that_changed_unsaid_is_found_by_its_digest(on_ray, worker_group, policy, tmp_path, cluster):
-    source = on_ray(Plain(tmp_path / "log"))
+    source = on_ray(OneAnswer(tmp_path / "log"))
     source.evaluate(tasks(2))
     kept = copy.deepcopy(policy.state_dict())
     with torch.no_grad():
         policy.get_input_embeddings().weight[0, 0] += 1
     for slot in worker_group._pool.slots:
-        worker_group._pool.dismiss(slot)
+        worker_group._pool.stop_actor(slot)
     with pytest.raises(
         EngineError, match=r"other weights than the policy had .* \('model.embed_tokens.weight' and 0 more"
     ):
@@ -282,7 +292,7 @@ def test_a_policy_that_changed_unsaid_is_found_by_its_digest(on_ray, worker_grou
 
 
 def test_a_worker_s_warnings_reach_the_driver_with_its_name(on_ray, tmp_path, capfd):
-    on_ray(Loud(tmp_path / "log")).evaluate(tasks(1))
+    on_ray(LogsWarning(tmp_path / "log")).evaluate(tasks(1))
     deadline = time.monotonic() + 20
     said = ""
     while "late for t0" not in said and time.monotonic() < deadline:
@@ -311,7 +321,7 @@ def test_adapters_travel_with_the_policy_and_later_alone(cluster, tokenizer, ren
         call_format=InThoughtFormat(),
         executor=ToolExecutor(ToolRegistry()),
         messages=ray_worlds.messages,
-        environment=Plain(tmp_path / "log"),
+        environment=OneAnswer(tmp_path / "log"),
         settings=RolloutSettings(max_tokens=16),
     )
     worker_group = crew_of(policy, renderer, num_actors=1)

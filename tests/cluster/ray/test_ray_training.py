@@ -102,4 +102,4 @@ def test_cleaning_up_ends_the_workers_and_leaves_the_cluster(cluster, policy, to
     assert cluster.is_initialized()
     for actor in actors:
         with pytest.raises(cluster.exceptions.RayActorError):
-            cluster.get(actor.adopt.remote(), timeout=30)
+            cluster.get(actor.activate_weights.remote(), timeout=30)

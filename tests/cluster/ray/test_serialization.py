@@ -9,9 +9,9 @@ import threading
 import pytest
 
 pytest.importorskip("ray")
-from ray_worlds import Held, tasks, twice
+from ray_worlds import HoldsLock, tasks, twice
 
-from midthought.cluster.ray.serialization import pack, unpack
+from midthought.cluster.ray.serialization import deserialize, serialize
 from midthought.errors import SettingsError
 from midthought.evaluation.arms import Oracle
 from midthought.memory.embedding import MiniLMEmbedder
@@ -22,11 +22,11 @@ from midthought.trainer.tasks import EnvironmentTasks
 
 
 def test_a_lock_in_an_environment_is_named_with_the_way_to_it():
-    environment = Held()
+    environment = HoldsLock()
     with pytest.raises(
         SettingsError, match=r"the world .* _thread\.lock \(things\['guard'\]\).*__getstate__"
     ) as raised:
-        pack(environment, "the world")
+        serialize(environment, "the world")
     assert "ray.use_ray" in str(raised.value)
 
 
@@ -37,29 +37,29 @@ def test_an_open_socket_in_a_function_s_closure_is_named():
             return float(connection.fileno())
 
         with pytest.raises(SettingsError, match=r"socket\.socket \(\['reward'\]\.func\.connection\)"):
-            pack({"reward": functools.partial(reward)}, "the reward")
+            serialize({"reward": functools.partial(reward)}, "the reward")
 
 
 def test_a_ground_names_what_its_environment_holds():
     from ray_worlds import settings
 
-    ground = EnvironmentTasks(Held, None, settings())
-    pack(ground.episode, "the world")  # a factory travels
+    ground = EnvironmentTasks(HoldsLock, None, settings())
+    serialize(ground.episode, "the world")  # a factory travels
     ground.stream.draw(0, 1)
     with pytest.raises(SettingsError, match=r"things\['guard'\]"):
-        pack(ground.episode, "the world")
+        serialize(ground.episode, "the world")
 
 
 def test_a_executor_travels_without_its_threads_and_loops():
     executor = ToolExecutor(ToolRegistry([twice]), timeout_seconds=3.0, retries=2, max_failures=None)
-    twin = unpack(pack(executor, "the tools"), "the tools")
+    twin = deserialize(serialize(executor, "the tools"), "the tools")
     assert (twin.timeout_seconds, twin.retries, twin.max_failures, twin.registry.names()) == (3.0, 2, None, ["twice"])
     assert twin.registry.execute_tool("twice", word="red") == (True, "red red")
 
 
 def test_an_arm_of_the_evaluation_keeps_what_is_its_own():
     arm = Oracle(ToolRegistry([twice]), lambda task: f"proof of {task.task_id}")
-    twin = unpack(pack(arm, "the tools"), "the tools")
+    twin = deserialize(serialize(arm, "the tools"), "the tools")
     assert type(twin) is Oracle and twin._proof(tasks(1)[0]) == "proof of t0"
 
 
@@ -69,15 +69,15 @@ def test_what_stands_already_is_named_and_not_sent():
 
     large, names = Large(), {}
     names[id(large)] = "large"
-    data = pack({"method": [large]}, "it", lambda thing: names.get(id(thing)))
+    data = serialize({"method": [large]}, "it", lambda thing: names.get(id(thing)))
     assert len(data) < 200
-    assert unpack(data, "it", {"large": large}.__getitem__)["method"][0] is large
+    assert deserialize(data, "it", {"large": large}.__getitem__)["method"][0] is large
 
 
 def test_code_that_is_missing_there_is_an_error_with_the_remedy():
-    data = pack(threading.Event.set, "the world").replace(b"threading", b"threadinx")
+    data = serialize(threading.Event.set, "the world").replace(b"threading", b"threadinx")
     with pytest.raises(SettingsError, match=r"No module named 'threadinx'.*importable"):
-        unpack(data, "the world")
+        deserialize(data, "the world")
 
 
 def test_the_memory_tool_is_opened_anew_where_it_arrives(tmp_path, monkeypatch):
@@ -91,9 +91,9 @@ def test_the_memory_tool_is_opened_anew_where_it_arrives(tmp_path, monkeypatch):
     store.build([chunk])
     tool = MemoryRetrievalTool(store, k=1, mode="hybrid")
     said = tool.execute(query="tide")
-    data = pack(tool, "the memory tool")
+    data = serialize(tool, "the memory tool")
     monkeypatch.chdir("/")
-    twin = unpack(data, "the memory tool")
+    twin = deserialize(data, "the memory tool")
     assert twin.execute(query="tide") == said
     assert "Ann" in said.text
     assert len(data) < 10_000
@@ -105,7 +105,7 @@ def test_a_memory_that_another_machine_does_not_see_is_said_at_once(tmp_path):
     from midthought.memory.store import MemoryStore
 
     store = MemoryStore.open(tmp_path / "memory")
-    twin = unpack(pack(store, "it"), "it")  # not built yet: nothing is missing
+    twin = deserialize(serialize(store, "it"), "it")  # not built yet: nothing is missing
     assert not twin.is_built
     reopened, (place, *others, was_built) = store.__reduce__()
     assert not was_built

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 pytest.importorskip("ray")
-from midthought.cluster.ray.serialization import pack, unpack
-from midthought.cluster.ray.weights import apply_pieces, buckets, digest_of, frame_name, framed, named_tensors
+from midthought.cluster.ray.serialization import deserialize, serialize
+from midthought.cluster.ray.weights import (
+    buckets,
+    copy_slices,
+    digest_of,
+    fill_placeholders,
+    named_tensors,
+    placeholder_of,
+)
 
 
 class Tied(nn.Module):
@@ -26,9 +33,9 @@ class Tied(nn.Module):
 
 def copied(model: nn.Module, max_bytes: int = 16) -> nn.Module:
     tensors = named_tensors(model)
-    twin = unpack(pack(model, "the model", frame_name(tensors)), "the model", framed("cpu"))
+    twin = deserialize(serialize(model, "the model", placeholder_of(tensors)), "the model", fill_placeholders("cpu"))
     for bucket in buckets(tensors, tensors, max_bytes):
-        apply_pieces(named_tensors(twin), bucket)
+        copy_slices(named_tensors(twin), bucket)
     return twin
 
 
@@ -44,14 +51,14 @@ def test_a_copy_has_the_same_bits_types_and_ties():
 
 def test_the_modules_travel_without_their_tensors():
     model = nn.Linear(1000, 1000)
-    assert len(pack(model, "the model", frame_name(named_tensors(model)))) < 2000
+    assert len(serialize(model, "the model", placeholder_of(named_tensors(model)))) < 2000
 
 
 def test_weights_are_written_where_they_are():
     model, twin = Tied(), copied(Tied())
     weight = twin.embedding.weight
     for bucket in buckets(named_tensors(model), ["embedding.weight"], 1000):
-        apply_pieces(named_tensors(twin), bucket)
+        copy_slices(named_tensors(twin), bucket)
     assert twin.embedding.weight is weight and torch.equal(weight, model.embedding.weight)
     assert torch.equal(twin.head.weight, model.embedding.weight)
 
@@ -72,7 +79,7 @@ def test_buckets_hold_every_byte_once_and_never_too_many(sizes, max_bytes):
         size = sum(len(piece.data) for piece in bucket)
         assert 0 < size <= max_bytes
         num_bytes += size
-        apply_pieces(filled, bucket)
+        copy_slices(filled, bucket)
     assert num_bytes == sum(sizes)
     assert all(torch.equal(filled[name], tensor) for name, tensor in tensors.items())
 

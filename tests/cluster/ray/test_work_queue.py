@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.cluster.ray.work_queue import MAX_DEATHS, WorkQueue, shared_out
+from midthought.cluster.ray.work_queue import MAX_WORKER_DEATHS, WorkQueue, split_by_group
 from midthought.errors import EngineError
 from midthought.rollout.episode import EpisodeStart
 from midthought.types import Task, Trajectory
@@ -23,23 +23,23 @@ def done() -> Trajectory:
 
 
 def test_ten_groups_of_two_on_four_workers():
-    shares = shared_out(starts(*[2] * 10), 4)
+    shares = split_by_group(starts(*[2] * 10), 4)
     assert [len(share) for share in shares] == [6, 4, 6, 4]
     assert shares[1] == (6, 7, 8, 9)
 
 
 def test_one_worker_has_all_of_them_in_order():
-    assert shared_out(starts(3, 1, 2), 1) == [(0, 1, 2, 3, 4, 5)]
+    assert split_by_group(starts(3, 1, 2), 1) == [(0, 1, 2, 3, 4, 5)]
 
 
 def test_more_workers_than_groups_leave_some_without():
-    assert shared_out(starts(4, 4), 5) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert split_by_group(starts(4, 4), 5) == [(0, 1, 2, 3), (4, 5, 6, 7)]
 
 
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 12))
 def test_every_episode_is_in_one_share_with_all_of_its_group(group_sizes, num_workers):
     given_out = starts(*group_sizes)
-    shares = shared_out(given_out, num_workers)
+    shares = split_by_group(given_out, num_workers)
     assert [place for share in shares for place in share] == list(range(len(given_out)))
     assert len(shares) <= num_workers
     groups = [{given_out[place].group for place in share} for share in shares]
@@ -61,7 +61,7 @@ def test_what_a_dead_worker_left_waits_as_it_was_and_then_in_halves():
 
 def test_an_episode_fails_when_it_killed_its_worker_alone():
     shares = WorkQueue(starts(1), 1)
-    for _ in range(MAX_DEATHS - 1):
+    for _ in range(MAX_WORKER_DEATHS - 1):
         assert shares.lose(shares.take(), "killed") == []
     assert shares.lose(shares.take(), "killed") == [0]
     assert not shares.is_complete  # its record is still to come

@@ -14,7 +14,7 @@ from worlds import Look, Manager, task
 
 from midthought.cluster.verl import engine as engine_module
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
-from midthought.cluster.verl.job import Unjudged
+from midthought.cluster.verl.job import NullEnvironment
 from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
@@ -38,7 +38,7 @@ def parts(engine: Any, renderer: Renderer) -> RolloutParts:
         call_format=InThoughtFormat(),
         executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda task: task.messages(),
-        environment=lambda task: Unjudged(),
+        environment=lambda task: NullEnvironment(),
         settings=RolloutSettings(max_tokens=400),
     )
 

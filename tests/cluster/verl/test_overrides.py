@@ -17,7 +17,7 @@ GRPO = {"adv_estimator": "grpo", "group_size": 8, "batch_size": 64, "mini_batch_
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
-def facts(num_tasks: int = 100, verl: dict[str, Any] | None = None, **sections: Any) -> DerivedValues:
+def derived(num_tasks: int = 100, verl: dict[str, Any] | None = None, **sections: Any) -> DerivedValues:
     config = (
         RecipeConfig()
         .merged({"model": {"local_path": "some/model"}, "inference": {"max_tokens": 300}})
@@ -36,7 +36,7 @@ def test_no_key_stands_twice_and_every_one_of_ours_is_a_setting() -> None:
 
 
 def test_episodes_become_prompts_and_a_group_is_n() -> None:
-    found = overrides_of(facts(training=GRPO))
+    found = overrides_of(derived(training=GRPO))
     assert found["data.train_batch_size"] == 8
     assert found[f"{ACTOR}.ppo_mini_batch_size"] == 2
     assert found[f"{ROLLOUT}.n"] == 8
@@ -46,15 +46,15 @@ def test_episodes_become_prompts_and_a_group_is_n() -> None:
 
 def test_steps_become_enough_epochs() -> None:
     # 100 tasks in batches of 32: three steps an epoch, four tasks left over; seven steps need three epochs
-    found = overrides_of(facts(training={"batch_size": 32, "num_train_iters": 7}))
+    found = overrides_of(derived(training={"batch_size": 32, "num_train_iters": 7}))
     assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (3, 7)
-    found = overrides_of(facts(training={"batch_size": 32, "num_epochs": 5}))
+    found = overrides_of(derived(training={"batch_size": 32, "num_epochs": 5}))
     assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (5, None)
 
 
 def test_kl_clip_and_correction_are_said_in_verls_words() -> None:
     found = overrides_of(
-        facts(
+        derived(
             training={
                 "kl_coef": 0.0,
                 "kl_loss_coef": 0.1,
@@ -77,10 +77,10 @@ def test_kl_clip_and_correction_are_said_in_verls_words() -> None:
 
 
 def test_micro_batches_are_packed_by_tokens_or_padded_by_rows() -> None:
-    packed = overrides_of(facts())
+    packed = overrides_of(derived())
     assert packed[f"{ACTOR}.use_dynamic_bsz"] is True
     assert packed[f"{ACTOR}.ppo_max_token_len_per_gpu"] == 2 * (1024 + 128 + 300)
-    padded = overrides_of(facts(verl={"rows_per_gpu": 2}))
+    padded = overrides_of(derived(verl={"rows_per_gpu": 2}))
     assert padded["critic.ppo_micro_batch_size_per_gpu"] == padded[f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"] == 2
     assert f"{ACTOR}.ppo_max_token_len_per_gpu" not in padded
 
@@ -90,7 +90,7 @@ def test_micro_batches_are_packed_by_tokens_or_padded_by_rows() -> None:
     [{"trainer.save_freq": 50}, {"trainer": {"save_freq": 50}}, {"+trainer.save_freq": 50}],
 )
 def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
-    found = overrides_of(facts(verl={"overrides": theirs}))
+    found = overrides_of(derived(verl={"overrides": theirs}))
     assert {key.lstrip("+"): value for key, value in found.items()}["trainer.save_freq"] == 50
     assert len([key for key in found if key.endswith("trainer.save_freq")]) == 1
 
@@ -117,7 +117,7 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
 )
 def test_what_verl_cannot_do_is_refused(sections: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
-        overrides_of(facts(**sections))
+        overrides_of(derived(**sections))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from verl.tools.function_tool import FunctionTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from verl.tools.tool_registry import initialize_tools_from_config
 
-from midthought.cluster.verl.tools import VerlTool, make_tool, our_tool
+from midthought.cluster.verl.tools import VerlTool, as_midthought_tool, make_tool
 from midthought.errors import SettingsError
 from midthought.feedback.problems.verl_rows import write_verl_rows
 from midthought.feedback.prompts import RIGHT_ANSWER, SOLVE_AGAIN
@@ -152,7 +152,7 @@ class Counting(BaseTool):
 
 def test_verls_own_tools_work_in_our_loop() -> None:
     theirs = Counting()
-    registry = ToolRegistry([our_tool(theirs)])
+    registry = ToolRegistry([as_midthought_tool(theirs)])
     assert registry.execute_tool("count", n=3) == (True, "[0, 1, 2]")
     assert theirs.open == set()
     assert registry.execute_tool("count", n="three")[0] is False
@@ -161,17 +161,17 @@ def test_verls_own_tools_work_in_our_loop() -> None:
         return 2 * n
 
     function = FunctionTool(name="count", fn=double, tool_schema=theirs.tool_schema, is_async=True)
-    assert ToolRegistry([our_tool(function)]).execute_tool("count", n=4) == (True, "8")
+    assert ToolRegistry([as_midthought_tool(function)]).execute_tool("count", n=4) == (True, "8")
 
 
 def test_ours_are_given_to_our_loop_as_they_are(tmp_path: Path) -> None:
     found = made(CONFIG, tmp_path)
-    assert our_tool(found) is found.tool
+    assert as_midthought_tool(found) is found.tool
 
 
 def test_verls_own_tools_have_one_instance_per_episode() -> None:
     theirs = Counting()
-    box = ToolExecutor(ToolRegistry([our_tool(theirs)]))
+    box = ToolExecutor(ToolRegistry([as_midthought_tool(theirs)]))
     task = Task(task_id="t", prompt="", answer="")
     count = ParsedAction(tool_name="count", parameters={"n": 2}, raw_text="", success=True)
 

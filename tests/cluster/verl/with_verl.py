@@ -20,7 +20,7 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.utils.dataset.rl_dataset import collate_fn as collate
 
 from midthought.cluster.verl.installed import compose
-from midthought.cluster.verl.overrides import InBundle
+from midthought.cluster.verl.overrides import BundlePath
 from midthought.types import Trajectory
 
 TOOLS = {
@@ -99,7 +99,7 @@ def require_values(composed: Any, expected: Mapping[str, Any], bundle: Path) -> 
     """verl's composed configuration has these values; paths are those of the bundle."""
     for key, value in expected.items():
         found = OmegaConf.select(composed, key)
-        want = f"{bundle}/{value}" if isinstance(value, InBundle) else value
+        want = f"{bundle}/{value}" if isinstance(value, BundlePath) else value
         assert (OmegaConf.to_container(found) if OmegaConf.is_config(found) else found) == want, key
 
 

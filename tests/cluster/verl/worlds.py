@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from midthought.cluster.verl.job import Supply
+from midthought.cluster.verl.job import EpisodeSetup
 from midthought.engines.engine import Sampling
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
@@ -35,10 +35,10 @@ class Judge:
         return Reward(parts={"calls": float(trajectory.num_calls), "tokens": trajectory.num_sampled / 64})
 
 
-def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> Supply:
+def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
     """For `agent_loop.yaml`: the judge above, and perhaps the call format below."""
     call_format = EveryFew() if options.get("every_few") else None
-    return Supply(environment=lambda task: Judge(options.get("replies", ())), call_format=call_format)
+    return EpisodeSetup(environment=lambda task: Judge(options.get("replies", ())), call_format=call_format)
 
 
 class EveryFew:
