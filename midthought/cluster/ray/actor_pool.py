@@ -1,7 +1,4 @@
-"""The slots of a worker group and who sits in them: actors are hired, given the policy's weights, replaced where they died.
-
-Knows models, actors and the room in the cluster; nothing of episodes.
-"""
+"""Starts, replaces and stops the rollout actors, and sends them the policy's weights. Does not depend on episodes."""
 
 from __future__ import annotations
 
@@ -27,32 +24,32 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerLostError(Exception):
-    """The actor has died, or does not answer."""
+    """The actor has died or does not answer."""
 
 
 @dataclass(eq=False)
 class ActorSlot:
-    """One place in the worker group, and the actor that sits in it."""
+    """A numbered position in the pool and its current actor."""
 
     number: int
-    num_actors: int = 0
-    """So many have sat in it."""
+    num_starts: int = 0
+    """Number of actors started for this slot so far."""
     actor: Any = None
     digests: Mapping[str, str] = field(default_factory=dict)
-    """Of the weights that the actor holds."""
+    """Digest of each tensor that the actor holds."""
     start_failed: bool = False
-    """No actor could be started; the next rollout tries again."""
+    """No actor could be started. The next rollout tries again."""
 
     @property
     def name(self) -> str:
-        again = f".{self.num_actors}" if self.num_actors > 1 else ""
-        return f"rollout-{self.number}{again}"
+        suffix = f".{self.num_starts}" if self.num_starts > 1 else ""
+        return f"rollout-{self.number}{suffix}"
 
 
 class ActorPool:
-    """Actors in a Ray cluster, each with a copy of the policy. `open` them, `close` them after use; that may be repeated.
+    """Actors in a Ray cluster, each with a copy of the policy. `open` starts them, `close` stops them; both may be repeated.
 
-    Raises SettingsError where the policy cannot be sent.
+    Raises `SettingsError` if the policy cannot be pickled.
     """
 
     def __init__(
@@ -71,7 +68,7 @@ class ActorPool:
         self._model = serialize(policy, "the policy", placeholder_of(named_tensors(policy)))
         self._model_ref: Any = None
         self._digests: dict[str, str] | None = None
-        """Of the policy's present weights; None where it has changed."""
+        """Digests of the policy's current weights. None: the policy has changed since they were computed."""
         self._cluster: RayCluster | None = None
 
     @property
@@ -79,9 +76,9 @@ class ActorPool:
         return self._cluster is not None
 
     def open(self) -> None:
-        """Find room in the cluster and fill the slots.
+        """Reserves resources and starts an actor for each slot.
 
-        SettingsError where there is no cluster or no room in it, EngineError where no actor starts.
+        Raises `SettingsError` if there is no cluster or it has too few free resources, `EngineError` if no actor starts.
         """
         self._cluster = RayCluster(self.settings)
         try:
@@ -92,7 +89,7 @@ class ActorPool:
             raise
 
     def close(self) -> None:
-        """End the actors and leave the cluster. Doing so twice is fine."""
+        """Stops the actors and leaves the cluster. May be called twice."""
         for slot in self.slots:
             self.stop_actor(slot)
         if self._cluster is not None:
@@ -100,9 +97,9 @@ class ActorPool:
         self._cluster = self._model_ref = None
 
     def start_actors(self, slots: Sequence[ActorSlot], *, others_running: bool = False) -> None:
-        """Put a new actor into each of these slots. Where none starts in time the slot stays empty.
+        """Starts a new actor for each of these slots. A slot stays empty if its actor does not start in time.
 
-        EngineError where all slots would be empty then, unless there are others at work.
+        Raises `EngineError` if all slots are empty afterwards, unless `others_running`.
         """
         if not slots:
             return
@@ -112,7 +109,7 @@ class ActorPool:
         search_path = [os.path.abspath(folder) for folder in sys.path]
         building = {}
         for slot in slots:
-            slot.num_actors += 1
+            slot.num_starts += 1
             slot.digests = {}
             options = self._cluster.options(self.settings, slot.number)
             slot.actor = worker.options(**options, max_restarts=0).remote(slot.name, numerics, search_path)
@@ -137,7 +134,7 @@ class ActorPool:
             _log.warning("%d of %d Ray workers are missing: %s", num_missing, len(self.slots), cause)
 
     def stop_actor(self, slot: ActorSlot) -> None:
-        """End the actor; the slot is empty then."""
+        """Stops the actor and empties the slot."""
         if slot.actor is not None and ray.is_initialized():
             ray.kill(slot.actor)
         slot.actor = None
@@ -145,14 +142,14 @@ class ActorPool:
     # -- weights -----------------------------------------------------------------------------------------------
 
     def weights_changed(self) -> None:
-        """The policy was changed in place."""
+        """Marks the weights as changed: the policy was updated in place."""
         self._digests = None
 
     def sync_weights(self, slots: Sequence[ActorSlot]) -> list[str]:
-        """See that the actors of these slots hold the policy's present weights: what is new to them is sent, and every one
-        says the digests of all that it holds then. Gives what those died of that died of it, whose slots are empty.
+        """Sends these actors the tensors that differ from the policy's, then compares the digests of all their tensors.
 
-        EngineError where one holds other weights.
+        Returns the causes of death of actors that died meanwhile; their slots are empty. Raises `EngineError` if an actor
+        holds other weights than the policy.
         """
         tensors = named_tensors(self._policy)
         if self._digests is None:
@@ -181,22 +178,22 @@ class ActorPool:
         return deaths
 
     def _gather(self, asked: Sequence[tuple[ActorSlot, Any]], deaths: list[str]) -> list[tuple[ActorSlot, Any]]:
-        """The answers of those that live."""
+        """Returns the results of the actors that are still alive. Appends the causes of death of the others to `deaths`."""
         answers = []
         for slot, reference in asked:
             try:
                 answers.append((slot, get_result(reference, timeout_seconds=self.settings.silence_timeout_seconds)))
             except WorkerLostError as lost:
-                _log.warning("worker %s has died while it was given weights: %s", slot.name, lost)
+                _log.warning("worker %s died while it received weights: %s", slot.name, lost)
                 deaths.append(str(lost))
                 self.stop_actor(slot)
         return answers
 
 
 def get_result(reference: Any, *, timeout_seconds: float | None = None) -> Any:
-    """What an actor gave; of a stream, the next thing that it gave (StopIteration at its end).
+    """Returns the result of a remote call, or the next item of a stream (`StopIteration` at its end).
 
-    What the actor raised is raised here, WorkerLostError where there is no actor any more or it takes too long.
+    Raises what the actor raised, or `WorkerLostError` if the actor is dead or does not answer in time.
     """
     try:
         if isinstance(reference, ray.ObjectRefGenerator):
@@ -205,6 +202,6 @@ def get_result(reference: Any, *, timeout_seconds: float | None = None) -> Any:
     except RayTaskError as error:
         raise error.cause from error
     except GetTimeoutError:
-        raise WorkerLostError(f"it gave no answer within {timeout_seconds:g} seconds") from None
+        raise WorkerLostError(f"no answer within {timeout_seconds:g} seconds") from None
     except RayError as error:
         raise WorkerLostError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error

@@ -1,4 +1,4 @@
-"""Learner ranks as Ray actors: a worker group for `RemoteLearner`. Knows actors and the room for them, no loss and no loop."""
+"""Learner ranks as Ray actors: a worker group for `RemoteLearner`. Does not depend on a loss or on the training loop."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _log = logging.getLogger(__name__)
 
 
 class RayWorkerGroup:
-    """Ranks of a learner on a Ray cluster, `settings.num_learners` of them (or `num_critics`).
+    """The `settings.num_learners` (or `num_critics`) ranks of a learner on a Ray cluster.
 
-    Where one is lost all of them end, for each holds a part of what is learned: the run goes on from a checkpoint.
+    Each rank holds a shard of the model, so if one is lost, all are stopped, and the run must resume from a checkpoint.
     With `is_deterministic` they compute with as many threads as this process.
     """
 
     def __init__(self, settings: RayConfig, *, role: Role = "learner", is_deterministic: bool = False) -> None:
-        """`role`: whose room they take; "critic" for ranks that learn a critic alone."""
+        """`role`: whose resources they use; "critic" for ranks that train only a critic."""
         self._settings = settings
         self._role: Role = role
         self._num_threads = None if is_deterministic else max(1, int(settings.cpus_per_learner))
@@ -44,8 +44,10 @@ class RayWorkerGroup:
         self._actors: list[Any] = []
 
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """Start the ranks. SettingsError where there is no room for them, or the models cannot be sent; EngineError where
-        one does not start."""
+        """Starts the ranks.
+
+        Raises `SettingsError` if resources are missing or the models cannot be pickled, `EngineError` if a rank does not start.
+        """
         loss = training.policy_loss, POLICY_LOSSES.find(training.policy_loss)
         tensors = models.tensors()
         learning = {name for name, tensor in tensors.items() if tensor.requires_grad}
@@ -68,15 +70,17 @@ class RayWorkerGroup:
         self._all("join", joining, seconds, "start")
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call the method of every rank; the answer of the first. Raises what a rank raises, EngineError where one dies;
-        either way all of them are gone then."""
+        """Calls the method on all ranks and returns the result of the first.
+
+        Raises what a rank raises, or `EngineError` if one dies; in both cases all ranks are stopped.
+        """
         if not self._actors:
             raise EngineError(f"the learner's ranks have ended; {_REMEDY}")
         reference = ray.put(arguments)
         return self._all("call", [(method, reference)] * len(self._actors), None, f"{method!r}")[0]
 
     def close(self) -> None:
-        """End the ranks and leave the cluster. Doing so twice is fine."""
+        """Stops the ranks and leaves the cluster. May be called twice."""
         for actor in self._actors if ray.is_initialized() else ():
             ray.kill(actor)
         self._actors = []
@@ -93,7 +97,7 @@ class RayWorkerGroup:
         *,
         first_only: bool = False,
     ) -> list[Any]:
-        """Every rank's answer. The first that fails ends all: the others would wait for its part."""
+        """Returns all ranks' results. The first failure stops all ranks, because the others would wait for the failed one."""
         actors = self._actors[:1] if first_only else self._actors
         asked = [getattr(actor, method).remote(*given) for actor, given in zip(actors, arguments, strict=True)]
         number = {reference: place for place, reference in enumerate(asked)}
@@ -103,7 +107,7 @@ class RayWorkerGroup:
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
                 if not ready:
                     raise EngineError(
-                        f"not every {self._role} rank did start within {seconds:g} seconds. {describe_resources()}"
+                        f"not all {self._role} ranks started within {seconds:g} seconds. {describe_resources()}"
                     )
                 try:
                     get_result(ready[0])
@@ -119,7 +123,7 @@ class RayWorkerGroup:
 
 
 def _losses(failed: Any, error: Exception, waiting: Sequence[Any]) -> Iterator[tuple[Any, WorkerLostError]]:
-    """Ranks that are lost; of one that fails because another is lost, that other one."""
+    """Yields lost ranks. If `failed` failed only because another rank was lost, yields that other rank."""
     if isinstance(error, WorkerLostError):
         yield failed, error
     elif waiting:
@@ -134,11 +138,11 @@ def _losses(failed: Any, error: Exception, waiting: Sequence[Any]) -> Iterator[t
 
 
 _GRACE_SECONDS = 5.0
-_REMEDY = "go on from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"
+_REMEDY = "continue from the last checkpoint (--resume, or RayPPOTrainer with resume=True)"
 
 
 class LearnerActor:
-    """One rank's process. Its name stands before every line that it logs."""
+    """Process of one rank. Ray prefixes its log lines with its name."""
 
     def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str]) -> None:
         sys.path += [folder for folder in search_path if folder not in sys.path]
@@ -150,7 +154,7 @@ class LearnerActor:
         return self._name
 
     def build(self, payload: bytes) -> None:
-        """The models without their contents; memory is taken where something is written."""
+        """Creates the models with uninitialized tensors; memory is allocated when values are written."""
         self._numerics.apply()
         models, training, schedule, (name, loss), learning = deserialize(
             payload, "what is learned", fill_placeholders("cpu")
@@ -161,7 +165,7 @@ class LearnerActor:
         self._rank = LearnerWorker(models, training, schedule, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def open_store(self) -> tuple[str, int]:
-        """Where the ranks meet: on the address by which the cluster knows this node, and no other."""
+        """Opens the rendezvous store on this node's cluster address only. Returns host and port."""
         host = ray.util.get_node_ip_address()
         listener = socket.create_server((host, 0))
         port = listener.getsockname()[1]
@@ -179,7 +183,7 @@ class LearnerActor:
         self._is_first = number == 0
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """What the rank answers; nothing from any but the first."""
+        """Returns the first rank's result; the other ranks return None."""
         self._numerics.apply()
         answer = getattr(self._rank, method)(*arguments)
         return answer if self._is_first else None

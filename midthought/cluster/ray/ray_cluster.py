@@ -1,6 +1,6 @@
-"""The connection to a Ray cluster: one that runs already, or one that is started here; and room in it for its processes.
+"""Connects to a running Ray cluster or starts one, and reserves resources in it.
 
-Knows settings and resources; nothing of models, episodes or weights.
+Does not depend on models, episodes or weights.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from midthought.errors import MissingExtraError, SettingsError
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _num_open = 0
-"""Open sessions of the connection that was made here; the last one to close ends it."""
+"""Open `RayCluster` objects on the connection that was made here; closing the last one ends it."""
 
 Role = Literal["actor", "learner", "critic"]
-"""What the room is for: workers that roll out, ranks that learn, or ranks that learn a critic alone."""
+"""Which processes the resources are for: rollout workers, learner ranks, or ranks that train only a critic."""
 _shared_groups: dict[tuple[int, int], list[Any]] = {}
-"""[placement group, sessions that use it] by actors and learners, for those that share places (`ray.colocate`)."""
+"""(number of actors, number of learners) to [placement group, number of users], for `ray.colocate`."""
 _CONNECT_TIMEOUT_SECONDS = 10.0
 _LOCAL_RESERVE_SECONDS = 10.0
-"""A cluster that was started here does not grow: room that is not free by then will not be."""
+"""A cluster that was started here does not grow, so waiting longer for free resources is useless."""
 
 
 def require_ray() -> Any:
-    """The package. Raises MissingExtraError where it is not installed."""
+    """Returns the `ray` module. Raises `MissingExtraError` if it is not installed."""
     try:
         import ray
     except ImportError:
@@ -42,38 +42,38 @@ def require_ray() -> Any:
 
 
 def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
-    """Raise SettingsError where rollouts on Ray cannot be what the settings ask for, MissingExtraError without Ray."""
+    """Raises `SettingsError` if Ray does not support these settings, `MissingExtraError` if Ray is needed and not installed."""
     if settings.use_ray or settings.num_learners > 1 or settings.num_critics:
         require_ray()
     if settings.colocate and not (settings.use_ray and settings.num_learners > 1):
         raise SettingsError(
-            "ray.colocate puts an actor and a learner rank on one place, and needs both: set ray.use_ray to true and "
+            "ray.colocate places an actor and a learner rank together, so it needs both: set ray.use_ray to true and "
             "ray.num_learners to 2 or more, or ray.colocate to false"
         )
     if not settings.use_ray:
         return
     if inference.backend != "local":
         raise SettingsError(
-            f"ray.use_ray with inference.backend={inference.backend!r}: Ray's workers have engines of their own, and servers "
-            "are reached from here as they are; set ray.use_ray to false (several servers: inference.base_url), or "
+            f"ray.use_ray with inference.backend={inference.backend!r}: each Ray worker has its own engine, and servers are "
+            "used directly; set ray.use_ray to false (several servers: inference.base_url), or "
             "inference.backend to 'local'"
         )
     if inference.partial_rollouts:
         raise SettingsError(
-            "ray.use_ray with inference.partial_rollouts: Ray's workers end every iteration with its last episode; set one "
-            "of the two to false"
+            "ray.use_ray with inference.partial_rollouts: on Ray no episode outlives its iteration; set one of the "
+            "two to false"
         )
 
 
 class RayCluster:
-    """A connection to a cluster, with room in it for all processes of a role. Close it after use.
+    """A connection to a cluster with resources reserved for all processes of a role. Close it after use.
 
-    A cluster that this process is connected to already is used and left as it is. Otherwise the one at
-    `settings.address` is joined, and left at the end; without an address one is started here, on the loopback interface
-    and without dashboard, and ended with the last session that uses it.
+    An existing connection of this process is used and left open. Otherwise the cluster at `settings.address` is joined, and
+    left at the end. Without an address a cluster is started here, on the loopback interface and without dashboard; it
+    ends when the last `RayCluster` is closed.
 
-    Raises SettingsError where no cluster answers at the address, or it has no room for all of them within
-    `settings.start_timeout_seconds`; MissingExtraError without Ray.
+    Raises `SettingsError` if no cluster answers at the address or its resources are not free within
+    `settings.start_timeout_seconds`, `MissingExtraError` if Ray is not installed.
     """
 
     def __init__(self, settings: RayConfig, role: Role = "actor") -> None:
@@ -92,7 +92,7 @@ class RayCluster:
             raise
 
     def options(self, settings: RayConfig, number: int) -> dict[str, Any]:
-        """What Ray is to be told of process `number`: its resources, and where it stands in the reserved room."""
+        """Returns Ray's options for process `number`: its resources and its bundle in the placement group."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         return {
@@ -102,7 +102,7 @@ class RayCluster:
         }
 
     def close(self) -> None:
-        """Give the room back, and leave or end the cluster where it was joined or started here. Doing so twice is fine."""
+        """Releases the resources, and leaves or stops the cluster if it was joined or started here. May be called twice."""
         global _num_open
         import ray
 
@@ -118,15 +118,15 @@ class RayCluster:
                     ray.shutdown()
 
     def _reserve(self, settings: RayConfig) -> Any:
-        """A placement group with one bundle for every process, or for an actor and a learner."""
+        """Returns a placement group with one bundle per process, or per pair of actor and learner (`ray.colocate`)."""
         from ray.util import placement_group, remove_placement_group
 
         role, number, bundle = self._role, num_processes(settings, self._role), resources_of(settings, self._role)
         if self._is_colocated:
-            places = _shared_groups.get((settings.num_actors, settings.num_learners))
-            if places is not None:
-                places[1] += 1
-                return places[0]
+            shared = _shared_groups.get((settings.num_actors, settings.num_learners))
+            if shared is not None:
+                shared[1] += 1
+                return shared[0]
             number = max(settings.num_actors, settings.num_learners)
             bundle = dict(Counter(resources_of(settings, "actor")) + Counter(resources_of(settings, "learner")))
         group = placement_group([bundle] * number, strategy=settings.placement.upper())
@@ -138,30 +138,30 @@ class RayCluster:
         remove_placement_group(group)
         size = "learner" if role == "critic" else role
         raise SettingsError(
-            f"ray.num_{role}s={number} with {_describe(bundle)} each: the cluster had no room for them within "
+            f"ray.num_{role}s={number} with {_describe(bundle)} each: the cluster could not reserve them within "
             f"{seconds:g} seconds. {describe_resources()}; ask for fewer or smaller {role}s (ray.num_{role}s, "
             f"ray.cpus_per_{size}, ray.gpus_per_{size}), or add nodes"
         )
 
 
 def _release_shared(group: Any) -> bool:
-    """Whether nobody is left on these places."""
-    for key, places in list(_shared_groups.items()):
-        if places[0] is group:
-            places[1] -= 1
-            if places[1]:
+    """Removes one user of the placement group. Returns whether no user is left."""
+    for key, shared in list(_shared_groups.items()):
+        if shared[0] is group:
+            shared[1] -= 1
+            if shared[1]:
                 return False
             del _shared_groups[key]
     return True
 
 
 def num_processes(settings: RayConfig, role: Role) -> int:
-    """Processes that the settings ask for."""
+    """Number of processes of this role in the settings."""
     return int(getattr(settings, f"num_{role}s"))
 
 
 def resources_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
-    """The resources of one process, by Ray's names."""
+    """Resources of one process, by Ray's names."""
     if role != "actor":
         wanted = {"CPU": settings.cpus_per_learner, "GPU": settings.gpus_per_learner}
     else:
@@ -170,7 +170,7 @@ def resources_of(settings: RayConfig, role: Role = "actor") -> dict[str, float]:
 
 
 def describe_resources() -> str:
-    """What the cluster has and what is free of it, in words."""
+    """Describes the cluster's resources, total and free, for error messages."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
@@ -183,7 +183,7 @@ def _describe(resources: Mapping[str, float]) -> str:
 
 
 def _connect(settings: RayConfig) -> bool:
-    """See that this process is connected; False where it was before."""
+    """Connects this process. Returns False if it was connected already."""
     is_first = "ray" not in sys.modules
     if is_first and not settings.address:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray reads it when imported: bind to loopback
@@ -202,7 +202,7 @@ def _join(address: str) -> None:
 
     if address.startswith("ray://"):
         raise SettingsError(
-            f"ray.address={address!r}: Ray's client cannot take trajectories as they come; start the run on a node of the "
+            f"ray.address={address!r}: Ray's client cannot stream trajectories; start the run on a node of the "
             "cluster, with ray.address=auto or HOST:PORT"
         )
     try:
@@ -217,7 +217,7 @@ def _join(address: str) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise OSError where nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    """Raises `OSError` if nothing listens at HOST:PORT; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_SECONDS).close()

@@ -1,6 +1,6 @@
-"""A rollout on Ray's workers: episodes are shared out, trajectories taken as they come, and what a dead worker left run again.
+"""Runs a rollout on Ray workers: distributes episodes, receives trajectories, and reruns the episodes of dead workers.
 
-Knows streams of messages and who is late; what a worker does is its own business, who is hired that of the actor pool.
+`actor_pool` starts the workers, `worker` runs the episodes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _POLL_SECONDS = 1.0
 
 @dataclass(eq=False)
 class _Assignment:
-    """A share on its way."""
+    """Episodes that a worker is running."""
 
     slot: ActorSlot
-    share: EpisodeIndices
+    part: EpisodeIndices
     last_message_at: float
 
 
 class RolloutWorkerGroup:
-    """Workers with a copy of the policy each, started by the first rollout. Close it after use; use it from one thread.
+    """Workers, each with a copy of the policy. The first rollout starts them. Close it after use; use it from one thread.
 
     Args:
-        settings: how many, how large, where.
-        policy: the causal LM that is trained in place; adapters that stand in its layers travel with it.
-        make_engine: an engine over such a model, made in the worker.
+        settings: number, resources and placement of the workers.
+        policy: the causal LM that is trained in place; adapters in its layers are sent with it.
+        make_engine: creates an engine for such a model; called in the worker.
         is_deterministic: workers compute with as many threads as this process.
 
-    Raises SettingsError where the policy cannot be sent.
+    Raises `SettingsError` if the policy cannot be pickled.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class RolloutWorkerGroup:
         self._references: dict[str, Any] = {}
 
     def share_object(self, thing: object, what: str) -> None:
-        """Send this object to every worker once, and only its name from then on; later changes of it stay here.
+        """Sends this object to each worker once; afterwards only its name is sent. Later changes to it are not sent.
 
-        SettingsError where it cannot be sent.
+        Raises `SettingsError` if it cannot be pickled.
         """
         if self._name_of(thing) is None:
             self._shared_objects[f"{what} {len(self._shared_objects)}"] = thing, self.serialize(thing, what)
 
     def serialize(self, thing: object, what: str) -> bytes:
-        """As bytes for the workers. SettingsError where it cannot be sent."""
+        """Returns the object as bytes for the workers. Raises `SettingsError` if it cannot be pickled."""
         return serialize(thing, what, self._name_of)
 
     def weights_changed(self) -> None:
-        """The policy was changed in place: the workers get what is new of it before they run anything."""
+        """Marks the weights as changed: before the next episodes the workers receive the changed tensors."""
         self._pool.weights_changed()
 
     def close(self) -> None:
-        """End the workers and leave the cluster; a later rollout would begin with others. Doing so twice is fine."""
+        """Stops the workers and leaves the cluster; a later rollout starts new ones. May be called twice."""
         self._references.clear()
         self._pool.close()
 
@@ -90,39 +90,39 @@ class RolloutWorkerGroup:
         failed: Callable[[EpisodeStart, str], Trajectory],
         on_finished: Callable[[Trajectory], None] | None = None,
     ) -> list[Trajectory]:
-        """The episodes' trajectories, in the order of `starts`; `on_finished` is called as each arrives.
+        """Returns the trajectories in the order of `starts`; `on_finished` is called when a trajectory arrives.
 
-        A worker that dies is replaced, and its unfinished episodes are run again. `failed` makes the record of one that
-        killed every worker that ran it. Raises what a worker raises outside of episodes, as `run_episodes` does;
-        SettingsError and EngineError as `ActorPool.open`; EngineError where no worker is left, or they die without end.
+        A worker that dies is replaced, and its unfinished episodes are run again. `failed` creates the record of an episode
+        that killed each worker that ran it. Raises what a worker raises outside of episodes, like `run_episodes`;
+        `SettingsError` and `EngineError` like `ActorPool.open`; `EngineError` if no worker is left or workers keep dying.
         """
         if not self._pool.is_open:
             self._pool.open()
         for slot in self._pool.slots:
             slot.start_failed = False
-        shares = WorkQueue(starts, len(self._pool.slots))
+        queue = WorkQueue(starts, len(self._pool.slots))
         payload_ref = ray.put(payload)
         works: dict[Any, _Assignment] = {}
 
-        def end(place: int, trajectory: Trajectory) -> None:
-            trajectory.task = starts[place].task
-            shares.end(place, trajectory)
+        def end(index: int, trajectory: Trajectory) -> None:
+            trajectory.task = starts[index].task
+            queue.end(index, trajectory)
             if on_finished is not None:
                 on_finished(trajectory)
 
         def lose(work: _Assignment, cause: str) -> None:
-            _log.warning("worker %s has died, its unfinished episodes are run again: %s", work.slot.name, cause)
+            _log.warning("worker %s died, its unfinished episodes are run again: %s", work.slot.name, cause)
             self._pool.stop_actor(work.slot)
-            for place in shares.lose(work.share, cause):
-                end(place, failed(starts[place], f"the worker died every time that it ran this episode: {cause}"))
+            for index in queue.lose(work.part, cause):
+                end(index, failed(starts[index], f"each worker that ran this episode died: {cause}"))
 
         try:
-            while not shares.is_complete:
-                for slot in self._ready_slots(works, shares):
-                    share = shares.take()
-                    job = self._job(share, starts, policy_version)
+            while not queue.is_complete:
+                for slot in self._ready_slots(works, queue):
+                    part = queue.take()
+                    job = self._job(part, starts, policy_version)
                     stream = slot.actor.run.options(num_returns="streaming").remote(payload_ref, job)
-                    works[stream] = _Assignment(slot, share, time.monotonic())
+                    works[stream] = _Assignment(slot, part, time.monotonic())
                 for stream, work in self._poll(works):
                     try:
                         records = self._next_records(stream, work)
@@ -132,38 +132,38 @@ class RolloutWorkerGroup:
                         del works[stream]
                         lose(work, str(lost))
                     else:
-                        for place, record in records:
-                            end(place, deserialize(record, "a trajectory"))
+                        for index, record in records:
+                            end(index, deserialize(record, "a trajectory"))
         except BaseException:
             for work in works.values():
                 self._pool.stop_actor(work.slot)
             raise
-        return shares.trajectories()
+        return queue.trajectories()
 
-    def _ready_slots(self, works: Mapping[Any, _Assignment], shares: WorkQueue) -> list[ActorSlot]:
-        """At most so many slots as shares wait, whose workers can begin at once, weights and all."""
-        if not shares.num_waiting:
+    def _ready_slots(self, works: Mapping[Any, _Assignment], queue: WorkQueue) -> list[ActorSlot]:
+        """Returns idle slots whose workers run and have the current weights, at most as many as there is waiting work."""
+        if not queue.num_waiting:
             return []
         busy = {work.slot for work in works.values()}
-        idle = [slot for slot in self._pool.slots if slot not in busy and not slot.start_failed][: shares.num_waiting]
+        idle = [slot for slot in self._pool.slots if slot not in busy and not slot.start_failed][: queue.num_waiting]
         self._pool.start_actors([slot for slot in idle if slot.actor is None], others_running=bool(busy))
         for cause in self._pool.sync_weights([slot for slot in idle if slot.actor is not None]):
-            shares.lose((), cause)
+            queue.lose((), cause)
         return [slot for slot in idle if slot.actor is not None]
 
-    def _job(self, share: EpisodeIndices, starts: Sequence[EpisodeStart], policy_version: int) -> Job:
+    def _job(self, part: EpisodeIndices, starts: Sequence[EpisodeStart], policy_version: int) -> Job:
         for name, (_, data) in self._shared_objects.items():
             if name not in self._references:
                 self._references[name] = ray.put(data)
         return Job(
-            places=share,
-            starts=tuple(starts[place] for place in share),
+            indices=part,
+            starts=tuple(starts[index] for index in part),
             policy_version=policy_version,
             shared_objects=dict(self._references),
         )
 
     def _poll(self, works: Mapping[Any, _Assignment]) -> list[tuple[Any, _Assignment]]:
-        """The streams that have something to give, and those that have been silent for too long."""
+        """Returns the streams that have a message, and those that have been silent for too long."""
         streams = list(works)
         if not streams:
             return []
@@ -175,9 +175,9 @@ class RolloutWorkerGroup:
         return [(stream, work) for stream, work in works.items() if stream in ready or self._is_silent(work)]
 
     def _next_records(self, stream: Any, work: _Assignment) -> list[tuple[int, bytes]]:
-        """The next ones. StopIteration at the end of the share, WorkerLostError where the worker is."""
+        """Returns the next records. Raises `StopIteration` after the last one, `WorkerLostError` if the worker is lost."""
         if self._is_silent(work):
-            raise WorkerLostError(f"no sign of life for {self._silence_seconds:g} seconds")
+            raise WorkerLostError(f"no message for {self._silence_seconds:g} seconds")
         records: list[tuple[int, bytes]] = get_result(stream, timeout_seconds=self._silence_seconds)
         return records
 

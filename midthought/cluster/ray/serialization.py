@@ -1,6 +1,6 @@
-"""Objects as bytes for another process: Ray's own pickling, with some objects named instead of sent.
+"""Serializes objects for Ray workers. Large shared objects are sent by reference.
 
-What cannot be sent is found and named, with the way that leads to it.
+If an object cannot be pickled, the error names the part at fault and its path.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from midthought.errors import SettingsError
 from midthought.tools.executor import ToolExecutor
 
 Name = Callable[[object], object | None]
-"""What stands for an object instead of its bytes; None where it is to be sent."""
+"""Returns the reference that replaces an object; None: the object itself is sent."""
 Find = Callable[[Any], object]
-"""The object that a name stands for."""
+"""Returns the object of a reference."""
 
 _MAX_DEPTH = 12
 _LIMITS = (
@@ -41,7 +41,7 @@ class _Pickler(CloudPickler):
 
 
 class _ReferencePickler(_Pickler):
-    """Apart from the other, for it is asked about every number in every list."""
+    """A class of its own because `persistent_id` is called for every object, which is slow."""
 
     def __init__(self, file: io.BytesIO, name: Name) -> None:
         super().__init__(file)
@@ -61,7 +61,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def serialize(thing: object, what: str, name: Name | None = None) -> bytes:
-    """The object as bytes. Raises SettingsError naming `what` and the innermost part that cannot be sent."""
+    """Returns the object as bytes. Raises `SettingsError` with `what` and the innermost part that cannot be pickled."""
     try:
         return _serialize(thing, name)
     except Exception as error:
@@ -69,20 +69,20 @@ def serialize(thing: object, what: str, name: Name | None = None) -> bytes:
         place = f" ({way.lstrip('.')})" if way else ""
         raise SettingsError(
             f"{what} cannot be sent to Ray's workers: it holds a {type(part).__module__}.{type(part).__qualname__}{place}, "
-            f"which cannot be pickled ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Open such things where "
-            "they are used (a connection in `reset`, or when first asked for), leave them out in __getstate__ and make them "
-            "anew in __setstate__, or set ray.use_ray to false"
+            f"which cannot be pickled ({type(error).__name__}: {str(error).partition(chr(10))[0]}). Create such objects when "
+            "they are needed (a connection in `reset` or at its first use), leave them out in __getstate__ and create them "
+            "again in __setstate__, or set ray.use_ray to false"
         ) from error
 
 
 def deserialize(data: bytes, what: str, find: Find = lambda name: None) -> Any:
-    """The object. Raises SettingsError naming `what` where this process lacks something that it needs."""
+    """Returns the object. Raises `SettingsError` with `what` if this process cannot import its code."""
     try:
         return _Unpickler(io.BytesIO(data), find).load()
     except (ImportError, AttributeError) as error:
         raise SettingsError(
-            f"{what} cannot be opened by Ray's worker ({type(error).__name__}: {error}): its code must be importable there; "
-            "install it on every node, stand in its folder when you start, or define it in the script itself"
+            f"{what} cannot be loaded by Ray's worker ({type(error).__name__}: {error}): its code must be importable there; "
+            "install it on every node, start in its folder, or define it in the script itself"
         ) from error
 
 
@@ -94,7 +94,7 @@ def _serialize(thing: object, name: Name | None) -> bytes:
 
 
 def _find_unpicklable(thing: object, error: Exception, name: Name | None) -> tuple[str, object, Exception]:
-    """The innermost part that cannot be packed: the way to it, itself, and what is raised."""
+    """Finds the innermost part that cannot be pickled. Returns its path, the part, and the error."""
     way = ""
     for _ in range(_MAX_DEPTH):
         for step, part in _children(thing):
@@ -109,7 +109,7 @@ def _find_unpicklable(thing: object, error: Exception, name: Name | None) -> tup
 
 
 def _children(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What an object consists of, each part with the words that lead to it."""
+    """Yields the parts of an object, each with its path relative to the object."""
     if isinstance(thing, Mapping):
         yield from ((f"[{key!r}]", value) for key, value in thing.items())
     elif isinstance(thing, list | tuple | set | frozenset):
@@ -136,7 +136,7 @@ def _children(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _reduce_executor(executor: ToolExecutor) -> tuple[Any, ...]:
-    """A tool executor without what belongs to this process: its threads, its event loops, its count of failures."""
+    """Reduces a tool executor to what another process can use: without threads, event loops and failure counts."""
     limits = {limit: getattr(executor, limit) for limit in _LIMITS}
     plain = vars(ToolExecutor(executor.registry))
     own = {name: value for name, value in vars(executor).items() if name not in plain}

@@ -1,7 +1,4 @@
-"""A model's tensors as bytes: what is sent of them, in pieces of bounded size, and the digests that prove what arrived.
-
-Knows models and tensors; nothing of Ray, episodes or versions.
-"""
+"""A model's tensors as bytes: splits them into buckets of bounded size and computes digests. Does not depend on Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import numpy as np
 import torch
 
 BUCKET_BYTES = 128 * 2**20
-"""What stands in the object store of a set of weights at once is two of these."""
+"""Size of a bucket. At most two buckets are in the object store at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +20,17 @@ class TensorSlice:
 
     name: str
     offset: int
-    """Where they stand among the tensor's bytes."""
+    """Position of the first byte in the tensor."""
     data: np.ndarray  # uint8 [n]
 
 
 def named_tensors(model: Any) -> dict[str, torch.Tensor]:
-    """The model's parameters and buffers by name, those that are shared (a tied output layer) under one name."""
+    """Returns the parameters and buffers by name; a shared tensor (a tied output layer) has one name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def placeholder_of(tensors: Mapping[str, torch.Tensor]) -> Callable[[object], object | None]:
-    """For pickling a model without its tensors' contents: what stands for each of them."""
+    """Returns the function that replaces each tensor by a placeholder, to pickle a model without its weights."""
     name_of = {id(tensor): name for name, tensor in tensors.items()}
 
     def name(thing: object) -> object | None:
@@ -45,7 +42,7 @@ def placeholder_of(tensors: Mapping[str, torch.Tensor]) -> Callable[[object], ob
 
 
 def fill_placeholders(device: str) -> Callable[[Any], torch.Tensor]:
-    """For unpickling it: tensors of the same shape and type, one for each name, on the device, not filled yet."""
+    """Returns the function that replaces placeholders by uninitialized tensors on the device, one per name."""
     made: dict[str, torch.Tensor] = {}
 
     def find(frame: tuple[str, tuple[int, ...], torch.dtype, bool]) -> torch.Tensor:
@@ -64,7 +61,7 @@ def digest_of(tensor: torch.Tensor) -> str:
 
 
 def buckets(tensors: Mapping[str, torch.Tensor], names: Iterable[str], max_bytes: int) -> Iterator[list[TensorSlice]]:
-    """The tensors of these names in lists of pieces, at most `max_bytes` each; a larger tensor is cut."""
+    """Yields these tensors as lists of slices of at most `max_bytes` in all; a larger tensor is split."""
     bucket: list[TensorSlice] = []
     room = max_bytes
     for name in names:
@@ -82,14 +79,16 @@ def buckets(tensors: Mapping[str, torch.Tensor], names: Iterable[str], max_bytes
 
 
 def copy_slices(tensors: Mapping[str, torch.Tensor], pieces: Iterable[TensorSlice]) -> None:
-    """Write the bytes into the tensors where they are."""
+    """Copies the bytes into the tensors in place."""
     for piece in pieces:
         flat = tensors[piece.name].detach().view(-1).view(torch.uint8)
-        data = torch.from_numpy(np.array(piece.data))  # the object store's memory is read-only, which torch warns of
+        data = torch.from_numpy(
+            np.array(piece.data)
+        )  # a copy: the object store's memory is read-only, and torch would warn
         flat[piece.offset : piece.offset + len(data)].copy_(data)
 
 
 def _bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """uint8 [n]; without a copy where the tensor lies contiguous on the CPU."""
+    """Returns uint8 [n], without a copy if the tensor is contiguous on the CPU."""
     flat = tensor.detach().cpu().contiguous().view(-1)
     return flat.view(torch.uint8).numpy() if flat.numel() else np.zeros(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Who runs which episodes, and what becomes of them where a worker dies. Knows no Ray, no engine and no token."""
+"""Distributes a rollout's episodes over workers, and decides which are rerun when a worker dies. Does not depend on Ray."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from midthought.rollout.episode import EpisodeStart
 from midthought.types import Trajectory
 
 MAX_WORKER_DEATHS = 3
-"""An episode whose worker died so often, the last time while it ran that episode alone, has failed."""
+"""An episode fails if its worker died this many times, the last time while it ran only this episode."""
 _MAX_CONSECUTIVE_DEATHS = 8
-"""Deaths of the worker group, besides one for each worker, without any episode that ended between them."""
+"""Limit of worker deaths without a finished episode between them, in addition to one death per worker."""
 
 EpisodeIndices = tuple[int, ...]
-"""Places of the episodes that one worker runs side by side."""
+"""Indices of the episodes that one worker runs concurrently."""
 
 
 class WorkQueue:
-    """The episodes of one rollout, shared out by whole groups, as evenly as those allow.
+    """The episodes of one rollout, split into whole groups, as evenly as possible.
 
-    What a dead worker leaves is run again: the first time as it was, for machines die; from then on in halves, so that an
-    episode that kills workers is soon alone and takes no other with it.
+    Unfinished episodes of a dead worker are run again: the first time together, because the machine may be the cause; after
+    that in halves, so that an episode that kills workers is soon alone.
     """
 
     def __init__(self, starts: Sequence[EpisodeStart], num_workers: int) -> None:
@@ -40,56 +40,56 @@ class WorkQueue:
 
     @property
     def num_waiting(self) -> int:
-        """WorkQueue that nobody runs."""
+        """Number of entries that no worker runs yet."""
         return len(self._waiting)
 
     def take(self) -> EpisodeIndices:
-        """The next share, for a worker that is free."""
+        """Returns the next episodes for an idle worker."""
         return self._waiting.popleft()
 
-    def end(self, place: int, trajectory: Trajectory) -> None:
-        """An episode has ended. EngineError where it had before: none may count twice."""
-        if place in self._done:
-            raise EngineError(f"episode {place} came back twice")
-        self._done[place] = trajectory
+    def end(self, index: int, trajectory: Trajectory) -> None:
+        """Stores the trajectory of a finished episode. Raises `EngineError` if the episode was finished before."""
+        if index in self._done:
+            raise EngineError(f"episode {index} was returned twice")
+        self._done[index] = trajectory
         self._num_consecutive_deaths = 0
 
-    def lose(self, share: EpisodeIndices, cause: str) -> list[int]:
-        """The worker of a share has died: what it had not ended waits again, but for what is returned, which has failed.
+    def lose(self, part: EpisodeIndices, cause: str) -> list[int]:
+        """Queues the unfinished episodes of a dead worker again. Returns the episodes that have failed instead.
 
-        EngineError where workers die and nothing ends.
+        Raises `EngineError` if workers keep dying and no episode finishes.
         """
-        left = tuple(place for place in share if place not in self._done)
+        left = tuple(index for index in part if index not in self._done)
         self._num_deaths.update(left)
         self._num_consecutive_deaths += 1
         if self._num_consecutive_deaths > _MAX_CONSECUTIVE_DEATHS + self._num_workers:
             raise EngineError(
-                f"{self._num_consecutive_deaths} workers died one after the other and no episode ended; the last one: {cause}"
+                f"{self._num_consecutive_deaths} workers died in a row and no episode finished; the last cause: {cause}"
             )
         if len(left) == 1 and self._num_deaths[left[0]] >= MAX_WORKER_DEATHS:
             return list(left)
-        is_first = all(self._num_deaths[place] == 1 for place in left)
+        is_first = all(self._num_deaths[index] == 1 for index in left)
         half = len(left) if is_first or len(left) == 1 else len(left) // 2
         self._waiting.extend(part for part in (left[:half], left[half:]) if part)
         return []
 
     def trajectories(self) -> list[Trajectory]:
-        """All of them, in the order of their starts."""
-        return [self._done[place] for place in range(self._num_episodes)]
+        """Returns all trajectories in the order of `starts`."""
+        return [self._done[index] for index in range(self._num_episodes)]
 
 
 def split_by_group(starts: Sequence[EpisodeStart], num_workers: int) -> list[EpisodeIndices]:
-    """At most `num_workers` shares of whole groups, neighbours together, each as near to its part as groups allow."""
+    """Splits consecutive whole groups into at most `num_workers` parts of nearly equal size."""
     groups: dict[int, list[int]] = {}
-    for place, start in enumerate(starts):
-        groups.setdefault(start.group, []).append(place)
-    shares: list[EpisodeIndices] = []
+    for index, start in enumerate(starts):
+        groups.setdefault(start.group, []).append(index)
+    parts: list[EpisodeIndices] = []
     left = list(groups.values())
     for num_free in range(num_workers, 0, -1):
         wanted = sum(map(len, left)) / num_free
-        share: list[int] = []
-        while left and (not share or len(share) + len(left[0]) / 2 <= wanted):
-            share += left.pop(0)
-        if share:
-            shares.append(tuple(share))
-    return shares
+        part: list[int] = []
+        while left and (not part or len(part) + len(left[0]) / 2 <= wanted):
+            part += left.pop(0)
+        if part:
+            parts.append(tuple(part))
+    return parts

@@ -1,7 +1,4 @@
-"""What runs in a Ray actor: a copy of the policy, an engine over it, and the rollout loop. Trajectories leave as they end.
-
-Knows the loop and the engine as this process has them; nothing of other workers or of learning.
-"""
+"""Ray actor that runs episodes: a copy of the policy, its engine, and the rollout loop. Returns trajectories as a stream."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.types import StopReason, Trajectory
 
 _HEARTBEAT_SECONDS = 1.0
-"""So often a worker says that its event loop turns."""
+"""Interval between the messages that show that the worker's event loop runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Numerics:
-    """What decides the bits of a forward pass, besides the weights."""
+    """Process settings that change the rounding of a forward pass."""
 
     num_threads: int
     is_deterministic: bool
@@ -43,7 +40,7 @@ class Numerics:
         )
 
     def apply(self) -> None:
-        """Of this thread; the other figures are the process's."""
+        """Applies them; the number of threads applies to the current thread, the others to the process."""
         torch.set_num_threads(self.num_threads)
         torch.use_deterministic_algorithms(self.is_deterministic)
         torch.set_float32_matmul_precision(self.matmul_precision)
@@ -53,19 +50,19 @@ class Numerics:
 class Job:
     """Episodes for one worker."""
 
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     starts: tuple[EpisodeStart, ...]
-    """One for each place; an episode is known by its seed."""
+    """One per index. The seed identifies an episode."""
     policy_version: int
     shared_objects: Mapping[str, Any]
-    """By name: Ray's references to what is sent once and kept."""
+    """Name to Ray reference of the objects that each worker receives once."""
 
 
 class RolloutWorker:
-    """One process of the worker group. Its name stands before every line that it logs."""
+    """One process of the worker group. Ray prefixes its log lines with its name."""
 
     def __init__(self, name: str, numerics: Numerics, search_path: Sequence[str] = ()) -> None:
-        """`search_path`: where modules are found besides, for the code of the user."""
+        """`search_path`: further folders for imports, for the user's code."""
         sys.path += [folder for folder in search_path if folder not in sys.path]
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         self._name = name
@@ -78,27 +75,26 @@ class RolloutWorker:
         return self._name
 
     def build(self, model: bytes, make_engine: Callable[[Any], TrainedEngine]) -> None:
-        """Make the policy, its tensors not filled yet, and the engine over it."""
+        """Creates the policy with uninitialized tensors, and its engine."""
         device = "cuda" if ray.get_gpu_ids() else "cpu"
         self._model = deserialize(model, "the policy", fill_placeholders(device)).eval()
         self._tensors = named_tensors(self._model)
         self._engine = make_engine(self._model)
 
     def load(self, pieces: Sequence[TensorSlice]) -> None:
-        """Write a bucket into the policy, in place."""
+        """Copies a bucket into the policy in place."""
         copy_slices(self._tensors, pieces)
 
     def activate_weights(self) -> dict[str, str]:
-        """Sample from what was loaded; the digest of every tensor, as it lies in the policy now."""
+        """Switches the engine to the loaded weights. Returns the digest of each tensor of the policy."""
         self._engine.update_weights()
         return {name: digest_of(tensor) for name, tensor in self._tensors.items()}
 
     def run(self, payload: bytes, job: Job) -> Iterator[list[tuple[int, bytes]]]:
-        """Run the episodes; gives `(place, pickled Trajectory)` of those that have ended, and nothing now and then, to say
-        that it lives.
+        """Runs the episodes. Yields lists of `(index, pickled Trajectory)`; empty lists are heartbeats.
 
-        All of it in this thread: a second one that computes would have OpenMP threads of its own, and with more of them than
-        cores every pass is slower.
+        Everything runs in this thread: a second computing thread would have its own OpenMP threads, and more threads than
+        cores slow down every forward pass.
         """
         outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         parts = RolloutParts(engine=self._engine, **self._deserialize_parts(payload, job.shared_objects))
@@ -121,14 +117,14 @@ class RolloutWorker:
 
 
 async def _episodes(parts: RolloutParts, job: Job, put: Callable[[tuple[int, bytes] | None], None]) -> None:
-    """Not a method: Ray would take the worker for an asynchronous one, and run all of it on one event loop.
+    """Runs the episodes; puts None as the last message.
 
-    The last thing that it puts comes when all has ended.
+    Not a method: with an async method Ray would treat the worker as an async actor and run all methods on one event loop.
     """
-    place_of = {start.seed: place for start, place in zip(job.starts, job.places, strict=True)}
+    index_of = {start.seed: index for start, index in zip(job.starts, job.indices, strict=True)}
     beating = asyncio.ensure_future(_send_heartbeats(put))
     try:
-        await run_episodes(parts, job.starts, on_finished=lambda done: put((place_of[done.seed], _serialize(done))))
+        await run_episodes(parts, job.starts, on_finished=lambda done: put((index_of[done.seed], _serialize(done))))
     finally:
         beating.cancel()
         put(None)
@@ -141,7 +137,7 @@ async def _send_heartbeats(put: Callable[[None], None]) -> None:
 
 
 def _serialize(trajectory: Trajectory) -> bytes:
-    """The episode's record; one that holds what cannot be sent has failed."""
+    """Pickles the episode's record. If that is impossible, returns the record of a failed episode."""
     try:
         return serialize(trajectory, f"the record of task {trajectory.task.task_id!r}")
     except SettingsError as error:

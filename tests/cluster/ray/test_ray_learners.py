@@ -63,9 +63,9 @@ def test_a_rank_that_dies_ends_the_run_with_the_way_to_go_on_and_a_checkpoint_go
         trainer.train_step(trainer.rollout())
         trainer.save_checkpoint(tmp_path / "one")
         cluster.kill(trainer.learner._workers._actors[1])
-        with pytest.raises(EngineError, match=r"learner ranks was lost .* go on from the last checkpoint"):
+        with pytest.raises(EngineError, match=r"learner ranks was lost .* continue from the last checkpoint"):
             trainer.train_step(trainer.rollout())
-        with pytest.raises(EngineError, match="ranks have ended; go on from the last checkpoint"):
+        with pytest.raises(EngineError, match="ranks have ended; continue from the last checkpoint"):
             trainer.learner.state_dict()
     with RayPPOTrainer(config(2), model=copy.deepcopy(policy), **options) as trainer:
         trainer.load_checkpoint(tmp_path / "one")

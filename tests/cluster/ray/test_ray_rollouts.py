@@ -207,7 +207,7 @@ def test_episodes_of_a_killed_worker_are_run_again_once_each(on_ray, tmp_path, c
     assert [t.task.task_id for t in done] == [f"t{number}" for number in range(8)]
     assert {t.stop_reason for t in done} <= {StopReason.ANSWERED, StopReason.LENGTH}
     assert Counter(id(t) for t in seen) == Counter(id(t) for t in done)
-    assert "has died, its unfinished episodes are run again" in caplog.text
+    assert "died, its unfinished episodes are run again" in caplog.text
 
 
 def test_every_episode_counts_once_where_several_workers_die(on_ray, tmp_path):

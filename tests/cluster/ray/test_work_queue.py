@@ -15,7 +15,7 @@ from midthought.types import Task, Trajectory
 def starts(*group_sizes: int) -> list[EpisodeStart]:
     task = Task(task_id="t", prompt="?", answer="!")
     groups = [group for group, size in enumerate(group_sizes) for _ in range(size)]
-    return [EpisodeStart(task=task, seed=place, group=group) for place, group in enumerate(groups)]
+    return [EpisodeStart(task=task, seed=index, group=group) for index, group in enumerate(groups)]
 
 
 def done() -> Trajectory:
@@ -40,9 +40,9 @@ def test_more_workers_than_groups_leave_some_without():
 def test_every_episode_is_in_one_share_with_all_of_its_group(group_sizes, num_workers):
     given_out = starts(*group_sizes)
     shares = split_by_group(given_out, num_workers)
-    assert [place for share in shares for place in share] == list(range(len(given_out)))
+    assert [index for share in shares for index in share] == list(range(len(given_out)))
     assert len(shares) <= num_workers
-    groups = [{given_out[place].group for place in share} for share in shares]
+    groups = [{given_out[index].group for index in share} for share in shares]
     assert sum(map(len, groups)) == len(group_sizes)
     if shares:
         fair = len(given_out) / min(num_workers, len(group_sizes))
@@ -76,24 +76,24 @@ def test_whatever_kills_workers_all_others_end_once(num_episodes, num_workers, k
     failed = set()
     while shares.num_waiting:
         share = shares.take()
-        killer = next((number for number, place in enumerate(share) if place in killers), None)
-        for place in share[:killer]:
-            shares.end(place, done())
+        killer = next((number for number, index in enumerate(share) if index in killers), None)
+        for index in share[:killer]:
+            shares.end(index, done())
         if killer is not None:
-            for place in shares.lose(share, "killed"):
-                failed.add(place)
-                shares.end(place, done())
+            for index in shares.lose(share, "killed"):
+                failed.add(index)
+                shares.end(index, done())
     assert shares.is_complete
-    assert failed == {place for place in killers if place < num_episodes}
+    assert failed == {index for index in killers if index < num_episodes}
     assert len(shares.trajectories()) == num_episodes
 
 
 def test_workers_that_die_without_end_are_an_error_that_says_why():
     shares = WorkQueue(starts(*[1] * 64), 2)
-    with pytest.raises(EngineError, match=r"11 workers died one after the other .* out of memory"):
+    with pytest.raises(EngineError, match=r"11 workers died in a row .* out of memory"):
         while shares.num_waiting:
-            for place in shares.lose(shares.take(), "out of memory"):
-                shares.end(place, done())
+            for index in shares.lose(shares.take(), "out of memory"):
+                shares.end(index, done())
 
 
 def test_nothing_counts_twice():
