@@ -1,1 +1,1 @@
-"""verl: our rollout loop, tools, rewards, tasks and settings in its terms. Only this room knows verl."""
+"""Adapters between midthought and verl: rollout loop, tools, rewards, tasks, settings. No other package depends on verl."""

@@ -1,6 +1,6 @@
-"""Our rollout loop as an agent loop of verl, which imports this module by the name in `agent_loop.yaml`.
+"""Our rollout loop as an agent loop of verl. `agent_loop.yaml` names this module, and verl imports it.
 
-Prompts, calls and results go through our `Renderer`, so the ids that verl trains on are the ids that its servers saw.
+Our `Renderer` tokenizes prompts, calls and results, so verl trains on the same token ids that its servers saw.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from midthought.types import StopReason, Trajectory
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all episodes of a worker share. Holds on to what it was made from, whose identities are its key."""
+    """Objects that all episodes of a worker share."""
 
     parts: RolloutParts
     options: LoopOptions
     stop_token_ids: list[int]
-    made_from: tuple[Any, ...]
+    sources: tuple[Any, ...]
+    """Tokenizer and tools. Kept alive because their `id`s are part of the cache key."""
 
 
 _shared: dict[tuple[Any, ...], _Shared] = {}
-"""verl makes an agent loop for every episode; a tokenizer takes a second to read."""
+"""Cache: verl creates an agent loop per episode, and reading a tokenizer takes about a second."""
 
 
 @register(PLAIN_AGENT_NAME)
 class MidthoughtAgentLoop(AgentLoopBase):
-    """One episode: sample, run the calls where they end, put the results into the context, go on, judge.
+    """Runs one episode: sample, run each call when it ends, insert its result, continue sampling, score.
 
-    `options` are those of `LoopOptions`; `tools` are verl's own and come from its tool configuration.
+    `options` are those of `LoopOptions`; `tools` come from verl's tool configuration.
     """
 
     def __init__(self, *args: Any, tools: Any = None, options: Any = None, **kwargs: Any) -> None:
@@ -65,10 +66,10 @@ class MidthoughtAgentLoop(AgentLoopBase):
         self._shared = _share(self.tokenizer, tuple(tools.tools) if tools else (), given, template)
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
-        """Run the episode of one row of the data.
+        """Runs the episode of one row of the data.
 
-        Raises DataError for a prompt that is not plain text or does not fit, EpisodeError for an episode that broke: verl
-        then counts its group as failed.
+        Raises `DataError` if the prompt is not plain text or too long, `EpisodeError` if the episode failed: verl then counts
+        its group as failed.
         """
         shared, rollout = self._shared, self.rollout_config
         prompt_ids = _prompt_ids(shared.parts.renderer, kwargs, rollout.prompt_length)
@@ -117,19 +118,19 @@ def _prompt_ids(renderer: Renderer, row: Mapping[str, Any], max_length: int) -> 
     where = f"row {row.get('index', '?')}"
     if strange := next((message for message in messages if not isinstance(message.get("content"), str)), None):
         raise DataError(
-            f"{where}: the content of a message is {strange.get('content')!r:.60}; only plain text is taken"
+            f"{where}: the content of a message is {strange.get('content')!r:.60}; only plain text is supported"
         )
     token_ids = renderer.prompt(messages)
     if len(token_ids) > max_length:
         raise DataError(
             f"{where}: its prompt has {len(token_ids)} tokens, actor_rollout_ref.rollout.prompt_length is {max_length}; "
-            "raise it, or leave such rows out with a lower data.max_prompt_length and data.filter_overlong_prompts=true"
+            "raise it, or exclude such rows with a lower data.max_prompt_length and data.filter_overlong_prompts=true"
         )
     return token_ids
 
 
 def _share(tokenizer: Any, tools: tuple[Any, ...], given: Mapping[str, Any], template: Mapping[str, Any]) -> _Shared:
-    """The parts for these objects and options; made once in a worker."""
+    """Returns the shared objects for these arguments; created once per worker."""
     words = json.dumps([given, template], sort_keys=True, default=str)
     key = (id(tokenizer), *map(id, tools), words)
     if key not in _shared:

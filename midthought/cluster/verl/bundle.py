@@ -1,6 +1,7 @@
-"""A folder that trains a recipe with verl: data, tools, agent loop, reward, command line. Runs wherever verl and we are.
+"""Writes a folder that trains a recipe with verl: data, tools, agent loop, reward, command line.
 
-Paths inside it are worked out where it runs, so it may be moved; all nodes must see it under one path.
+It runs on any machine with verl and midthought. Paths inside it are resolved when it runs, so it may be moved; all nodes
+must see it under the same path.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
 from midthought.errors import DataError, SettingsError
 
 VERL_VERSION = "0.9.1"
-"""What the bundle is written for."""
+"""Version of verl that the bundle is written for."""
 BUNDLE_VARIABLE = "MIDTHOUGHT_BUNDLE"
-"""Environment variable of the workers: the bundle's folder where it runs."""
+"""Environment variable of the workers: path of the bundle's folder."""
 SCRIPT, TOOLS, AGENT_LOOP, REWARD = "train.sh", "tools.yaml", "agent_loop.yaml", "reward.py"
 _HERE = f"${{oc.env:{BUNDLE_VARIABLE}}}"
 
@@ -40,20 +41,20 @@ __all__ = ["compute_score"]
 _SCRIPT_HEAD = """#!/usr/bin/env bash
 # Trains the recipe {recipe!r} with verl {verl}, {gpus} GPUs. Install once, on every node: pip install -r requirements.txt
 {where}
-# Further words go to verl, for example: ./{script} trainer.total_training_steps=2
+# Further arguments are passed to verl, for example: ./{script} trainer.total_training_steps=2
 set -euo pipefail
 cd "$(dirname "${{BASH_SOURCE[0]}}")"
 export {variable}="$PWD"
 exec "${{PYTHON:-python}}" -m {module} \\
 """
-_ON_RAY = "# On a Ray cluster that runs already, set RAY_ADDRESS; its nodes must see this folder under the same path."
+_ON_RAY = "# To use a running Ray cluster, set RAY_ADDRESS; its nodes must see this folder under the same path."
 
 
 def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
-    """Write the bundle into `folder`, which must be new or empty; the files written.
+    """Writes the bundle into `folder`, which must be new or empty. Returns the files written.
 
-    SettingsError for a folder that holds something, for settings that verl has no word for, for numbers that do not
-    divide, and, where verl is installed, for keys that its configuration does not have: then nothing is written.
+    Raises `SettingsError` if the folder is not empty, verl lacks a setting, sizes are not multiples of each other, or (if verl
+    is installed) a key is not in its configuration. Then nothing is written.
     """
     derived = DerivedValues(job.config, verl, job.recipe, len(job.tasks["train"]))
     overrides = overrides_of(derived)
@@ -88,9 +89,9 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
 
 
 def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
-    """Write Parquet tables into `data/` and files of text beside it; `SCRIPT` may be executed.
+    """Writes Parquet tables into `data/` and text files into `folder`; makes `SCRIPT` executable.
 
-    Raises DataError for an empty table, SettingsError for a folder that holds something: then nothing is written.
+    Raises `DataError` if a table is empty, `SettingsError` if the folder is not empty. Then nothing is written.
     """
     if empty := [name for name, rows in tables.items() if not rows]:
         raise DataError(f"{empty[0]}: there is no task to write; verl needs at least one")
@@ -105,7 +106,7 @@ def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequence[str]) -> str:
-    """The command line, one override a line. `module` is what Python runs; `where` is a comment on several nodes."""
+    """Returns the script, one override per line. `module`: what Python runs. `where`: a comment about several nodes."""
     head = _SCRIPT_HEAD.format(
         recipe=recipe,
         verl=VERL_VERSION,
@@ -124,7 +125,7 @@ def _shell_overrides(overrides: Mapping[str, Any]) -> list[str]:
 
 
 def shell_override(key: str, value: Any) -> str:
-    """An override as the script has it."""
+    """Returns an override quoted for the shell."""
     if not isinstance(value, BundlePath):
         return shlex.quote(hydra_override(key, value))
     inside = f"/{value}" if value else ""
@@ -165,7 +166,7 @@ def _agent_loop_yaml(options: LoopOptions) -> str:
 
 
 def requirements(extras: Sequence[str], *theirs: str) -> str:
-    """What a node installs: verl with extras of its own (`theirs`) and this package with its."""
+    """Returns the requirements of a node: verl with its extras (`theirs`), and this package with `extras`."""
     ours = f"[{','.join(extras)}]" if extras else ""
     return f"verl[{','.join((*theirs, 'fsdp'))}]=={VERL_VERSION}\nmidthought{ours}=={version('midthought')}\n"
 

@@ -1,4 +1,4 @@
-"""What verl's values are worked out from, in its own units, and what of our settings verl has no word for."""
+"""Values in verl's units that are computed from our settings, and checks for settings that verl does not support."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ LOSSES = {"ppo": "vanilla", "gspo": "gspo", "cispo": "cispo"}
 KL_KINDS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
 
 _PROMPT_MARGIN_TOKENS = 128
-"""By so much a prompt may be longer than verl's filter counts: control tokens that its text names, such as `<think>`, are
-spelled out in ours."""
+"""Our prompt may be this much longer than verl's filter counts, because we split control tokens that appear in its text
+(such as `<think>`) into ordinary tokens."""
 
 
 @dataclass(frozen=True)
 class DerivedValues:
-    """What values are worked out from."""
+    """The inputs, and the values computed from them."""
 
     config: RecipeConfig
     verl: VerlConfig
     recipe: str
     num_tasks: int
-    """Tasks of the training file."""
+    """Number of tasks in the training file."""
 
     @property
     def training(self) -> TrainingConfig:
@@ -48,12 +48,12 @@ class DerivedValues:
         return self.training.has_critic
 
     def prompts(self, num_episodes: int) -> int:
-        """verl counts prompts where we count episodes."""
+        """Converts a number of episodes into prompts, verl's unit."""
         return num_episodes // self.training.episodes_per_task
 
     @property
     def prompt_length(self) -> int:
-        """Room for a prompt where it is sampled from."""
+        """Maximum prompt length while sampling, in tokens."""
         return self.verl.max_prompt_length + _PROMPT_MARGIN_TOKENS
 
     @property
@@ -63,7 +63,7 @@ class DerivedValues:
 
 
 def require_supported(derived: DerivedValues) -> None:
-    """Raise SettingsError for the first thing that verl cannot do."""
+    """Raises `SettingsError` for the first setting that verl does not support."""
     config, training, inference, group = (
         derived.config,
         derived.training,
@@ -81,17 +81,17 @@ def require_supported(derived: DerivedValues) -> None:
         )
     num_prompts = derived.prompts(training.batch_size)
     wrong = (
-        (not config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),
+        (not config.model.local_path, "model.local_path is empty: verl trains an existing model; set its path"),
         (derived.has_critic and config.model.critic_kind == "shared",
-         "model.critic='shared': verl's critic is a model of its own; set model.critic=separate"),
-        (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl takes one, set it to true"),
+         "model.critic='shared': verl's critic is a separate model; set model.critic=separate"),
+        (not inference.keep_thoughts, "inference.keep_thoughts=false makes several segments; verl supports one, set it to true"),
         (inference.partial_rollouts,
-         "inference.partial_rollouts is of our own trainer; set it to false and see verl's trainer.v1.trainer_mode"),
+         "inference.partial_rollouts works only with our own trainer; set it to false and see verl's trainer.v1.trainer_mode"),
         (training.adv_estimator == "gae" and not training.whiten_advantages,
          "training.whiten_advantages=false: verl always whitens gae's advantages; set it to true"),
         (training.lr_schedule == "linear", "training.lr_schedule='linear': verl has constant and cosine"),
         (training.rollout_correction == "masked",
-         "training.rollout_correction='masked': say it in verl's words, verl.overrides.algorithm.rollout_correction…"),
+         "training.rollout_correction='masked': set it by verl's own keys, verl.overrides.algorithm.rollout_correction…"),
         (training.overlong_buffer_tokens > 0,
          "training.overlong_buffer_tokens: verl shapes overlong rewards by its reward manager dapo; set it to 0"),
         (training.mini_batch_size % group != 0,

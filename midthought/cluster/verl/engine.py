@@ -1,7 +1,7 @@
-"""The engine of one episode over verl's server manager: token ids in, token ids and log-probabilities out.
+"""Engine of one episode on verl's server manager: token ids in, token ids and log-probabilities out.
 
-verl's servers answer whole requests and cannot be interrupted, and they have no tokenizer, so no stop strings. They are
-asked to stop after any token that may end a call; whatever they write beyond the call's end all the same is cut.
+verl's servers return whole completions, cannot be interrupted, and have no tokenizer, so no stop strings. They stop after
+each token that may end a call; tokens after the call's end are cut.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from midthought.errors import EngineError
 from midthought.types import Completion
 
 MAX_EMPTY_ANSWERS = 120
-"""Answers without a token in a row, after which the servers count as gone. While weights change, requests are sent back."""
+"""Limit of consecutive responses without a token. During a weight update the servers return such responses."""
 _PAUSE_SECONDS = 1.0
 _COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify_steps")
 
 
 class ServerManager(Protocol):
-    """What an agent loop is given by verl: `verl.workers.rollout.llm_server.LLMServerClient`, or one like it."""
+    """Interface of verl's `verl.workers.rollout.llm_server.LLMServerClient`, which verl passes to an agent loop."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **more: Any
     ) -> Any:
-        """verl's TokenOutput: `token_ids`, `log_probs` or None, `num_preempted`, `extra_fields`."""
+        """Returns verl's TokenOutput: `token_ids`, `log_probs` or None, `num_preempted`, `extra_fields`."""
         ...
 
 
 class VerlEngine:
-    """Samples one episode. Implements `midthought.engines.engine.Engine`; make a new one for the next episode.
+    """Samples one episode. Implements `midthought.engines.engine.Engine`; create a new one for each episode.
 
     Args:
         server_manager: verl's.
-        sampling_params: as verl gave them to the agent loop; ours (`max_tokens`, `temperature`, `top_p`) win over them.
+        sampling_params: as verl passed them to the agent loop; our `max_tokens`, `temperature`, `top_p` override them.
         eos_token_ids: the tokens that end a sequence.
-        stop_token_ids: tokens that may end a call (`call_end_token_ids`): the servers stop after them, and are asked to go on
-            where no call ended.
-        request_id: keeps an episode on one server, where its prefix is cached.
-        priority: verl's, of this episode's requests.
+        stop_token_ids: tokens that may end a call (`call_end_token_ids`): the servers stop after them; if no call ended,
+            sampling continues with the next request.
+        request_id: keeps an episode on one server, which caches its prefix.
+        priority: verl's priority of this episode's requests.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class VerlEngine:
         self.policy_version = 0
         self.eos_token_ids = frozenset(eos_token_ids)
         self.num_preempted: int | None = None
-        """Summed over the requests; None where the servers do not say."""
+        """Sum over the requests; None if the servers do not report it."""
         self.extra_fields: dict[str, Any] = {}
-        """What the servers said beside tokens: the first request's, with the newest `max_global_steps`."""
+        """Further fields of the servers' responses: those of the first request, with the latest `max_global_steps`."""
         self.num_requests = 0
         self._server_manager = server_manager
         self._sampling_params = dict(sampling_params)
@@ -73,9 +73,9 @@ class VerlEngine:
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """Continue `token_ids` until the stopper, an end-of-sequence token or `max_tokens` ends it.
+        """Samples after `token_ids` until the stopper, an end-of-sequence token or `max_tokens` ends the completion.
 
-        EngineError where the servers answer without tokens for too long, or with fewer log-probabilities than tokens.
+        Raises `EngineError` after too many responses without tokens, or if the number of log-probabilities is wrong.
         """
         draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
         num_empty = 0
@@ -90,7 +90,7 @@ class VerlEngine:
             if num_empty >= MAX_EMPTY_ANSWERS:
                 raise EngineError(
                     f"{num_empty} answers in a row held no token (the last one ended with {output.stop_reason!r}); "
-                    "see that actor_rollout_ref.rollout.max_model_len has room for prompt and response"
+                    "check that actor_rollout_ref.rollout.max_model_len is at least prompt plus response"
                 )
             await asyncio.sleep(self._pause_seconds)
         return Completion(
@@ -138,9 +138,9 @@ class VerlEngine:
 
 
 def call_end_token_ids(vocabulary: Mapping[str, int], characters: str) -> list[int]:
-    """The tokens that hold one of these characters: what a call can end with, however it is split.
+    """Returns the tokens that contain one of these characters, so that a call can end with them however it is tokenized.
 
-    `vocabulary` is the tokenizer's: piece to id; its pieces spell ASCII as it is, as byte-level and SentencePiece ones do.
+    `vocabulary`: the tokenizer's pieces and ids. Pieces must contain ASCII unchanged, as byte-level and SentencePiece do.
     """
     return sorted({token_id for piece, token_id in vocabulary.items() if any(each in piece for each in characters)})
 

@@ -1,4 +1,4 @@
-"""Values as Hydra's command line reads them. Imports no Hydra."""
+"""Formats values for Hydra's command line. Does not import Hydra."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOT_TEXT = ("null", "true", "false", "nan", "inf")
 
 
 def hydra_override(key: str, value: Any) -> str:
-    """`key=value` as Hydra's command line reads it."""
+    """Returns `key=value` in Hydra's syntax."""
     return f"{key}={_hydra_value(value)}"
 
 

@@ -1,4 +1,4 @@
-"""The verl that is installed: whether there is one, whether it takes our keys, and running it."""
+"""Finds the installed verl, checks overrides against its configuration, and runs it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def has_verl() -> bool:
 
 
 def require_verl(python: str | None = None) -> str:
-    """The interpreter that runs verl: `python`, else this one. Raises MissingExtraError where it has no verl, SettingsError
-    where there is no such interpreter."""
+    """Returns the interpreter that runs verl: `python`, else this one.
+
+    Raises `MissingExtraError` if it has no verl, `SettingsError` if the interpreter does not exist.
+    """
     if python is None:
         if not has_verl():
             raise MissingExtraError("verl", "verl")
@@ -35,9 +37,9 @@ def require_verl(python: str | None = None) -> str:
 
 
 def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
-    """The whole configuration of one of verl's trainers (a DictConfig) with these overrides.
+    """Returns the whole configuration of one of verl's trainers (a DictConfig) with these overrides.
 
-    Raises SettingsError for a key that verl does not have or a value that it cannot read.
+    Raises `SettingsError` for an unknown key or an invalid value.
     """
     from hydra import compose as compose_config
     from hydra import initialize_config_module
@@ -47,10 +49,10 @@ def compose(words: Sequence[str], name: str = "ppo_trainer") -> Any:
         with initialize_config_module("verl.trainer.config", version_base=None):
             return compose_config(name, overrides=list(words))
     except HydraException as error:
-        raise SettingsError(f"verl does not take the settings: {' '.join(str(error).split())}") from None
+        raise SettingsError(f"verl does not accept the settings: {' '.join(str(error).split())}") from None
 
 
 def launch(script: Path, python: str, words: Sequence[str] = ()) -> int:
-    """Run a bundle's script with this interpreter and further Hydra overrides; its exit code."""
+    """Runs a bundle's script with this interpreter and further Hydra overrides. Returns its exit code."""
     environment = {**os.environ, "PYTHON": python}
     return subprocess.run(["bash", str(script), *words], env=environment, check=False).returncode

@@ -1,6 +1,6 @@
-"""What a recipe gives to verl: on the machine that writes the bundle a `VerlJob`, on verl's workers a `EpisodeSetup`.
+"""What a recipe provides for verl: a `VerlJob` when the bundle is written, an `EpisodeSetup` on verl's workers.
 
-Knows no recipe, and nothing of verl.
+Does not depend on a recipe or on verl.
 """
 
 from __future__ import annotations
@@ -19,78 +19,78 @@ from midthought.types import Reward, Task, Trajectory
 
 
 class NullEnvironment:
-    """An environment that says nothing and pays nothing. Implements the rollout loop's `EpisodeEnvironment`."""
+    """Environment without replies and rewards. Implements the rollout loop's `EpisodeEnvironment`."""
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        """Nothing: the answer ends the episode."""
+        """Returns None: the answer ends the episode."""
         return None
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """No part at all: the record then holds no reward, and verl's own function has to give one."""
+        """Returns an empty reward: the record then has none, and verl needs a reward function of its own."""
         return Reward()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSetup:
-    """What episodes on a worker need beside tools and limits; None stands for what the loop makes itself."""
+    """What episodes on a worker need besides tools and limits. None: the agent loop creates its default."""
 
     environment: Callable[[Task], EpisodeEnvironment] = field(default=lambda task: NullEnvironment())
-    """Makes the environment of one episode: what is replied, and what the episode was worth."""
+    """Creates the environment of one episode: its replies and its reward."""
     executor: ToolExecutor | None = None
-    """Answers calls in another way than from the tools of verl's tool configuration."""
+    """Runs calls instead of the tools in verl's tool configuration."""
     call_format: ToolCallFormat | None = None
-    """Instead of the one that the options name."""
+    """Overrides the call format of the options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolPlan:
-    """A tool as `tools.yaml` names it. Workers make it anew from `reference` and `options`."""
+    """A tool in `tools.yaml`. Workers create it from `reference` and `options`."""
 
     reference: str
-    """`module:name` of a `midthought` tool, its class, or a function that makes it."""
+    """`module:name` of a `midthought` tool, its class, or a function that creates it."""
     definition: ToolDefinition
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments; JSON values. `{bundle}` in a text is the bundle's folder where it runs."""
+    """Keyword arguments; JSON values. `{bundle}` in a string is replaced by the path of the bundle's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerlJob:
-    """Everything that a bundle is written from."""
+    """Input of a bundle for reinforcement learning."""
 
     recipe: str
     config: RecipeConfig
     """The settings, written to `config.yaml` and translated into verl's."""
     data_source: str
-    """verl's name of the data set: what its metrics are grouped by."""
+    """verl's name of the data set, by which it groups its metrics."""
     validation_source: str = ""
-    """The same of the validation's, where it is another."""
+    """The same for validation, if it differs."""
     ability: str
     tasks: Mapping[str, Sequence[Task]]
     """Tasks of `train` and `validation`."""
     messages: Callable[[Task], Sequence[Mapping[str, str]]]
-    """The conversation that a task begins with."""
+    """Returns the initial conversation of a task."""
     tools: Sequence[ToolPlan]
     call_format: str = "in_thought"
-    """How calls are written, by name."""
+    """Name of the call format."""
     supply: str
-    """`module:name` of the function that makes the workers' `EpisodeSetup`."""
+    """`module:name` of the function that creates the workers' `EpisodeSetup`."""
     supply_options: Mapping[str, Any]
     extras: Sequence[str]
     """Install extras of this package that the workers need."""
     write_files: Callable[[Path], object] = field(default=lambda folder: None)
-    """Write what the tools need into the bundle."""
+    """Writes files that the tools need into the bundle."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerlSftJob:
-    """Everything that a bundle for verl's SFT trainer is written from."""
+    """Input of a bundle for verl's SFT trainer."""
 
     recipe: str
     config: RecipeConfig
     conversations: Sequence[Sequence[Mapping[str, str]]]
-    """Demonstrations as messages (`role`, `content`), calls written out in the content; what the assistant says is learned."""
+    """Demonstrations as messages (`role`, `content`) with calls as text; the assistant's messages are trained on."""
     num_steps: int
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     learning_rate: float
-    """Peak (AdamW); it rises over `warmup_steps` and falls along a cosine."""
+    """Peak learning rate (AdamW): rises over `warmup_steps`, then decays along a cosine."""
     warmup_steps: int

@@ -1,6 +1,6 @@
-"""Our settings in verl's terms: one table of verl's keys, where each comes from, and what becomes of it.
+"""Translates our settings into verl's: a table of verl's keys with their source and value.
 
-Written for verl 0.9.1; knows its configuration by name only.
+Written for verl 0.9.1. Does not import verl.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES,
 from midthought.cluster.verl.settings import AGENT_NAME
 
 DISABLED_DUAL_CLIP = 1.0e6
-"""verl always clips dually; with this bound it never does."""
+"""verl always applies dual clipping; with this bound it has no effect."""
 _EXTRA_CONTEXT_TOKENS = 16
-"""Room that a server wants beyond prompt and response."""
+"""Tokens that a server needs in addition to prompt and response."""
 
 
 class BundlePath(str):
-    """A path inside the bundle; it is made absolute where the bundle runs."""
+    """A path inside the bundle, made absolute when the bundle runs."""
 
 
 class Row(NamedTuple):
@@ -27,14 +27,14 @@ class Row(NamedTuple):
 
     key: str
     ours: str
-    """Where it comes from: keys of our settings, or a word on why."""
+    """Source: keys of our settings, or the reason."""
     value: Callable[[DerivedValues], Any]
     applies: Callable[[DerivedValues], bool] = lambda derived: True
-    """Whether it is written at all; else verl's own default stays."""
+    """Whether the key is written; else verl's default applies."""
 
 
 def _of(key: str) -> Callable[[DerivedValues], Any]:
-    """The value of one of our keys as it is."""
+    """Returns a function that reads one of our keys unchanged."""
     section, _, name = key.partition(".")
     return lambda derived: getattr(derived.verl if section == "verl" else getattr(derived.config, section), name)
 
@@ -75,7 +75,7 @@ TABLE: tuple[Row, ...] = (
     _same("data.max_prompt_length", "verl.max_prompt_length"),
     _same("data.max_response_length", "inference.max_tokens"),
     Row("data.filter_overlong_prompts", "a prompt that does not fit ends verl's run", lambda derived: True),
-    Row("data.tool_config_path", "our prompts hold what is said of the tools", lambda derived: None),
+    Row("data.tool_config_path", "our prompts already describe the tools", lambda derived: None),
     _same("data.seed", "training.seed"),
     # the episodes
     _same(f"{ROLLOUT}.name", "verl.rollout"),
@@ -198,9 +198,9 @@ TABLE: tuple[Row, ...] = (
 
 
 def overrides_of(derived: DerivedValues) -> dict[str, Any]:
-    """verl's keys with their values, in the table's order; those of `verl.overrides` last, in place of ours.
+    """Returns verl's keys with their values in the table's order; `verl.overrides` come last and replace ours.
 
-    SettingsError where verl has no word for what the settings ask, or a number does not divide.
+    Raises `SettingsError` if verl does not support a setting, or sizes are not multiples of each other.
     """
     require_supported(derived)
     return with_overrides(
@@ -209,7 +209,7 @@ def overrides_of(derived: DerivedValues) -> dict[str, Any]:
 
 
 def with_overrides(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` with a user's keys last, in place of ours."""
+    """Adds the user's keys to `values`; they come last and replace ours."""
     for key, value in _flat(overrides):
         values.pop(key.lstrip("+"), None)
         values[key] = value
@@ -217,7 +217,7 @@ def with_overrides(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """`{"trainer": {"save_freq": 50}}` says the same as `{"trainer.save_freq": 50}`."""
+    """Flattens nested keys: `{"trainer": {"save_freq": 50}}` means `{"trainer.save_freq": 50}`."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{before}{key}.")
@@ -226,7 +226,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def _epochs(derived: DerivedValues) -> int:
-    """Enough passes over the data for the steps that are asked for; verl drops what does not fill a batch."""
+    """Returns enough epochs for the requested steps. verl drops an incomplete last batch."""
     steps_per_epoch = derived.num_tasks // derived.prompts(derived.training.batch_size)
     if derived.training.num_train_iters is None:
         return derived.training.num_epochs

@@ -1,4 +1,4 @@
-"""A Trajectory in verl's terms: what its trainer learns from, and what its reward functions may read. Imports no verl."""
+"""Converts a Trajectory for verl: tokens for its trainer, a JSON record for its reward functions. Does not import verl."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ RECORD = "midthought_record"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Response:
-    """The token side of an episode, as verl's AgentLoopOutput has it. The last three are all as long as the first."""
+    """An episode's tokens, as in verl's AgentLoopOutput. Mask and log-probabilities are as long as `response_ids`."""
 
     response_ids: list[int]
     prompt_ids: list[int]
     response_mask: list[int]
     """1 for tokens that the policy sampled, 0 for results and replies, and for tokens without a log-probability."""
     response_logprobs: list[float] | None
-    """0.0 where the mask is 0; None where the servers gave none at all."""
+    """0.0 for tokens with mask 0. None: the servers returned no log-probabilities."""
 
 
 def response_of(trajectory: Trajectory, *, with_logprobs: bool) -> Response:
-    """The token side. RecordError where the episode is of several segments: verl's record holds one run of tokens.
+    """Returns the episode's tokens. Raises `RecordError` if the episode has several segments: verl supports one.
 
-    Sampled tokens whose log-probability is not finite leave the mask; without log-probabilities the mask stays whole.
+    Sampled tokens whose log-probability is not finite get mask 0, except if the servers returned no log-probabilities.
     """
     if len(trajectory.segments) != 1:
-        raise RecordError(f"task {trajectory.task.task_id!r}: {len(trajectory.segments)} segments; verl takes one")
+        raise RecordError(f"task {trajectory.task.task_id!r}: {len(trajectory.segments)} segments; verl supports one")
     start = trajectory.spans[0].end
     logprobs = trajectory.sampled_logprobs[start:]
     mask = [int(flag and not (with_logprobs and not math.isfinite(logprob)))
@@ -50,7 +50,7 @@ def response_of(trajectory: Trajectory, *, with_logprobs: bool) -> Response:
 
 
 def record_of(trajectory: Trajectory) -> str:
-    """What happened, as JSON: calls with their outcomes, why it ended, and the reward by parts (null: not judged)."""
+    """Returns the episode as JSON: calls with outcomes, stop reason, and the reward by parts (null: not scored)."""
     reward = trajectory.reward
     is_judged = reward is not None and bool(reward.parts or reward.turns)
     row = {
@@ -68,7 +68,7 @@ def record_of(trajectory: Trajectory) -> str:
 
 
 def _to_json(value: Any) -> Any:
-    """As JSON; what a tool says in other values is written as its text."""
+    """Returns the value as JSON; values of other types are written as text."""
     try:
         return json_value(value)
     except TypeError:
@@ -76,9 +76,9 @@ def _to_json(value: Any) -> Any:
 
 
 def task_of(row: Mapping[str, Any]) -> Task:
-    """The task of a row of verl's data: ours where `extra_info.task` holds it, else made of the row's own fields.
+    """Returns the task of a row of verl's data: from `extra_info.task` if present, else from the row's other fields.
 
-    DataError where that cannot be read.
+    Raises `DataError` if `extra_info.task` cannot be read.
     """
     extra_info = row.get("extra_info") or {}
     if (written := extra_info.get("task")) is not None:

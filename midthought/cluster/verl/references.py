@@ -1,4 +1,4 @@
-"""Things of a recipe by name, `module:name`: how files of a bundle say what verl's workers are to make."""
+"""Loads objects by `module:name`, as the files of a bundle reference them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from midthought.errors import SettingsError, near_names
 
 
 def load(reference: str) -> Any:
-    """What `module:name` names. SettingsError where there is no such module or name."""
+    """Returns the object. Raises `SettingsError` if the module or the name does not exist."""
     module_name, colon, name = reference.partition(":")
     if not colon or not module_name or not name:
-        raise SettingsError(f"{reference!r} names nothing; write module:name, for example my_tools:Look")
+        raise SettingsError(f"{reference!r} is not a reference; write module:name, for example my_tools:Look")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and lacks something itself
+            raise  # the module exists, but one of its own imports is missing
         raise SettingsError(f"{reference!r}: there is no module {error.name!r} on this machine") from None
     try:
         return getattr(module, name)

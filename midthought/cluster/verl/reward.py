@@ -1,4 +1,4 @@
-"""verl's `custom_reward_function` for our agent loop: it hands on the reward that was judged from the episode's record."""
+"""verl's `custom_reward_function` for our agent loop: returns the reward in the episode's record."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from midthought.errors import RewardError
 def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any] | None = None, **_: Any
 ) -> dict[str, float]:
-    """`score`, the reward in all, with its parts and the number of calls beside it, which verl logs.
+    """Returns the total reward (`score`), and its parts and call counts for verl's log.
 
-    The text is not looked at: what a policy writes about calls proves nothing, and the answer was judged where the
-    episode ended. Raises RewardError for an episode of another agent loop, and for one that nobody judged.
+    Ignores the text: a policy may write anything about calls, and the environment scored the answer when the episode ended.
+    Raises `RewardError` if another agent loop ran the episode or no environment scored it.
     """
     written = (extra_info or {}).get(RECORD)
     if written is None:
@@ -29,8 +29,8 @@ def compute_score(
     reward = record["reward"]
     if reward is None:
         raise RewardError(
-            f"task {record['task_id']!r}: no environment judged the episode; name a supply in agent_loop.yaml, or give "
-            "verl a reward function of your own"
+            f"task {record['task_id']!r}: no environment scored the episode; set `supply` in agent_loop.yaml, or give "
+            "verl your own reward function"
         )
     values = [*reward["parts"].values(), *reward["turns"]]
     if any(value is None for value in values):

@@ -1,4 +1,4 @@
-"""Tasks as rows of verl's Parquet: the conversation, the ground truth, and our task whole, for the worker that runs it."""
+"""Writes tasks as rows of verl's Parquet data: conversation, ground truth, and our whole task for the agent loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows_of(
     ability: str,
     split: str,
 ) -> list[dict[str, Any]]:
-    """One row per task, in order; `extra_info.index` is its place, by which verl tells prompts apart."""
+    """Returns one row per task, in order. verl distinguishes prompts by `extra_info.index`, the row number."""
     return [
         {
             "data_source": data_source,
@@ -41,7 +41,7 @@ def rows_of(
 
 
 def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write them, replacing the file. MissingExtraError without pyarrow."""
+    """Writes the rows, replacing the file. Raises `MissingExtraError` without pyarrow."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -52,5 +52,5 @@ def write_parquet(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def _encodable(text: str) -> str:
-    """Lone surrogates, which no file can hold, become question marks."""
+    """Replaces lone surrogates, which UTF-8 cannot encode, by question marks."""
     return text.encode(errors="replace").decode()

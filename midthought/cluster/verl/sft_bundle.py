@@ -1,4 +1,4 @@
-"""A folder in which verl's SFT trainer takes a policy through a recipe's demonstrations. Knows its configuration by name only."""
+"""Writes a folder that trains a policy on a recipe's demonstrations with verl's SFT trainer. Does not import verl."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from midthought.cluster.verl.settings import VerlConfig
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
-"""What verl calls the configuration of its SFT trainer."""
+"""Name of the SFT trainer's configuration in verl."""
 CHECKPOINT_CONTENTS = ["model", "optimizer", "extra", "hf_model"]
-"""What its checkpoints hold: the last is a Hugging Face folder, with which reinforcement learning begins."""
+"""Contents of a checkpoint. `hf_model` is a Hugging Face folder, the start of reinforcement learning."""
 
 
 def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Path]:
-    """Write the bundle into `folder`, which must be new or empty; the files written.
+    """Writes the bundle into `folder`, which must be new or empty. Returns the files written.
 
-    SettingsError for a folder that holds something, for numbers that do not divide, and, where verl is installed, for keys
-    that its configuration does not have; DataError where there is no conversation. Then nothing is written.
+    Raises `SettingsError` if the folder is not empty, sizes are not multiples of each other, or (if verl is installed) a key is
+    not in its configuration; `DataError` if there is no conversation. Then nothing is written.
     """
     overrides = sft_overrides(job, verl)
     if has_verl():
@@ -43,13 +43,13 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
 
 
 def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
-    """verl's keys with their values; those of `verl.sft_trainer.overrides` last, in place of ours.
+    """Returns verl's keys with their values; `verl.sft_trainer.overrides` come last and replace ours.
 
-    SettingsError where the conversations do not fill a step, or a step cannot be shared out.
+    Raises `SettingsError` if the conversations do not fill a step, or a step cannot be split over the GPUs.
     """
     _require_supported(job, verl)
     model, training, sft = job.config.model, job.config.training, verl.sft_trainer
-    steps_per_epoch = len(job.conversations) // sft.batch_size  # verl drops what does not fill a batch
+    steps_per_epoch = len(job.conversations) // sft.batch_size  # verl drops an incomplete last batch
     values: dict[str, Any] = {
         "model.path": model.local_path,
         "data.train_files": BundlePath("data/train.parquet"),
@@ -85,7 +85,7 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
 def _require_supported(job: VerlSftJob, verl: VerlConfig) -> None:
     num_gpus, batch_size = verl.num_nodes * verl.gpus_per_node, verl.sft_trainer.batch_size
     wrong = (
-        (not job.config.model.local_path, "model.local_path is empty: verl trains a model that is there; name one"),
+        (not job.config.model.local_path, "model.local_path is empty: verl trains an existing model; set its path"),
         (job.num_steps < 1, f"sft.num_steps={job.num_steps}: there is nothing to train"),
         (len(job.conversations) < batch_size,
          f"{len(job.conversations)} conversations do not fill one step of {batch_size}; lower verl.sft_trainer.batch_size"),
@@ -97,12 +97,12 @@ def _require_supported(job: VerlSftJob, verl: VerlConfig) -> None:
 
 
 _NODES = """\
-# It begins with the model that config.yaml names; what it learned lies in checkpoints/global_step_N/huggingface.
+# It starts from the model in config.yaml; the trained model is in checkpoints/global_step_N/huggingface.
 # On several nodes, run it on each, with RENDEZVOUS=HOST:PORT of the first one; all must see this folder under one path."""
 
 
 def _processes(verl: VerlConfig) -> str:
-    """Words for torch's launcher."""
+    """Returns the arguments of torch's launcher."""
     if verl.num_nodes == 1:
         return f"--standalone --nproc-per-node={verl.gpus_per_node}"
     return (

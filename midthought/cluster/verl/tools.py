@@ -1,4 +1,4 @@
-"""Our tools as verl's, and verl's as ours. verl imports this module by the name in `tools.yaml`."""
+"""Wraps our tools for verl and verl's tools for us. `tools.yaml` names this module, and verl imports it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task
 
 DEADLINE_SECONDS = 10.0
-"""Of a call where `tools.yaml` does not say."""
+"""Default deadline of a call."""
 
 
 class VerlTool(BaseTool):
-    """One of our tools, with its checks and its deadline, for any agent loop of verl.
+    """One of our tools, with argument checks and deadline, for any agent loop of verl.
 
-    `config`: `tool` (`module:name` of a tool, its class, or a function that makes it), `options` for making it, and
-    `timeout_seconds`. Without a schema, verl is told the tool's own. A tool that must know whose call it is (`for_task`,
-    `open`) is told by the row: `extra_info.tools_kwargs.NAME.create_kwargs.task`, a task as JSON. Our own loop tells it in any
-    case. A stateful tool is opened once per instance, from verl's `create` to `release`; there is no environment.
+    `config`: `tool` (`module:name` of a tool, its class, or a function that creates it), its `options`, and
+    `timeout_seconds`. The default schema is the tool's own. A tool that depends on the task (`for_task`, `open`) needs it in
+    the row: `extra_info.tools_kwargs.NAME.create_kwargs.task`, a task as JSON; our own agent loop always provides it. A
+    stateful tool is opened once per instance, from verl's `create` to `release`; it gets no environment.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: Any = None) -> None:
@@ -38,7 +38,7 @@ class VerlTool(BaseTool):
         super().__init__(config, tool_schema or own_schema)
         if self.name != self.tool.definition.name:
             raise SettingsError(
-                f"tool_schema names {self.name!r}, config.tool makes {self.tool.definition.name!r}; give both one name"
+                f"tool_schema names {self.name!r}, config.tool creates {self.tool.definition.name!r}; use the same name in both"
             )
         self._executor = ToolExecutor(
             ToolRegistry([self.tool]), timeout_seconds=float(config.get("timeout_seconds", DEADLINE_SECONDS))
@@ -46,7 +46,7 @@ class VerlTool(BaseTool):
         self._instances: dict[str, tuple[Task, EpisodeTools]] = {}
 
     async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:
-        """An instance for the calls of one row's episode."""
+        """Creates an instance for the calls of one row's episode."""
         instance_id = instance_id or uuid4().hex
         written = (kwargs.get("create_kwargs") or {}).get("task")
         task = (
@@ -56,7 +56,7 @@ class VerlTool(BaseTool):
         return instance_id, ToolResponse()
 
     async def release(self, instance_id: str, **kwargs: Any) -> None:
-        """Forget whose it was, and close what was opened for it."""
+        """Removes the instance and closes its tools."""
         if instance_id in self._instances:
             _, tools = self._instances.pop(instance_id)
             await tools.close()
@@ -64,7 +64,7 @@ class VerlTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Run one call; whatever goes wrong is said in the response, as our loop says it. The reward is 0."""
+        """Runs one call. Failures are returned as text in the response, as in our loop. The reward is 0."""
         action = ParsedAction(tool_name=self.name, parameters=parameters, raw_text="", success=True)
         task, tools = self._instances[instance_id]
         [event] = await self._executor.run([action], task, tools=tools)
@@ -73,24 +73,24 @@ class VerlTool(BaseTool):
 
 
 def make_tool(reference: str, options: Mapping[str, Any]) -> Tool:
-    """The tool that `module:name` is or makes. SettingsError where it is none."""
+    """Returns the tool that `module:name` is or creates. Raises `SettingsError` if it is not a tool."""
     named = load(reference)
     made = named if isinstance(named, Tool) else named(**options)
     if not isinstance(made, Tool):
-        raise SettingsError(f"{reference!r} makes a {type(made).__name__}, not a midthought tool")
+        raise SettingsError(f"{reference!r} creates a {type(made).__name__}, not a midthought tool")
     return made
 
 
 def as_midthought_tool(tool: Any) -> Tool:
-    """A tool of verl's tool configuration for our loop: what we gave it, or one of verl's own, wrapped."""
+    """Returns a tool of verl's tool configuration for our loop: our own tool, or a wrapper of one of verl's tools."""
     return tool.tool if isinstance(tool, VerlTool) else _WrappedVerlTool(tool)
 
 
 class _WrappedVerlTool(Tool):
     """A tool that was written for verl: a `BaseTool`, or a function registered with `@function_tool`.
 
-    A `BaseTool` has an instance for every episode (`create`, `release`), made by its first call. Its step rewards are not
-    paid: a reward is judged from the record.
+    A `BaseTool` gets one instance per episode (`create`, `release`), created by its first call. Its step rewards are ignored:
+    rewards are computed from the record.
     """
 
     def __init__(self, tool: Any) -> None:
@@ -110,17 +110,17 @@ class _WrappedVerlTool(Tool):
         return isinstance(self._tool, BaseTool)
 
     async def open(self, episode: ToolEpisode) -> _WrappedVerlTool:
-        """With an instance of its own."""
+        """Returns a copy with its own instance."""
         opened = copy.copy(self)
         opened._instance_id, _ = await self._tool.create(uuid4().hex)
         return opened
 
     async def close(self) -> None:
-        """Release the instance."""
+        """Releases the instance."""
         await self._tool.release(self._instance_id)
 
     async def execute(self, **parameters: Any) -> ToolOutput:
-        """Run it as verl's own agent loop does; outside of an episode with an instance for this call."""
+        """Runs the call like verl's own agent loop; outside of an episode, with an instance for this call only."""
         if not isinstance(self._tool, BaseTool):
             return ToolOutput(str(await self._tool.call(parameters)))
         if self._instance_id is None:

@@ -52,7 +52,7 @@ def test_where_none_are_asked_for_the_mask_stays_whole() -> None:
 def test_several_segments_are_refused() -> None:
     made = Trajectory(task(), [1])
     made.begin_segment([2])
-    with pytest.raises(RecordError, match="2 segments; verl takes one"):
+    with pytest.raises(RecordError, match="2 segments; verl supports one"):
         response_of(made, with_logprobs=True)
 
 
@@ -73,7 +73,7 @@ def test_the_score_is_the_recorded_reward_with_its_parts_and_never_the_text() ->
     ("extra_info", "words"),
     [
         (None, "was not run by our agent loop; set actor_rollout_ref.rollout.agent.default_agent_loop=midthought"),
-        ({RECORD: record_of(trajectory())}, "no environment judged the episode; name a supply"),
+        ({RECORD: record_of(trajectory())}, "no environment scored the episode; set `supply`"),
         ({RECORD: record_of(trajectory(reward=Reward(parts={"a": math.nan})))}, "a part of the reward is not finite"),
     ],
 )

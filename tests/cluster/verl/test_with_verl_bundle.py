@@ -98,7 +98,9 @@ def test_other_settings_pass_its_own_checks(training: dict[str, Any], model_path
 
 
 def test_an_unknown_key_is_named() -> None:
-    with pytest.raises(SettingsError, match=r"verl does not take the settings.*trainer\.save_frequency|save_frequency"):
+    with pytest.raises(
+        SettingsError, match=r"verl does not accept the settings.*trainer\.save_frequency|save_frequency"
+    ):
         compose(["trainer.save_frequency=3"])
 
 

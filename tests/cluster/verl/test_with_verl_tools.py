@@ -100,7 +100,7 @@ def test_the_row_says_whose_call_it_is_to_a_tool_that_must_know(tmp_path: Path) 
 def test_a_tool_may_be_named_as_itself_as_its_class_or_as_what_makes_it() -> None:
     assert make_tool(f"{__name__}:shout", {}) is shout
     assert make_tool("midthought.tools.builtin.calculate:CalculateTool", {}).definition.name == "calculate"
-    with pytest.raises(SettingsError, match="makes a dict, not a midthought tool"):
+    with pytest.raises(SettingsError, match="creates a dict, not a midthought tool"):
         make_tool("builtins:dict", {})
     for wrong in ("", "worlds", ":Look", "worlds:"):
         with pytest.raises(SettingsError, match="write module:name"):
@@ -114,7 +114,7 @@ def test_a_schema_of_another_name_is_refused(tmp_path: Path) -> None:
         "type": "function",
         "function": {"name": "peek", "description": "", "parameters": {"type": "object", "properties": {}}},
     }
-    with pytest.raises(SettingsError, match=r"names 'peek', config\.tool makes 'look'"):
+    with pytest.raises(SettingsError, match=r"names 'peek', config\.tool creates 'look'"):
         made(CONFIG, tmp_path, schema)
 
 
