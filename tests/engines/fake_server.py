@@ -259,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "slow_start":
             fake.released.wait(fault.seconds)
         self.send_response(200)
-        self.send_header("Content-Type", "tokenization/event-stream")
+        self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         events = _vllm_events(fake, body) if fake.kind == "vllm" else _sglang_events(fake, body)

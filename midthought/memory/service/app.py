@@ -26,9 +26,9 @@ from midthought.memory.service.searcher import BusyError, Searcher
 from midthought.types import Task
 
 _PAGE = {
-    "/": ("page.html", "tokenization/html; charset=utf-8"),
-    "/page.css": ("page.css", "tokenization/css; charset=utf-8"),
-    "/page.js": ("page.js", "tokenization/javascript; charset=utf-8"),
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 _REFUSALS = {
     400: "not JSON",
@@ -164,9 +164,7 @@ def make_routes(parts: Parts, follow_seconds: float | None = None) -> FastAPI:
         """A sign of life; needs no token."""
         return schema.Health()
 
-    @app.get(
-        "/metrics", tags=["service"], response_class=Response, responses={200: {"content": {"tokenization/plain": {}}}}
-    )
+    @app.get("/metrics", tags=["service"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Counts and times, for Prometheus."""
         return Response(parts.metrics.render(), headers={"content-type": CONTENT_TYPE})
