@@ -302,7 +302,7 @@ def _main() -> None:
     import argparse
 
     from midthought.memory.service.command import serve
-    from midthought.memory.service.searcher import Pace
+    from midthought.memory.service.searcher import SearchLimits
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.service", description=endure.__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
@@ -313,8 +313,8 @@ def _main() -> None:
     words = parser.parse_args()
     if words.serve:
         signal.signal(signal.SIGUSR1, lambda *_: print(_bytes_in_use() / 2**20, flush=True))
-        pace = Pace(max_together=1, window_seconds=0.0) if words.no_batching else Pace()
-        serve(words.serve, port=0, pace=pace, tell=lambda text: print(text, flush=True))
+        limits = SearchLimits(max_batch_size=1, max_wait_seconds=0.0) if words.no_batching else SearchLimits()
+        serve(words.serve, port=0, limits=limits, tell=lambda text: print(text, flush=True))
     elif words.crowd:
         print(json.dumps(run_crowd(words.crowd, json.load(sys.stdin), words.mode)))
     else:

@@ -26,7 +26,7 @@ NUM_PHRASES = 5
 NUM_SHORT_PHRASES = 16
 
 
-def without_repeats(segments: Sequence[Segment]) -> tuple[list[Segment], int]:
+def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int]:
     """The segments with the first of every hallucinated repetition only, and how many repetitions were dropped.
 
     Only lines of one speaker repeat each other: two who say the same in turn are talking.

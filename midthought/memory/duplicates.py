@@ -19,7 +19,7 @@ _MIN_SHARE = 0.7
 """Of the runs of words. Files of one episode share nearly all of theirs, two episodes of one show one in eighty."""
 
 
-def groups_of_copies(texts: Sequence[str]) -> list[list[int]]:
+def duplicate_groups(texts: Sequence[str]) -> list[list[int]]:
     """The numbers of those texts that say what the first of their group says, in groups of two and more; case and
     punctuation count for nothing."""
     first: dict[int, frozenset[int]] = {}  # sketch of the first text of each group

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
-from midthought.memory.searching import Hit, SearchMode, check_search
+from midthought.memory.search import Hit, SearchMode, check_search
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _IDS_PER_REQUEST = 500

@@ -19,10 +19,7 @@ import numpy as np
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedder import Embedder, MeasuredEmbedder, Progress, embed_queries, in_order
-from midthought.memory.embedding import load_embedder
-from midthought.memory.filters import Filters, is_among
-from midthought.memory.indexing import is_wholly_indexed, warm_vector_index
+from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_queries, in_order, load_embedder
 from midthought.memory.rows import (
     CHUNK_COLUMNS,
     chunks_of,
@@ -32,8 +29,15 @@ from midthought.memory.rows import (
     rows_of,
     vectors_of,
 )
-from midthought.memory.searching import Hit, SearchMode, check_search, find_each
-from midthought.memory.table import BUILD_REMEDY, OpenedTable, TablePlace, Version
+from midthought.memory.search import Filters, Hit, SearchMode, check_search, find_each, is_among
+from midthought.memory.table import (
+    BUILD_REMEDY,
+    TableLocation,
+    TableSnapshot,
+    Version,
+    is_wholly_indexed,
+    warm_vector_index,
+)
 from midthought.memory.upsert import (
     BuildReport,
     Changes,
@@ -43,8 +47,8 @@ from midthought.memory.upsert import (
     batches_of,
     by_id,
     caches_of,
-    place,
-    settled,
+    chunk_order,
+    with_settled_precision,
 )
 from midthought.precision import Precision
 
@@ -60,12 +64,14 @@ _EMBEDDINGS = "embeddings"
 class MemoryStore:
     """A memory in a LanceDB table. Open it with `MemoryStore.open`; searching is safe from many threads at once."""
 
-    def __init__(self, place: TablePlace, embedder: Embedder | None, cache: Path | None, version: int | None) -> None:
-        self._place = place
+    def __init__(
+        self, location: TableLocation, embedder: Embedder | None, cache: Path | None, version: int | None
+    ) -> None:
+        self._location = location
         self._embedder = embedder
         self._cache = cache
         self._version = version
-        self._opened: OpenedTable | None = None
+        self._opened: TableSnapshot | None = None
         self._lock = threading.RLock()
 
     @classmethod
@@ -88,7 +94,7 @@ class MemoryStore:
         in the table, so that a build that was killed goes on. With a `version` it is opened as it was, to be searched
         only. Raises MemoryStoreError where the memory was built with another embedding model.
         """
-        where = TablePlace(str(uri), table, storage_options or {}, keep_versions)
+        where = TableLocation(str(uri), table, storage_options or {}, keep_versions)
         store = cls(where, embedder, Path(embedding_cache) if embedding_cache else None, version)
         if embedder is not None:
             store._check_embedding((embedder.name, embedder.dimension))
@@ -97,17 +103,17 @@ class MemoryStore:
     @property
     def uri(self) -> str:
         """Where it lies."""
-        return self._place.uri
+        return self._location.uri
 
     @property
     def table(self) -> str:
         """The table's name."""
-        return self._place.name
+        return self._location.name
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process opens the memory anew, where it lies."""
         cache = self._cache and self._cache.absolute()
-        return _reopened, (self._place, self._embedder, cache, self._version, self.is_built)
+        return _reopened, (self._location, self._embedder, cache, self._version, self.is_built)
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -124,13 +130,13 @@ class MemoryStore:
         """
         embedder = self._require_embedder()
         with self._lock:
-            self._place.check()
+            self._location.check()
             caches = caches_of(embedder, self._cache_folder())
 
             def prepare(known: KnownRows, changes: Changes) -> NewVectors:
                 opened, texts = self._opened, in_order({chunk.transcript for chunk in changes.new})
                 precision: Precision | None = self._known_precision(opened, embedder)
-                own, precision = settled(embedder, precision, caches, texts)
+                own, precision = with_settled_precision(embedder, precision, caches, texts)
                 vectors = VectorSource(opened and opened.table, known, caches[precision])
                 num_embedded = vectors.embed_missing(changes.new, own, progress)
                 return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None))
@@ -140,7 +146,7 @@ class MemoryStore:
                 cache.clear()
             return report
 
-    def _known_precision(self, opened: OpenedTable | None, embedder: Embedder) -> Precision | None:
+    def _known_precision(self, opened: TableSnapshot | None, embedder: Embedder) -> Precision | None:
         """Of the vectors that are there. Raises `MemoryStoreError` if the embedder is set to another one."""
         if opened is None or opened.embedding is None or not isinstance(embedder, MeasuredEmbedder):
             return None
@@ -201,15 +207,15 @@ class MemoryStore:
                     schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
                     if (
                         opened is not None
-                        and opened.can_change
+                        and opened.can_update_in_place
                         and changes.are_few
                         and new.precision == opened.precision
                     ):
-                        self._place.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
+                        self._location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
                     else:
-                        self._place.write(batches_of(changes.wanted, new.of, *how), schema)
+                        self._location.write(batches_of(changes.wanted, new.of, *how), schema)
                 elif not opened.is_indexed:
-                    self._place.index()
+                    self._location.index()
             finally:
                 self.refresh()
         seconds = time.perf_counter() - started
@@ -218,7 +224,7 @@ class MemoryStore:
     def _cache_folder(self) -> Path:
         if self._cache is not None:
             return self._cache
-        if self._place.is_local:
+        if self._location.is_local:
             return Path(self.uri) / _EMBEDDINGS
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return home / "midthought" / _EMBEDDINGS / hashlib.sha256(f"{self.uri} {self.table}".encode()).hexdigest()[:16]
@@ -231,13 +237,13 @@ class MemoryStore:
         A build keeps those that are younger than `keep_versions`, a day by default.
         """
         self._open_table()
-        return self._place.versions()
+        return self._location.versions()
 
     def restore(self, version: int) -> None:
         """Make the memory what it was at that version. Raises MemoryStoreError where there is none."""
         with self._lock:
             self._open_table()
-            self._place.restore(version)
+            self._location.restore(version)
             self.refresh()
 
     def refresh(self) -> None:
@@ -251,9 +257,9 @@ class MemoryStore:
         another embedding model: then what is open stays open.
         """
         opened = self._open_table()
-        if self._version is not None or self._place.is_newest(opened):
+        if self._version is not None or self._location.is_newest(opened):
             return False
-        newest = self._place.open()
+        newest = self._location.open()
         if not is_wholly_indexed(newest.table):  # a build is writing
             return False
         if self._embedder is not None:
@@ -319,7 +325,7 @@ class MemoryStore:
     def chunks(self) -> list[Chunk]:
         """Every chunk, in the order of stem and number."""
         table = self._open_table().table
-        return sorted(chunks_of(table.search().select(list(CHUNK_COLUMNS)).to_arrow()), key=place)
+        return sorted(chunks_of(table.search().select(list(CHUNK_COLUMNS)).to_arrow()), key=chunk_order)
 
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
         """Those of the chunks that are there, by id."""
@@ -334,21 +340,21 @@ class MemoryStore:
     @property
     def is_built(self) -> bool:
         """True where the table is there."""
-        return self._opened is not None or self._place.exists()
+        return self._opened is not None or self._location.exists()
 
     @property
     def compares_all(self) -> bool:
         """True where a search by meaning compares every vector: they have no index. MemoryStoreError where nothing was built."""
         return not self._open_table().is_large
 
-    def _open_table(self) -> OpenedTable:
+    def _open_table(self) -> TableSnapshot:
         """The table as it is when first asked for: other processes' later writes are not seen."""
         opened = self._opened
         if opened is not None:
             return opened
         with self._lock:
             if self._opened is None:
-                self._opened = self._place.open(self._version)
+                self._opened = self._location.open(self._version)
             return self._opened
 
     def _require_embedder(self) -> Embedder:
@@ -369,13 +375,13 @@ class MemoryStore:
 
 
 def _reopened(
-    place: TablePlace, embedder: Embedder | None, cache: Path | None, version: int | None, was_built: bool
+    location: TableLocation, embedder: Embedder | None, cache: Path | None, version: int | None, was_built: bool
 ) -> MemoryStore:
     """Raises MemoryStoreError where this process does not see what the other one did: every call would fail in silence."""
-    store = MemoryStore(place, embedder, cache, version)
+    store = MemoryStore(location, embedder, cache, version)
     if was_built and not store.is_built:
         raise MemoryStoreError(
-            f"{place.uri}: there is no memory (table {place.name!r}) on {platform.node()}; "
+            f"{location.uri}: there is no memory (table {location.name!r}) on {platform.node()}; "
             "lay it where every machine sees it (memory.path)"
         )
     return store

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from midthought.errors import MemoryStoreError, MissingExtraError
-from midthought.memory.filters import is_among, quoted
-from midthought.memory.indexing import extend_indices, has_vector_index, index_table, is_indexed
 from midthought.memory.rows import precision_of, require_columns
+from midthought.memory.search import is_among, quoted
 from midthought.precision import Precision
 
 if TYPE_CHECKING:
@@ -20,10 +19,15 @@ if TYPE_CHECKING:
 
 BUILD_REMEDY = "build it with 'midthought memory build'"
 _IDS_PER_DELETION = 5_000
+WORD_INDEX: dict[str, Any] = {
+    "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
+}  # fmt: skip
+MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # below it every vector is compared
+_ROWS_PER_PARTITION = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedTable:
+class TableSnapshot:
     """A version of the table, with what does not change while it is open."""
 
     table: Any
@@ -37,7 +41,7 @@ class OpenedTable:
     """In which the vectors were computed."""
 
     @property
-    def can_change(self) -> bool:
+    def can_update_in_place(self) -> bool:
         """Whether a small change can be made in place, which pays if the table is large."""
         return self.is_indexed and self.is_large
 
@@ -51,7 +55,7 @@ class Version:
     num_chunks: int
 
 
-class TablePlace:
+class TableLocation:
     """A table of a LanceDB database: `uri` is a folder or what LanceDB takes (`s3://…`, with `storage_options`)."""
 
     def __init__(self, uri: str, name: str, storage_options: Mapping[str, str], keep_versions: timedelta) -> None:
@@ -77,7 +81,7 @@ class TablePlace:
         if self.is_local and not Path(self.uri).is_dir():
             return False  # connecting would create the folder
         database = self._connect()
-        with self._told():
+        with self._lance_errors():
             if self.name not in database.list_tables().tables:
                 return False
         try:
@@ -86,7 +90,7 @@ class TablePlace:
             return False
         return True
 
-    def open(self, version: int | None = None) -> OpenedTable:
+    def open(self, version: int | None = None) -> TableSnapshot:
         """The table as it is now, or as it was. Raises MemoryStoreError where there is none, or another's."""
         if not self.exists():
             raise MemoryStoreError(f"{self.uri}: there is no memory (table {self.name!r}); {BUILD_REMEDY}")
@@ -95,14 +99,14 @@ class TablePlace:
             self._check_out(table, version)
         require_columns(table.schema.names, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
-        return OpenedTable(table, embedding, is_indexed(table), has_vector_index(table), precision)
+        return TableSnapshot(table, embedding, is_indexed(table), has_vector_index(table), precision)
 
-    def is_newest(self, opened: OpenedTable) -> bool:
+    def is_newest(self, opened: TableSnapshot) -> bool:
         """Whether nothing was written since. Raises MemoryStoreError where the table is gone.
 
         One that was deleted and made anew may have come to the same version: then the files that are read are no more.
         """
-        with self._told():
+        with self._lance_errors():
             if self._connect().open_table(self.name).version != opened.table.version:
                 return False
         try:
@@ -117,7 +121,7 @@ class TablePlace:
 
         database = self._connect()
         mode = "overwrite" if self.exists() else "create"
-        with self._undone_on_failure():
+        with self._rollback_on_failure():
             table = database.create_table(self.name, pa.RecordBatchReader.from_batches(schema, batches), mode=mode)
             index_table(table, self.keep_versions)
 
@@ -126,7 +130,7 @@ class TablePlace:
         import pyarrow as pa
 
         table = self._connect().open_table(self.name)
-        with self._undone_on_failure():
+        with self._rollback_on_failure():
             for start in range(0, len(removed), _IDS_PER_DELETION):
                 table.delete(is_among("id", removed[start : start + _IDS_PER_DELETION]))
             rows = pa.Table.from_batches(batches, schema)
@@ -164,7 +168,7 @@ class TablePlace:
             raise MemoryStoreError(f"{self.uri}: there is no version {version}; there is: {known}") from None
 
     @contextlib.contextmanager
-    def _undone_on_failure(self) -> Iterator[None]:
+    def _rollback_on_failure(self) -> Iterator[None]:
         database = self._connect()
         old_version = database.open_table(self.name).version if self.exists() else None
         try:
@@ -186,12 +190,12 @@ class TablePlace:
             except ImportError:
                 raise MissingExtraError("lancedb", "memory") from None
             self.check()
-            with self._told():
+            with self._lance_errors():
                 self._database = lancedb.connect(self.uri, storage_options=self.storage_options or None)
         return self._database
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _lance_errors(self) -> Iterator[None]:
         try:
             yield
         except (ValueError, RuntimeError, OSError) as error:
@@ -209,3 +213,62 @@ def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
     if table.count_rows(f"embedding_model != {quoted(name)} OR embedding_dimension != {int(dimension)}"):
         raise MemoryStoreError(f"{where} holds rows of several embedding models, {name} among them; build it anew")
     return name, dimension
+
+
+def index_table(table: Any, keep_versions: timedelta) -> None:
+    """Index every row and put the table's files in order; versions older than `keep_versions` are dropped."""
+    from lancedb.index import FTS, Bitmap, BTree
+
+    table.create_index("transcript", config=FTS(**WORD_INDEX))
+    if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
+        table.create_index("vector", config=_vector_index())
+        table.create_index("id", config=BTree())
+        table.create_index("episode", config=Bitmap())
+        table.create_index("speaker", config=Bitmap())
+    table.optimize(cleanup_older_than=keep_versions)
+
+
+def _vector_index() -> Any:
+    """Partitions by k-means, one byte for each number. What that finds of a million rows is in docs/benchmarks.md.
+
+    `optimize` keeps partitions of the size that the index was made for; of a number of them it knows nothing, and joins
+    them until a few dozen are left.
+    """
+    from lancedb.index import IvfSq
+
+    return IvfSq(distance_type="cosine", target_partition_size=_ROWS_PER_PARTITION, max_iterations=20, sample_rate=64)
+
+
+def extend_indices(table: Any, keep_versions: timedelta) -> None:
+    """Take rows that were put in, or out, into the indices that are there."""
+    table.optimize(cleanup_older_than=keep_versions)
+
+
+def is_indexed(table: Any) -> bool:
+    """True where the words of every row are indexed, in the way that searches count on."""
+    return any(
+        index.columns == ["transcript"]
+        and index.num_unindexed_rows == 0
+        and WORD_INDEX.items() <= (index.index_details or {}).items()
+        for index in table.list_indices()
+    )
+
+
+def is_wholly_indexed(table: Any) -> bool:
+    """True where `index_table` has nothing left to index."""
+    return is_indexed(table) and (has_vector_index(table) or table.count_rows() < MIN_ROWS_FOR_VECTOR_INDEX)
+
+
+def has_vector_index(table: Any) -> bool:
+    """True where vectors are looked up, and not all compared."""
+    return bool(_vector_indices(table))
+
+
+def warm_vector_index(table: Any) -> None:
+    """Load the index of vectors, where there is one."""
+    for name in _vector_indices(table):
+        table.prewarm_index(name)
+
+
+def _vector_indices(table: Any) -> list[str]:
+    return [index.name for index in table.list_indices() if index.columns == ["vector"]]

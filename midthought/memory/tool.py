@@ -10,7 +10,7 @@ from typing import Any
 from midthought.errors import SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.searching import Hit, SearchMode
+from midthought.memory.search import Hit, SearchMode
 from midthought.memory.store import MemoryStore
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from midthought.errors import TranscriptError
-from midthought.memory.asr_repetitions import without_repeats
-from midthought.memory.duplicates import groups_of_copies
+from midthought.memory.asr_repetitions import without_repetitions
+from midthought.memory.duplicates import duplicate_groups
 from midthought.memory.formats import SUFFIXES, format_of
 from midthought.memory.formats.decoding import decode
-from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unfit
+from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
 
 __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts"]
 
@@ -110,13 +110,13 @@ def read_transcript(path: str | Path) -> Transcript:
         decoded = decode(content)
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}") from None
-    text = without_unfit(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = without_unusable_characters(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
     form = format_of(text, path.suffix)
     try:
         title, segments = form.read(text)
     except ValueError as error:
         raise TranscriptError(f"{path}: {error}; {form.remedy}") from None
-    segments, num_repeats = without_repeats(segments)
+    segments, num_repeats = without_repetitions(segments)
     turns = turns_of(segments)
     if not turns:
         raise TranscriptError(f"{path}: no turn of a speaker was found; {form.remedy}")
@@ -162,7 +162,7 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
 
 def title_of(stem: str) -> str:
     """`practical-ai-110` gives `Practical AI 110`."""
-    words = [word for word in re.split(r"[-_.\s]+", without_unfit(stem)) if word]
+    words = [word for word in re.split(r"[-_.\s]+", without_unusable_characters(stem)) if word]
     title = " ".join(word.upper() if word.lower() in _ACRONYMS else word[0].upper() + word[1:] for word in words)
     return title or stem
 
@@ -181,7 +181,7 @@ def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:
     def tells_least(each: Transcript) -> tuple[bool, bool, int]:
         return not each.speakers, not each.has_times, -len(each.turns)
 
-    groups = groups_of_copies([" ".join(turn.text for turn in each.turns) for each in transcripts])
+    groups = duplicate_groups([" ".join(turn.text for turn in each.turns) for each in transcripts])
     ordered = (sorted((transcripts[number] for number in group), key=tells_least) for group in groups)
     return tuple(tuple(each.path for each in group) for group in ordered)
 

@@ -20,7 +20,7 @@ TIME_MARK = "\ue100"
 """Stands before a time among the words of a segment (`markup.mark_times`)."""
 
 _MAX_SECONDS = 3_600_000
-_UNFIT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ue000-\uf8ff\ufeff\ufffe\uffff]")
+_UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ue000-\uf8ff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ def clock_time(value: object) -> str | None:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" if seconds < _MAX_SECONDS else None
 
 
-def without_unfit(text: str) -> str:
+def without_unusable_characters(text: str) -> str:
     """The text with blanks for what no words are made of: control characters, halves of surrogates, private signs.
 
     They could not be stored as UTF-8, or would be taken for marks of ours.
     """
-    return _UNFIT.sub(" ", text)
+    return _UNUSABLE.sub(" ", text)

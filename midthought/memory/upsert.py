@@ -12,7 +12,7 @@ import numpy as np
 
 from midthought.errors import MemoryStoreError
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedder import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
+from midthought.memory.embedding import Embedder, MeasuredEmbedder, Progress, embed_in_parts, in_order
 from midthought.memory.rows import CHUNK_COLUMNS, chunks_of, rows_of, vectors_of
 from midthought.memory.vector_cache import VectorCache, digest_of
 from midthought.precision import Precision, PrecisionChoice
@@ -94,7 +94,7 @@ class Changes:
     def between(cls, known: KnownRows, wanted: Iterable[Chunk]) -> Changes:
         """Raises MemoryStoreError where two chunks carry one id and differ."""
         chunks = by_id(wanted)
-        in_place = sorted(chunks.values(), key=place)
+        in_place = sorted(chunks.values(), key=chunk_order)
         new = [chunk for chunk in in_place if known.chunks.get(chunk.chunk_id) != chunk_digest(chunk)]
         removed = [chunk_id for chunk_id in known.chunks if chunk_id not in chunks]
         return cls(in_place, new, removed, len(known.chunks))
@@ -169,7 +169,7 @@ def caches_of(embedder: Embedder, folder: Path) -> dict[Precision, VectorCache]:
     return {"float32": plain, "bfloat16": VectorCache(folder, f"{embedder.name} bfloat16", embedder.dimension)}
 
 
-def settled(
+def with_settled_precision(
     embedder: Embedder, known: Precision | None, caches: Mapping[Precision, VectorCache], texts: Sequence[str]
 ) -> tuple[Embedder, Precision]:
     """The embedder in one precision: of the vectors that are `known`, else its own, else that of most of the texts that are
@@ -204,7 +204,7 @@ def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:
     return found
 
 
-def place(chunk: Chunk) -> tuple[str, int]:
+def chunk_order(chunk: Chunk) -> tuple[str, int]:
     """By which chunks are ordered."""
     return chunk.stem, chunk.number
 

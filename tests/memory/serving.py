@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from midthought.memory.service.access import Access
 from midthought.memory.service.app import make_app
-from midthought.memory.service.catalogue import StoredQuestions
-from midthought.memory.service.command import address, listen, make_server
-from midthought.memory.service.parts import Parts
-from midthought.memory.service.searcher import HandedVectors, Pace
+from midthought.memory.service.auth import AccessPolicy
+from midthought.memory.service.browse import QuestionTable
+from midthought.memory.service.searcher import PrecomputedQueryEmbedder, SearchLimits
+from midthought.memory.service.server import address, listen, make_server
+from midthought.memory.service.state import ServiceState
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
@@ -25,9 +25,9 @@ from midthought.types import Task
 class Running:
     """A service, and how to ask it."""
 
-    def __init__(self, url: str, parts: Parts) -> None:
+    def __init__(self, url: str, state: ServiceState) -> None:
         self.url = url
-        self.parts = parts
+        self.state = state
         self.port = int(url.rpartition(":")[2])
 
     def ask(self, path: str, body: Any = None, method: str | None = None, **headers: str) -> tuple[int, Any]:
@@ -54,10 +54,10 @@ class Running:
         finally:
             connection.close()
 
-    def send(self, *parts: bytes, pause_seconds: float = 0.0) -> bytes:
+    def send(self, *state: bytes, pause_seconds: float = 0.0) -> bytes:
         """What comes back for raw bytes, until the service closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
-            for part in parts:
+            for part in state:
                 with contextlib.suppress(OSError):  # it has closed it already
                     connection.sendall(part)
                 time.sleep(pause_seconds)
@@ -72,21 +72,21 @@ class Running:
 def served(
     uri: str | Path,
     embedder: Any,
-    questions: list[Task] | StoredQuestions | None = None,
-    access: Access | None = None,
-    pace: Pace | None = None,
+    questions: list[Task] | QuestionTable | None = None,
+    access: AccessPolicy | None = None,
+    search_limits: SearchLimits | None = None,
     **limits: float,
 ) -> Iterator[Running]:
     """The memory at `uri`, served on a free loopback port."""
-    vectors = HandedVectors(embedder)
+    vectors = PrecomputedQueryEmbedder(embedder)
     store = MemoryStore.open(uri, embedder=vectors)
-    parts = Parts(store, vectors, questions or [], pace)
+    state = ServiceState(store, vectors, questions or [], search_limits)
     listening = listen("127.0.0.1", 0)
-    server = make_server(make_app(parts, access or Access(), **limits))
+    server = make_server(make_app(state, access or AccessPolicy(), **limits))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        yield Running(address(listening), parts)
+        yield Running(address(listening), state)
     finally:
         server.should_exit = True
         thread.join(30)

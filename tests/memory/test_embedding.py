@@ -12,8 +12,7 @@ import torch
 from precision import tolerance
 
 from midthought.errors import MissingExtraError, ModelPathError
-from midthought.memory.embedder import embed_in_parts, embed_queries
-from midthought.memory.embedding import MiniLMEmbedder, embed_texts, load_embedder
+from midthought.memory.embedding import MiniLMEmbedder, embed_in_parts, embed_queries, embed_texts, load_embedder
 from midthought.memory.minilm import fingerprint
 
 TEXTS = ["The cat sat.", "A cat was sitting on a rug.", "Interest rates rose by a quarter."] * 4 + ["long " * 400]
@@ -107,10 +106,10 @@ def test_a_path_without_a_model_and_a_missing_package_are_told(tmp_path, monkeyp
         load_embedder("minilm")
 
 
-def test_importing_the_room_loads_nothing_heavy():
+def test_importing_the_package_loads_nothing_heavy():
     modules = [
-        "build", "building", "chunks", "embedder", "embedding", "endpoint_embedder", "filters", "indexing", "minilm",
-        "rows", "searching", "sentence_transformer", "store", "table", "tool", "transcripts", "vector_cache",
+        "build", "chunks", "embedding", "endpoint_embedder", "minilm", "rows", "search", "sentence_transformer", "store",
+        "table", "tool", "transcripts", "upsert", "vector_cache",
     ]  # fmt: skip
     code = f"import sys; [__import__('midthought.memory.' + name) for name in {modules}]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -15,8 +15,7 @@ import pytest
 
 from midthought.errors import MemoryStoreError, SettingsError
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedder import embed_queries, embed_texts
-from midthought.memory.embedding import load_embedder
+from midthought.memory.embedding import embed_queries, embed_texts, load_embedder
 from midthought.memory.endpoint_embedder import EndpointEmbedder, EndpointModel
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("httpx") is None, reason="needs httpx")

@@ -23,12 +23,12 @@ from midthought.cli import app
 from midthought.errors import NoReplyError, SettingsError
 from midthought.http_json import EndpointSettings
 from midthought.memory.chunks import Chunk
-from midthought.memory.llm_questions.ask import ask_questions
-from midthought.memory.llm_questions.episodes import AskingPlan
-from midthought.memory.llm_questions.model import AskedModel, parse_object
+from midthought.memory.llm_questions.episodes import GenerationPlan
+from midthought.memory.llm_questions.generate import generate_questions
 from midthought.memory.llm_questions.prompts import GRADE_SCHEMA, pairs_schema
 from midthought.memory.llm_questions.records import question_rows, store_questions
-from midthought.memory.llm_questions.verification import Pair, misfit, repeated
+from midthought.memory.llm_questions.structured_output import StructuredOutputModel, parse_object
+from midthought.memory.llm_questions.verification import Pair, find_duplicate, misfit
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 
@@ -150,9 +150,9 @@ def store(tmp_path, embedder):
     return store
 
 
-def model_at(scholar: Scholar, cache: Path | None = None, **settings) -> AskedModel:
+def model_at(scholar: Scholar, cache: Path | None = None, **settings) -> StructuredOutputModel:
     values = {"timeout_seconds": 20.0, "retries": 4, "backoff_seconds": 0.001, "max_concurrency": 4, **settings}
-    return AskedModel("m", EndpointSettings(base_url=scholar.base_url, api_key_env=None, **values), cache)
+    return StructuredOutputModel("m", EndpointSettings(base_url=scholar.base_url, api_key_env=None, **values), cache)
 
 
 def asked(scholar: Scholar) -> list[str]:
@@ -263,14 +263,14 @@ def test_what_is_wrong_with_a_pair_is_seen_without_a_model():
 
 def test_near_repetitions_are_found_by_words_and_by_meaning(embedder):
     first, other = pair_of("How did the clock come to Lisbon in the storm?"), pair_of("Who wound it?")
-    assert repeated(pair_of("how did the clock come to Lisbon, in the storm"), [other, first]) is first
-    assert repeated(pair_of("Why is the bell silent?"), [other, first]) is None
+    assert find_duplicate(pair_of("how did the clock come to Lisbon, in the storm"), [other, first]) is first
+    assert find_duplicate(pair_of("Why is the bell silent?"), [other, first]) is None
     vectors = embedder.embed(["a b c", "c b a", "d e f"])
     near = [
         Pair(question, "a", (), vector=vector)
         for question, vector in zip(["one", "two", "three"], vectors, strict=True)
     ]
-    assert repeated(near[1], near[:1]) is near[0] and repeated(near[2], near[:2]) is None
+    assert find_duplicate(near[1], near[:1]) is near[0] and find_duplicate(near[2], near[:2]) is None
 
 
 # -- whole episodes ------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_near_repetitions_are_found_by_words_and_by_meaning(embedder):
 
 def test_pairs_are_written_verified_and_stored(scholar, store, embedder, tmp_path):
     out = tmp_path / "questions.jsonl"
-    report = ask_questions(store, model_at(scholar), embedder, out, AskingPlan(num_pairs=3))
+    report = generate_questions(store, model_at(scholar), embedder, out, GenerationPlan(num_pairs=3))
     assert len(report.accepted) == 6 and not report.problems and report.num_rows == 12
     tasks = read_questions(out)
     assert [task.task_id for task in tasks[:2]] == ["bell:asked:0", "bell:asked:1"]
@@ -299,8 +299,8 @@ def test_pairs_are_written_verified_and_stored(scholar, store, embedder, tmp_pat
 
 def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(scholar, store, embedder, tmp_path):
     scholar.knows_all = True
-    report = ask_questions(
-        store, model_at(scholar), embedder, tmp_path / "q.jsonl", AskingPlan(num_pairs=1, num_rounds=2)
+    report = generate_questions(
+        store, model_at(scholar), embedder, tmp_path / "q.jsonl", GenerationPlan(num_pairs=1, num_rounds=2)
     )
     assert not report.accepted and report.num_rows == 0
     refused = read_questions(tmp_path / "q.refused.jsonl")
@@ -311,23 +311,23 @@ def test_what_the_model_knows_by_itself_is_refused_with_its_verdict(scholar, sto
 def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(scholar, store, embedder, tmp_path):
     cache = tmp_path / "replies.sqlite"
     scholar.upsets = [(403, {}, b"no")]
-    plan = AskingPlan(num_pairs=2, num_episodes_at_once=1)
-    report = ask_questions(store, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
+    plan = GenerationPlan(num_pairs=2, num_episodes_at_once=1)
+    report = generate_questions(store, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
     assert [stem for stem, _ in report.problems] == ["bell"] and len(report.accepted) == 2
-    again = ask_questions(store, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
+    again = generate_questions(store, model_at(scholar, cache), embedder, tmp_path / "q.jsonl", plan)
     assert not again.problems and len(again.accepted) == 4
     answered = asked(scholar)[1:]
     assert len(answered) == len(set(answered))
     scholar.upsets = [(500, {}, b"")] * 100
     with pytest.raises(NoReplyError, match="no question came; bell: status 500"):
-        ask_questions(store, model_at(scholar, retries=1), embedder, tmp_path / "r.jsonl", plan)
+        generate_questions(store, model_at(scholar, retries=1), embedder, tmp_path / "r.jsonl", plan)
     with pytest.raises(SettingsError, match="no episode of"):
-        ask_questions(store, model_at(scholar), embedder, tmp_path / "r.jsonl", plan, only="violin")
+        generate_questions(store, model_at(scholar), embedder, tmp_path / "r.jsonl", plan, only="violin")
 
 
 def test_long_episodes_are_asked_about_in_stretches(scholar, store, embedder, tmp_path):
-    plan = AskingPlan(num_pairs=2, num_rounds=1, max_transcript_letters=120)
-    ask_questions(store, model_at(scholar), embedder, tmp_path / "q.jsonl", plan, only="tide")
+    plan = GenerationPlan(num_pairs=2, num_rounds=1, max_transcript_letters=120)
+    generate_questions(store, model_at(scholar), embedder, tmp_path / "q.jsonl", plan, only="tide")
     written = [body for body in scholar.requests if body["messages"][0]["content"].startswith("You write")]
     assert len(written) > 1 and all(
         len(json.loads(body["messages"][1]["content"])["transcript"]) <= 3 for body in written
@@ -335,7 +335,7 @@ def test_long_episodes_are_asked_about_in_stretches(scholar, store, embedder, tm
 
 
 def test_rows_of_an_episode_replace_those_that_were_there(store, scholar, embedder, tmp_path):
-    report = ask_questions(store, model_at(scholar), embedder, tmp_path / "q.jsonl", AskingPlan(num_pairs=2))
+    report = generate_questions(store, model_at(scholar), embedder, tmp_path / "q.jsonl", GenerationPlan(num_pairs=2))
     tide = [task for task in report.accepted if task.labels["episode"] == "tide"][:1]
     assert store_questions(question_rows(tide, embedder), store.uri) == 4 + 2
 

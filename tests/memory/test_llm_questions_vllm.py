@@ -16,10 +16,10 @@ from midthought.errors import NoReplyError
 from midthought.http_json import EndpointSettings
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.memory.chunks import Chunk
-from midthought.memory.llm_questions.ask import ask_questions
-from midthought.memory.llm_questions.episodes import AskingPlan
-from midthought.memory.llm_questions.model import AskedModel
+from midthought.memory.llm_questions.episodes import GenerationPlan
+from midthought.memory.llm_questions.generate import generate_questions
 from midthought.memory.llm_questions.prompts import GRADE, GRADE_SCHEMA
+from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 from midthought.pretrained import save_model
@@ -51,15 +51,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.stop()
 
 
-def model_at(url: str, cache: Path) -> AskedModel:
+def model_at(url: str, cache: Path) -> StructuredOutputModel:
     endpoint = EndpointSettings(
         base_url=url, api_key_env=None, timeout_seconds=120, retries=1, backoff_seconds=0.1, max_concurrency=4
     )
-    return AskedModel("scholar", endpoint, cache, max_reply_tokens=300)
+    return StructuredOutputModel("scholar", endpoint, cache, max_reply_tokens=300)
 
 
 def test_replies_follow_the_schema_and_are_kept(url: str, tmp_path: Path) -> None:
-    async def compare(model: AskedModel) -> list[dict]:
+    async def compare(model: StructuredOutputModel) -> list[dict]:
         return [await model.ask(GRADE, {"reference": f"{n}", "answer": "x"}, GRADE_SCHEMA) for n in range(4)]
 
     first = model_at(url, tmp_path / "replies.sqlite")
@@ -77,7 +77,9 @@ def test_what_a_model_that_knows_nothing_writes_is_not_accepted(url: str, tmp_pa
     store.build(chunks)
     out = tmp_path / "questions.jsonl"
     try:
-        report = ask_questions(store, model_at(url, tmp_path / "r.sqlite"), embedder, out, AskingPlan(2, num_rounds=1))
+        report = generate_questions(
+            store, model_at(url, tmp_path / "r.sqlite"), embedder, out, GenerationPlan(2, num_rounds=1)
+        )
     except NoReplyError as error:
         assert "no question came; tide: 3 replies" in str(error)
     else:

@@ -22,7 +22,7 @@ from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.connect import open_memory
 from midthought.memory.remote import RemoteMemory
-from midthought.memory.service.access import Access
+from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.tool import MemoryRetrievalTool
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.tokenization import Renderer
@@ -78,7 +78,7 @@ def test_connections_are_used_again_and_opened_anew_where_the_service_closed_the
 
 
 def test_the_token_is_asked_for_and_given(store, embedder, monkeypatch):
-    with served(store.uri, embedder, access=Access(token=TOKEN)) as service:
+    with served(store.uri, embedder, access=AccessPolicy(token=TOKEN)) as service:
         with pytest.raises(MemoryStoreError, match=r"does not take the token.*memory\.token_env"):
             open_memory(service.url)
         monkeypatch.setenv("MEMORY_TOKEN", TOKEN)

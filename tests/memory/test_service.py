@@ -10,8 +10,8 @@ pytest.importorskip("prometheus_client", reason="the serve extra is not installe
 
 from serving import served
 
-from midthought.memory.service.access import Access
-from midthought.memory.service.catalogue import StoredQuestions
+from midthought.memory.service.auth import AccessPolicy
+from midthought.memory.service.browse import QuestionTable
 from midthought.types import Task
 
 TOKEN = "a token that nobody guesses".replace(" ", "-")
@@ -121,7 +121,7 @@ def test_questions_of_the_memorys_own_table_are_found_without_being_named(store)
         for n in (1, 0)
         for kind in ("qa_question", "qa_answer")
     ]
-    stored = StoredQuestions(store.uri)
+    stored = QuestionTable(store.uri)
     assert not stored.changed()
     database = lancedb.connect(store.uri)
     database.create_table("questions", rows)
@@ -142,7 +142,7 @@ def test_a_memory_without_questions_says_so(store, embedder):
 
 
 def test_without_the_token_there_is_the_page_and_a_sign_of_life_only(store, embedder):
-    with served(store.uri, embedder, access=Access(token=TOKEN)) as service:
+    with served(store.uri, embedder, access=AccessPolicy(token=TOKEN)) as service:
         document = service.ask("/openapi.json", Authorization=f"Bearer {TOKEN}")[1]
         for path, methods in document["paths"].items():
             if path != "/healthz":

@@ -14,7 +14,7 @@ pytest.importorskip("prometheus_client", reason="the serve extra is not installe
 
 from serving import Running, served
 
-from midthought.memory.service.catalogue import StoredQuestions
+from midthought.memory.service.browse import QuestionTable
 from midthought.memory.store import MemoryStore
 
 SECONDS = 0.05
@@ -68,7 +68,7 @@ def test_a_memory_that_was_deleted_is_served_as_soon_as_it_stands_again(store, e
 def test_questions_that_come_later_are_found(store, embedder):
     import lancedb
 
-    with served(store.uri, embedder, StoredQuestions(store.uri), follow_seconds=SECONDS) as service:
+    with served(store.uri, embedder, QuestionTable(store.uri), follow_seconds=SECONDS) as service:
         assert service.ask("/qa/batch", {})[0] == 404
         lancedb.connect(store.uri).create_table("questions", [QUESTION])
         assert comes(lambda: service.ask("/qa/batch", {})[0] == 200)
@@ -86,18 +86,18 @@ def test_a_memory_of_another_model_is_not_taken_up(store, embedder, new_embedder
         assert service.ask("/stats")[1]["embedding_dimension"] == 64
 
 
-@pytest.mark.parametrize("failing", ["parts.Catalogue.read", "catalogue._tasks_of"])
+@pytest.mark.parametrize("failing", ["state.FacetCounts.read", "browse._tasks_of"])
 def test_what_fails_once_is_made_up_for(store, embedder, chunks, other_chunks, monkeypatch, failing):
     import lancedb
 
-    with served(store.uri, embedder, StoredQuestions(store.uri), follow_seconds=None) as service:
+    with served(store.uri, embedder, QuestionTable(store.uri), follow_seconds=None) as service:
         store.build(chunks + other_chunks)
         lancedb.connect(store.uri).create_table("questions", [QUESTION])
         with monkeypatch.context() as broken:
             broken.setattr(f"midthought.memory.service.{failing}", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                service.parts.follow()
-        service.parts.follow()
+                service.state.follow()
+        service.state.follow()
         assert service.ask("/stats")[1]["num_chunks"] == len(chunks) + 1
         assert service.ask("/stats")[1]["num_questions"] == 1
 
@@ -107,7 +107,7 @@ def test_a_service_that_does_not_follow_serves_the_memory_as_it_was(store, embed
         store.build(chunks + other_chunks)
         time.sleep(5 * SECONDS)
         assert best(service).startswith("tide")
-        service.parts.follow()
+        service.state.follow()
         assert best(service) == "quay_0"
 
 

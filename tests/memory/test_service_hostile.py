@@ -115,7 +115,7 @@ def test_a_body_that_drips_is_given_up(service):
 
 
 def test_a_head_that_drips_is_given_up(service, monkeypatch):
-    monkeypatch.setattr("midthought.memory.service.connection.HEAD_SECONDS", 0.3)
+    monkeypatch.setattr("midthought.memory.service.server.HEAD_SECONDS", 0.3)
     assert service.send(b"GET / HT", b"TP/1.1", pause_seconds=0.4) == b""
     assert service.ask("/healthz")[0] == 200
 
@@ -162,9 +162,9 @@ def test_ten_thousand_requests_made_from_the_schema_never_break_the_service(serv
 
 
 def test_a_crowd_that_is_too_large_is_told_to_come_again(service):
-    service.parts.searcher.num_under_way += 512
+    service.state.searcher.num_under_way += 512
     try:
         status, headers, body = service.answer("/search", {"query": "tide"})
     finally:
-        service.parts.searcher.num_under_way -= 512
+        service.state.searcher.num_under_way -= 512
     assert (status, headers["retry-after"]) == (429, "1") and "come again" in json.loads(body)["detail"]

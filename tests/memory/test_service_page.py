@@ -15,7 +15,7 @@ pytest.importorskip("prometheus_client", reason="the serve extra is not installe
 from serving import served
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.service.access import Access
+from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
@@ -202,7 +202,7 @@ def test_foreign_text_stays_text(open_page):
 
 
 def test_a_service_with_a_token_asks_for_it_once(open_page):
-    page = open_page("/#search?q=copper&mode=full_text&k=10", access=Access(token=TOKEN))
+    page = open_page("/#search?q=copper&mode=full_text&k=10", access=AccessPolicy(token=TOKEN))
     page.wait_for_selector("#door[open]")
     page.fill("#token", "wrong")
     page.press("#token", "Enter")

@@ -142,7 +142,7 @@ def test_a_build_that_was_killed_before_the_words_were_indexed_is_finished_by_th
 
 
 def test_vectors_are_indexed_from_a_number_of_rows_on(store, chunks, monkeypatch):
-    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     expected = store.search(chunks[2].transcript, mode="vector")
     store.add([replace(chunks[3], chunk_id="x_0", stem="x", transcript="Something else.")])
     indices = lancedb.connect(store.uri).open_table("transcripts").list_indices()
@@ -287,10 +287,10 @@ def test_vectors_are_kept_as_they_were_embedded(store, chunks, embedder):
 
 
 def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, new_embedder, monkeypatch):
-    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(50)]
     store.build([*chunks, *many])
-    monkeypatch.setattr("midthought.memory.table.TablePlace.write", lambda *_: pytest.fail("written anew"))
+    monkeypatch.setattr("midthought.memory.table.TableLocation.write", lambda *_: pytest.fail("written anew"))
     changed = replace(many[3], transcript="A changed line about herring.")
     added = replace(chunks[0], chunk_id="y_0", stem="y", number=0, transcript="An added line.")
     wanted = [*chunks, *many[:3], changed, *many[5:], added]
@@ -307,8 +307,8 @@ def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, 
 
 def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, chunks, monkeypatch):
     """LanceDB's `optimize` joins partitions below the size that it was told of: a million rows were in 31 of a thousand."""
-    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7)
-    monkeypatch.setattr("midthought.memory.indexing._ROWS_PER_PARTITION", 50)
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
+    monkeypatch.setattr("midthought.memory.table._ROWS_PER_PARTITION", 50)
     many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(1_050)]
     vectors = np.random.default_rng(0).standard_normal((len(many), 32)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -329,7 +329,7 @@ def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp
 def test_a_quote_comes_before_the_same_words_elsewhere_in_small_and_large_memories(
     store, chunks, is_large, monkeypatch
 ):
-    monkeypatch.setattr("midthought.memory.indexing.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
+    monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
     texts = ["hand copper single", "the single copper hand of it all", "copper single hand", *["hand hand"] * 90]
     store.build([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=t) for n, t in enumerate(texts)])
     assert store._open_table().is_large is is_large

@@ -7,7 +7,7 @@ import re
 from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, name_of
 from midthought.memory.markup import unescape, without_comments
-from midthought.memory.turns import Segment, clock_time, without_unfit
+from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
 _UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE)
@@ -59,7 +59,7 @@ def _pieces(text: str) -> list[tuple[bool, str, str]]:
 
 
 def _said(text: str) -> str:
-    return without_unfit(unescape(text)) if text else ""
+    return without_unusable_characters(unescape(text)) if text else ""
 
 
 def _elements(pieces: list[tuple[bool, str, str]], wanted: tuple[str, ...]) -> list[tuple[str, str]]:

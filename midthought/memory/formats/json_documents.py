@@ -8,7 +8,7 @@ from typing import Any
 
 from midthought.memory.formats.reading import Reading
 from midthought.memory.markup import mark_times
-from midthought.memory.turns import Segment, clock_time, without_unfit
+from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
 Entry = dict[str, Any]
 
@@ -28,7 +28,7 @@ def read_json(text: str) -> Reading:
         return Reading(None, list(_segments(_entries(document, "the list"))))
     if isinstance(document, dict):
         title = document.get("episode") or document.get("title")
-        title = without_unfit(title) if isinstance(title, str) else None
+        title = without_unusable_characters(title) if isinstance(title, str) else None
         for key in _LISTS:
             if isinstance(entries := document.get(key), list):
                 read = _content if key == "content" else _segments
@@ -115,7 +115,7 @@ def _speaker(entry: Entry) -> str | None:
             value = value.get("name")
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
             return f"Speaker {value}"
-        if isinstance(value, str) and (name := " ".join(without_unfit(value).split())):
+        if isinstance(value, str) and (name := " ".join(without_unusable_characters(value).split())):
             return name
     return None
 
@@ -123,7 +123,7 @@ def _speaker(entry: Entry) -> str | None:
 def _words(entry: Entry, *keys: str) -> str:
     """What the first of the keys holds that holds words, else an empty string."""
     found = (value for key in keys if isinstance(value := entry.get(key), str) and value.strip())
-    return without_unfit(next(found, ""))
+    return without_unusable_characters(next(found, ""))
 
 
 def _dicts(value: object) -> list[Entry]:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedder import Embedder
-from midthought.memory.llm_questions.model import AskedModel
+from midthought.memory.embedding import Embedder
 from midthought.memory.llm_questions.prompts import WRITE, pairs_schema
-from midthought.memory.llm_questions.verification import Pair, Search, Verdict, misfit, repeated, verify
+from midthought.memory.llm_questions.structured_output import StructuredOutputModel
+from midthought.memory.llm_questions.verification import Pair, Search, Verdict, find_duplicate, static_problem, verify
 
 MIN_CHUNKS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class AskingPlan:
+class GenerationPlan:
     """How many questions, and how much is asked for them."""
 
     num_pairs: int = 20
@@ -36,7 +36,7 @@ class AskingPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedEpisode:
+class EpisodeQuestions:
     """The pairs of one episode in the order in which they were written, refused ones among them."""
 
     episode: str
@@ -51,14 +51,14 @@ class AskedEpisode:
         return [pair for pair in self.pairs if pair.verdict.is_accepted]
 
 
-async def ask_episodes(
+async def generate_for_episodes(
     episodes: Sequence[Sequence[Chunk]],
-    model: AskedModel,
+    model: StructuredOutputModel,
     search: Search,
     embedder: Embedder,
-    plan: AskingPlan,
+    plan: GenerationPlan,
     progress: Callable[[int, int], None] | None = None,
-) -> list[AskedEpisode]:
+) -> list[EpisodeQuestions]:
     """Ask about each episode (its chunks, in order). An endpoint that fails for good costs its episode only.
 
     The same replies give the same pairs, in whatever order they come.
@@ -66,10 +66,10 @@ async def ask_episodes(
     slots = asyncio.Semaphore(plan.num_episodes_at_once)
     num_done = 0
 
-    async def ask(chunks: Sequence[Chunk]) -> AskedEpisode:
+    async def ask(chunks: Sequence[Chunk]) -> EpisodeQuestions:
         nonlocal num_done
         async with slots:
-            asked = await _ask_episode(chunks, model, search, embedder, plan)
+            asked = await _generate_for_episode(chunks, model, search, embedder, plan)
         num_done += 1
         if progress:
             progress(num_done, len(episodes))
@@ -78,12 +78,12 @@ async def ask_episodes(
     return _without_repeats(await asyncio.gather(*map(ask, episodes)))
 
 
-async def _ask_episode(
-    chunks: Sequence[Chunk], model: AskedModel, search: Search, embedder: Embedder, plan: AskingPlan
-) -> AskedEpisode:
+async def _generate_for_episode(
+    chunks: Sequence[Chunk], model: StructuredOutputModel, search: Search, embedder: Embedder, plan: GenerationPlan
+) -> EpisodeQuestions:
     pairs: list[Pair] = []
     problem: str | None = None
-    stretches = _stretches(chunks, plan.max_transcript_letters)
+    stretches = _windows(chunks, plan.max_transcript_letters)
     try:
         for place, stretch in enumerate(stretches):
             wanted = plan.num_pairs * (place + 1) // len(stretches)
@@ -97,11 +97,11 @@ async def _ask_episode(
                 pairs += await _verified(written, pairs, model, search)
     except NoReplyError as error:
         problem = str(error)
-    return AskedEpisode(chunks[0].episode, chunks[0].stem, tuple(pairs), problem)
+    return EpisodeQuestions(chunks[0].episode, chunks[0].stem, tuple(pairs), problem)
 
 
 async def _write(
-    chunks: Sequence[Chunk], num_pairs: int, asked: Sequence[str], model: AskedModel, plan: AskingPlan
+    chunks: Sequence[Chunk], num_pairs: int, asked: Sequence[str], model: StructuredOutputModel, plan: GenerationPlan
 ) -> list[Pair]:
     """At most so many pairs; evidence that names no part is left out of it."""
     material = {
@@ -125,12 +125,14 @@ async def _write(
     ]
 
 
-async def _verified(written: Sequence[Pair], before: Sequence[Pair], model: AskedModel, search: Search) -> list[Pair]:
+async def _verified(
+    written: Sequence[Pair], before: Sequence[Pair], model: StructuredOutputModel, search: Search
+) -> list[Pair]:
     """The pairs with their verdicts. Those that need no model to be refused cost no request."""
     judged: list[Pair] = []
     for pair in written:
-        problem = misfit(pair)
-        other = repeated(pair, [*before, *judged]) if problem is None else None
+        problem = static_problem(pair)
+        other = find_duplicate(pair, [*before, *judged]) if problem is None else None
         if other:
             problem = "it was asked before"
         judged.append(replace(pair, verdict=Verdict(problem=problem, duplicate_of=other.question if other else None)))
@@ -141,21 +143,21 @@ async def _verified(written: Sequence[Pair], before: Sequence[Pair], model: Aske
     return judged
 
 
-async def _checked(pair: Pair, model: AskedModel, search: Search) -> Verdict:
+async def _checked(pair: Pair, model: StructuredOutputModel, search: Search) -> Verdict:
     try:
         return await verify(pair, model, search)
     except NoReplyError as error:
         return Verdict(problem=f"it could not be checked ({error})")
 
 
-def _without_repeats(episodes: list[AskedEpisode]) -> list[AskedEpisode]:
+def _without_repeats(episodes: list[EpisodeQuestions]) -> list[EpisodeQuestions]:
     """The same with pairs refused that an earlier episode asks, too."""
     kept: list[Pair] = []
-    result: list[AskedEpisode] = []
+    result: list[EpisodeQuestions] = []
     for episode in episodes:
         pairs: list[Pair] = []
         for pair in episode.pairs:
-            other = repeated(pair, kept) if pair.verdict.is_accepted else None
+            other = find_duplicate(pair, kept) if pair.verdict.is_accepted else None
             if other:
                 verdict = replace(pair.verdict, problem="another episode asks it", duplicate_of=other.question)
                 pair = replace(pair, verdict=verdict)
@@ -169,7 +171,7 @@ def _numbered(chunk: Chunk) -> str:
     return f"{chunk.number}. {chunk.speaker} ({chunk.time}): {chunk.transcript}"
 
 
-def _stretches(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
+def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
     """The episode in as few stretches of like length as keep below `max_letters`."""
     sizes = [len(_numbered(chunk)) + 4 for chunk in chunks]
     num = -(-sum(sizes) // max_letters)

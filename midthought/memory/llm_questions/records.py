@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from midthought.errors import MissingExtraError
-from midthought.memory.embedder import Embedder, embed_texts
-from midthought.memory.llm_questions.episodes import AskedEpisode
+from midthought.memory.embedding import Embedder, embed_texts
+from midthought.memory.llm_questions.episodes import EpisodeQuestions
 from midthought.memory.questions import write_questions
 from midthought.types import Task
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TABLE = "questions"
 
 
-def tasks_of(episode: AskedEpisode, model: str) -> list[Task]:
+def tasks_of(episode: EpisodeQuestions, model: str) -> list[Task]:
     """All pairs of an episode, refused ones among them; `labels["verdict"]["accepted"]` tells them apart."""
     return [
         Task(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.llm_questions.model import AskedModel
 from midthought.memory.llm_questions.prompts import ANSWER, ANSWER_SCHEMA, GRADE, GRADE_SCHEMA
+from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.tool import format_chunk
 
 Search = Callable[[str, int], Awaitable[Sequence[Any]]]
@@ -63,7 +63,7 @@ class Pair:
     """Of the question, float32 [D]."""
 
 
-def misfit(pair: Pair) -> str | None:
+def static_problem(pair: Pair) -> str | None:
     """What is wrong with a pair as it stands, None where nothing is."""
     if len({chunk.chunk_id for chunk in pair.evidence}) < 2:
         return "it names fewer than two parts of the talk"
@@ -74,7 +74,7 @@ def misfit(pair: Pair) -> str | None:
     return None
 
 
-async def verify(pair: Pair, model: AskedModel, search: Search) -> Verdict:
+async def verify(pair: Pair, model: StructuredOutputModel, search: Search) -> Verdict:
     """Ask the model with the evidence, with nothing, and with what a search finds besides the evidence, in this order.
 
     The first check that fails ends it. Raises NoReplyError where the model gives nothing usable.
@@ -95,7 +95,7 @@ async def verify(pair: Pair, model: AskedModel, search: Search) -> Verdict:
     return verdict
 
 
-async def _answers(pair: Pair, model: AskedModel, passages: Sequence[Any]) -> bool:
+async def _answers(pair: Pair, model: StructuredOutputModel, passages: Sequence[Any]) -> bool:
     material = {"passages": [format_chunk(each) for each in passages], "question": pair.question}
     given = await model.ask(ANSWER, material, ANSWER_SCHEMA, max_tokens=1024)
     if not given["known"] or not given["answer"].strip():
@@ -104,7 +104,7 @@ async def _answers(pair: Pair, model: AskedModel, passages: Sequence[Any]) -> bo
     return bool((await model.ask(GRADE, compared, GRADE_SCHEMA, max_tokens=512))["same"])
 
 
-def repeated(pair: Pair, others: Sequence[Pair]) -> Pair | None:
+def find_duplicate(pair: Pair, others: Sequence[Pair]) -> Pair | None:
     """The first of the others that asks nearly the same: by its words, or by the cosine of the questions' vectors."""
     words = words_of(pair.question)
     for other in others:

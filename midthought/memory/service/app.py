@@ -16,13 +16,13 @@ from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
-from midthought.memory.service import schema
-from midthought.memory.service.access import Access
-from midthought.memory.service.catalogue import neighbours, page
-from midthought.memory.service.guard import Guard
+from midthought.memory.service import schemas
+from midthought.memory.service.auth import AccessPolicy
+from midthought.memory.service.browse import neighbours, page
 from midthought.memory.service.metrics import CONTENT_TYPE
-from midthought.memory.service.parts import FOLLOW_SECONDS, Parts
+from midthought.memory.service.middleware import SecurityMiddleware
 from midthought.memory.service.searcher import BusyError, Searcher
+from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState
 from midthought.types import Task
 
 _PAGE = {
@@ -38,41 +38,41 @@ _REFUSALS = {
     415: "not JSON's type",
     422: "not valid",
 }
-_DOCUMENTED = {status: {"model": schema.Refusal, "description": words} for status, words in _REFUSALS.items()}
+_DOCUMENTED = {status: {"model": schemas.Refusal, "description": words} for status, words in _REFUSALS.items()}
 _MAX_TOLD = 5
 
-Letters = Annotated[schema.Name, Query(description="Only names that hold these letters, whatever their case.")]
-Offset = Annotated[int, Query(ge=0, le=schema.MAX_OFFSET)]
-Limit = Annotated[int, Query(ge=1, le=schema.MAX_PAGE)]
-Neighbours = Annotated[int, Query(ge=0, le=schema.MAX_NEIGHBOURS)]
+Letters = Annotated[schemas.Name, Query(description="Only names that hold these letters, whatever their case.")]
+Offset = Annotated[int, Query(ge=0, le=schemas.MAX_OFFSET)]
+Limit = Annotated[int, Query(ge=1, le=schemas.MAX_PAGE)]
+Neighbours = Annotated[int, Query(ge=0, le=schemas.MAX_NEIGHBOURS)]
 
 
 def make_app(
-    parts: Parts,
-    access: Access,
+    state: ServiceState,
+    access: AccessPolicy,
     *,
     body_seconds: float = 10.0,
     answer_seconds: float = 30.0,
     follow_seconds: float | None = FOLLOW_SECONDS,
-) -> Guard:
+) -> SecurityMiddleware:
     """The whole service as an ASGI application. `follow_seconds` None: the memory is served as it is now."""
-    return Guard(
-        make_routes(parts, follow_seconds),
+    return SecurityMiddleware(
+        make_routes(state, follow_seconds),
         access,
-        max_body_bytes=schema.MAX_BODY_BYTES,
+        max_body_bytes=schemas.MAX_BODY_BYTES,
         body_seconds=body_seconds,
         answer_seconds=answer_seconds,
-        observe=parts.metrics.count_request,
+        observe=state.metrics.count_request,
     )
 
 
-def make_routes(parts: Parts, follow_seconds: float | None = None) -> FastAPI:
+def make_routes(state: ServiceState, follow_seconds: float | None = None) -> FastAPI:
     """The routes, without what guards them."""
-    store, searcher = parts.store, parts.searcher
+    store, searcher = state.store, state.searcher
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        following = asyncio.create_task(parts.keep_up(follow_seconds)) if follow_seconds else None
+        following = asyncio.create_task(state.poll(follow_seconds)) if follow_seconds else None
         yield
         if following:
             following.cancel()
@@ -89,85 +89,85 @@ def make_routes(parts: Parts, follow_seconds: float | None = None) -> FastAPI:
     )
     app.add_exception_handler(RequestValidationError, _invalid)
 
-    @app.post("/search", tags=["search"], responses={429: {"model": schema.Refusal, "description": "too busy"}})
-    async def search(asked: schema.Query) -> schema.Found:
+    @app.post("/search", tags=["search"], responses={429: {"model": schemas.Refusal, "description": "too busy"}})
+    async def search(asked: schemas.Query) -> schemas.Found:
         """The best `k` chunks for a query, best first."""
         begun = time.perf_counter()
         hits = await _search(searcher, [asked.query], asked)
-        return schema.Found(hits=hits[0], seconds=time.perf_counter() - begun)
+        return schemas.Found(hits=hits[0], seconds=time.perf_counter() - begun)
 
-    @app.post("/search/batch", tags=["search"], responses={429: {"model": schema.Refusal, "description": "too busy"}})
-    async def search_batch(asked: schema.QueryBatch) -> schema.FoundBatch:
+    @app.post("/search/batch", tags=["search"], responses={429: {"model": schemas.Refusal, "description": "too busy"}})
+    async def search_batch(asked: schemas.QueryBatch) -> schemas.FoundBatch:
         """The same for several queries at once."""
         begun = time.perf_counter()
         results = await _search(searcher, asked.queries, asked)
-        return schema.FoundBatch(results=results, seconds=time.perf_counter() - begun)
+        return schemas.FoundBatch(results=results, seconds=time.perf_counter() - begun)
 
     @app.post("/chunks", tags=["browse"])
-    async def chunks(asked: schema.Ids) -> schema.Chunks:
+    async def chunks(asked: schemas.Ids) -> schemas.Chunks:
         """Chunks by their ids, in the order asked for; ids that are not there are left out."""
         found = await searcher.run(functools.partial(store.get, asked.ids))
-        return schema.Chunks(chunks=[found[chunk_id] for chunk_id in dict.fromkeys(asked.ids) if chunk_id in found])
+        return schemas.Chunks(chunks=[found[chunk_id] for chunk_id in dict.fromkeys(asked.ids) if chunk_id in found])
 
-    @app.get("/context", tags=["browse"], responses={404: {"model": schema.Refusal, "description": "no such chunk"}})
-    async def context(id: schema.Name, before: Neighbours = 2, after: Neighbours = 2) -> schema.Context:
+    @app.get("/context", tags=["browse"], responses={404: {"model": schemas.Refusal, "description": "no such chunk"}})
+    async def context(id: schemas.Name, before: Neighbours = 2, after: Neighbours = 2) -> schemas.Context:
         """A chunk with those before and after it in its episode."""
         found = await searcher.run(functools.partial(neighbours, store, id, before, after))
         if found is None:
             raise HTTPException(404, "there is no chunk of this id")
-        return schema.Context(chunks=found[0], position=found[1])
+        return schemas.Context(chunks=found[0], position=found[1])
 
     @app.get("/episodes", tags=["browse"])
-    async def episodes(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schema.CountedPage:
+    async def episodes(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
         """The episodes with their numbers of chunks, in the order of names."""
-        return _counted(*page(parts.catalogue.episodes, contains, offset, limit))
+        return _counted(*page(state.facets.episodes, contains, offset, limit))
 
     @app.get("/speakers", tags=["browse"])
-    async def speakers(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schema.CountedPage:
+    async def speakers(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
         """The speakers with their numbers of chunks, in the order of names."""
-        return _counted(*page(parts.catalogue.speakers, contains, offset, limit))
+        return _counted(*page(state.facets.speakers, contains, offset, limit))
 
     @app.post(
         "/qa/batch",
         tags=["questions"],
-        responses={404: {"model": schema.Refusal, "description": "the memory has no questions"}},
+        responses={404: {"model": schemas.Refusal, "description": "the memory has no questions"}},
     )
-    async def qa_batch(asked: schema.QuestionChoice) -> schema.QuestionBatch:
+    async def qa_batch(asked: schemas.QuestionChoice) -> schemas.QuestionBatch:
         """Questions with their answers, drawn by a seed or in their order."""
-        if not len(parts.questions):
+        if not len(state.questions):
             raise HTTPException(404, "this memory has no questions; make some with 'midthought memory questions'")
-        taken, num_available, seed = await searcher.run(functools.partial(parts.questions.take, **asked.model_dump()))
-        return schema.QuestionBatch(
-            questions=[_question(task, parts.questions.episode_of(task)) for task in taken],
+        taken, num_available, seed = await searcher.run(functools.partial(state.questions.take, **asked.model_dump()))
+        return schemas.QuestionBatch(
+            questions=[_question(task, state.questions.episode_of(task)) for task in taken],
             num_available=num_available,
             seed=seed,
         )
 
     @app.get("/stats", tags=["service"])
-    async def stats() -> schema.Stats:
+    async def stats() -> schemas.Stats:
         """How much there is, and the limits of a search."""
-        catalogue = parts.catalogue
-        name, dimension = catalogue.embedding or (None, None)
-        return schema.Stats(
+        facets = state.facets
+        name, dimension = facets.embedding or (None, None)
+        return schemas.Stats(
             table=store.table,
-            num_chunks=catalogue.num_chunks,
-            num_episodes=len(catalogue.episodes),
-            num_speakers=len(catalogue.speakers),
-            num_questions=len(parts.questions),
+            num_chunks=facets.num_chunks,
+            num_episodes=len(facets.episodes),
+            num_speakers=len(facets.speakers),
+            num_questions=len(state.questions),
             embedding_model=name,
             embedding_dimension=dimension,
             version=app.version,
         )
 
     @app.get("/healthz", tags=["service"])
-    async def healthz() -> schema.Health:
+    async def healthz() -> schemas.Health:
         """A sign of life; needs no token."""
-        return schema.Health()
+        return schemas.Health()
 
     @app.get("/metrics", tags=["service"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Counts and times, for Prometheus."""
-        return Response(parts.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     folder = resources.files("midthought.memory.service") / "page"
     for path, (name, media_type) in _PAGE.items():
@@ -178,8 +178,8 @@ def make_routes(parts: Parts, follow_seconds: float | None = None) -> FastAPI:
 
 
 async def _search(
-    searcher: Searcher, queries: list[str], asked: schema.Query | schema.QueryBatch
-) -> list[list[schema.Hit]]:
+    searcher: Searcher, queries: list[str], asked: schemas.Query | schemas.QueryBatch
+) -> list[list[schemas.Hit]]:
     try:
         return await searcher.search(queries, asked.k, asked.mode, asked.episodes, asked.speakers)
     except BusyError as error:
@@ -206,13 +206,13 @@ def _kinds(error: RequestValidationError) -> set[str]:
     return {problem["type"] for problem in error.errors()}
 
 
-def _counted(found: list[tuple[str, int]], num_available: int) -> schema.CountedPage:
-    items = [schema.Counted(name=name, num_chunks=count) for name, count in found]
-    return schema.CountedPage(items=items, num_available=num_available)
+def _counted(found: list[tuple[str, int]], num_available: int) -> schemas.CountedPage:
+    items = [schemas.Counted(name=name, num_chunks=count) for name, count in found]
+    return schemas.CountedPage(items=items, num_available=num_available)
 
 
-def _question(task: Task, episode: str) -> schema.Question:
-    return schema.Question(
+def _question(task: Task, episode: str) -> schemas.Question:
+    return schemas.Question(
         id=task.task_id,
         question=task.prompt,
         answer=task.answer,

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from midthought.memory.embedder import Embedder, embed_queries
-from midthought.memory.searching import Hit, SearchMode
-from midthought.memory.service.collector import Collector
+from midthought.memory.embedding import Embedder, embed_queries
+from midthought.memory.search import Hit, SearchMode
+from midthought.memory.service.dynamic_batcher import DynamicBatcher
 from midthought.memory.store import MemoryStore
 
 T = TypeVar("T")
@@ -30,20 +30,20 @@ class BusyError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class SearchLimits:
     """How much goes on at once."""
 
-    max_queries_at_once: int = 512
+    max_concurrent_queries: int = 512
     """Queries under way; what comes beyond is told to come again."""
-    max_together: int = 32
+    max_batch_size: int = 32
     """Queries that are embedded in one go, or compared with all vectors; 1: every one by itself."""
-    window_seconds: float = 0.003
+    max_wait_seconds: float = 0.003
     """How long a query waits for others, where others are under way."""
     num_threads: int = max(2, min(8, os.cpu_count() or 2))
     """That ask LanceDB."""
 
 
-class HandedVectors:
+class PrecomputedQueryEmbedder:
     """An embedder for the store that answers with what was embedded beforehand, for the thread that asks.
 
     So the store's own `search_batch` is what searches, and the embedding model is asked by the collector alone.
@@ -74,7 +74,7 @@ class HandedVectors:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sought:
+class _VectorQuery:
     """A search by meaning whose query is embedded."""
 
     query: str
@@ -95,25 +95,25 @@ class Searcher:
     def __init__(
         self,
         store: MemoryStore,
-        vectors: HandedVectors,
-        pace: Pace | None = None,
+        vectors: PrecomputedQueryEmbedder,
+        limits: SearchLimits | None = None,
         observe: Callable[[str, float], None] = lambda name, value: None,
     ) -> None:
         self.store = store
         self._vectors = vectors
-        self._pace = pace or Pace()
+        self._limits = limits or SearchLimits()
         self._observe = observe
         self.num_under_way = 0
         self._num_embedding = 0
-        self._threads = ThreadPoolExecutor(self._pace.num_threads, thread_name_prefix="midthought-search")
-        self._collector: Collector[str, np.ndarray] = Collector(
+        self._threads = ThreadPoolExecutor(self._limits.num_threads, thread_name_prefix="midthought-search")
+        self._embedding_batcher: DynamicBatcher[str, np.ndarray] = DynamicBatcher(
             self._embed,
-            max_items=self._pace.max_together,
-            window_seconds=self._pace.window_seconds,
+            max_batch_size=self._limits.max_batch_size,
+            max_wait_seconds=self._limits.max_wait_seconds,
             num_others=lambda: self.num_under_way - self._num_embedding,
         )
-        self._nearest: Collector[_Sought, list[Hit]] = Collector(
-            self._search_together, max_items=self._pace.max_together, window_seconds=0.0
+        self._search_batcher: DynamicBatcher[_VectorQuery, list[Hit]] = DynamicBatcher(
+            self._search_together, max_batch_size=self._limits.max_batch_size, max_wait_seconds=0.0
         )
 
     async def search(
@@ -125,7 +125,7 @@ class Searcher:
         speakers: Sequence[str] = (),
     ) -> list[list[Hit]]:
         """What `MemoryStore.search` finds for each query. Raises BusyError where too much is under way already."""
-        if self.num_under_way and self.num_under_way + len(queries) > self._pace.max_queries_at_once:
+        if self.num_under_way and self.num_under_way + len(queries) > self._limits.max_concurrent_queries:
             raise BusyError(f"{self.num_under_way} queries are under way; come again in a second")
         self.num_under_way += len(queries)
         try:
@@ -139,7 +139,7 @@ class Searcher:
     def warm(self) -> None:
         """Before the event loop runs: `MemoryStore.warm`, in the thread that will embed. Another one that had computed before
         would keep OpenMP threads of its own, which then wake up slowly, its own and those of the thread that embeds."""
-        self._collector.before_all(self.store.warm)
+        self._embedding_batcher.before_all(self.store.warm)
 
     async def run(self, function: Callable[[], T]) -> T:
         """`function()` in one of the threads: for what else is asked of the table."""
@@ -147,47 +147,47 @@ class Searcher:
 
     def close(self) -> None:
         """End the threads."""
-        self._collector.close()
-        self._nearest.close()
+        self._embedding_batcher.close()
+        self._search_batcher.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _search(self, query: str, **choice: Any) -> list[Hit]:
         if choice["mode"] != "full_text" and self.num_under_way == 1:  # one thread after another would only cost time
             self._observe("embedded_together", 1)
-            return await self._collector.alone(functools.partial(self._ask, query, None, **choice))
+            return await self._embedding_batcher.alone(functools.partial(self._ask, query, None, **choice))
         vector = None
         if choice["mode"] != "full_text":
             self._num_embedding += 1
             try:
-                vector = await self._collector.submit(query)
+                vector = await self._embedding_batcher.submit(query)
             finally:
                 self._num_embedding -= 1
         begun = time.perf_counter()
         if vector is not None and choice["mode"] == "vector" and self._goes_together():
             names = (tuple(choice["episodes"]), tuple(choice["speakers"]))
-            hits = await self._nearest.submit(_Sought(query, vector, choice["k"], *names))
+            hits = await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], *names))
         else:
             hits = await self.run(functools.partial(self._ask, query, vector, **choice))
         self._observe("search_seconds", time.perf_counter() - begun)
         return hits
 
     def _goes_together(self) -> bool:
-        return self._pace.max_together > 1 and self.store.compares_all
+        return self._limits.max_batch_size > 1 and self.store.compares_all
 
     def _ask(self, query: str, vector: np.ndarray | None, **choice: Any) -> list[Hit]:
         ask = functools.partial(self.store.search, query, **choice)
         return ask() if vector is None else self._vectors.with_vectors(vector[None], ask)
 
-    def _search_together(self, sought: list[_Sought]) -> list[list[Hit]]:
+    def _search_together(self, batch: list[_VectorQuery]) -> list[list[Hit]]:
         found: dict[int, list[Hit]] = {}
-        for choice in dict.fromkeys(one.choice for one in sought):
-            numbers = [number for number, one in enumerate(sought) if one.choice == choice]
-            queries = [sought[number].query for number in numbers]
+        for choice in dict.fromkeys(one.choice for one in batch):
+            numbers = [number for number, one in enumerate(batch) if one.choice == choice]
+            queries = [batch[number].query for number in numbers]
             k, episodes, speakers = choice
             ask = functools.partial(self.store.search_batch, queries, k, "vector", episodes=episodes, speakers=speakers)
-            vectors = np.stack([sought[number].vector for number in numbers])
+            vectors = np.stack([batch[number].vector for number in numbers])
             found |= dict(zip(numbers, self._vectors.with_vectors(vectors, ask), strict=True))
-        return [found[number] for number in range(len(sought))]
+        return [found[number] for number in range(len(batch))]
 
     def _embed(self, queries: list[str]) -> Sequence[np.ndarray]:
         begun = time.perf_counter()

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Sequence
 
 from midthought.errors import MemoryStoreError
-from midthought.memory.service.catalogue import Catalogue, QuestionBook, StoredQuestions
+from midthought.memory.service.browse import FacetCounts, QuestionSet, QuestionTable
 from midthought.memory.service.metrics import Metrics
-from midthought.memory.service.searcher import HandedVectors, Pace, Searcher
+from midthought.memory.service.searcher import PrecomputedQueryEmbedder, Searcher, SearchLimits
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
@@ -19,49 +19,49 @@ FOLLOW_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
-class Parts:
+class ServiceState:
     """A memory, its questions and its metrics. `store` must have been opened with `vectors` as its embedder."""
 
     def __init__(
         self,
         store: MemoryStore,
-        vectors: HandedVectors,
-        questions: Sequence[Task] | StoredQuestions = (),
-        pace: Pace | None = None,
+        vectors: PrecomputedQueryEmbedder,
+        questions: Sequence[Task] | QuestionTable = (),
+        limits: SearchLimits | None = None,
     ) -> None:
         self.store = store
-        self.catalogue = Catalogue.read(store)
-        self._is_catalogue_old = False
-        self._stored: StoredQuestions | None = None
-        if isinstance(questions, StoredQuestions):
+        self.facets = FacetCounts.read(store)
+        self._are_facets_stale = False
+        self._stored: QuestionTable | None = None
+        if isinstance(questions, QuestionTable):
             self._stored, questions = questions, questions.changed() or ()
-        self.questions = QuestionBook(questions, store)
+        self.questions = QuestionSet(questions, store)
         self.metrics = Metrics()
-        self.searcher = Searcher(store, vectors, pace, self.metrics.observe)
-        self.metrics.watch(lambda: self.searcher.num_under_way, lambda: self.catalogue.num_chunks)
+        self.searcher = Searcher(store, vectors, limits, self.metrics.observe)
+        self.metrics.watch(lambda: self.searcher.num_under_way, lambda: self.facets.num_chunks)
 
     def follow(self) -> bool:
         """See what was written since: chunks, and questions where they are the memory's own. True where there was anything.
 
         Raises MemoryStoreError where that cannot be served (`MemoryStore.follow`). What fails is made up for by the next call.
         """
-        chunks_changed = self._is_catalogue_old = self.store.follow() or self._is_catalogue_old
+        chunks_changed = self._are_facets_stale = self.store.follow() or self._are_facets_stale
         if chunks_changed:
-            self.catalogue = Catalogue.read(self.store)
-            self._is_catalogue_old = False
+            self.facets = FacetCounts.read(self.store)
+            self._are_facets_stale = False
         changed = self._stored.changed() if self._stored else None
         if changed is not None:
-            self.questions = QuestionBook(changed, self.store)
+            self.questions = QuestionSet(changed, self.store)
         return chunks_changed or changed is not None
 
-    async def keep_up(self, seconds: float = FOLLOW_SECONDS) -> None:
+    async def poll(self, seconds: float = FOLLOW_SECONDS) -> None:
         """`follow`, again and again. What stands in the way is logged once, and tried again."""
         told = ""
         while True:
             await asyncio.sleep(seconds)
             try:
                 if await self.searcher.run(self.follow):
-                    _log.info("%s: %d chunks now", self.store.uri, self.catalogue.num_chunks)
+                    _log.info("%s: %d chunks now", self.store.uri, self.facets.num_chunks)
                 told = ""
             except (MemoryStoreError, ValueError, RuntimeError, OSError) as error:  # those of LanceDB
                 if str(error) != told:

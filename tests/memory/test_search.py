@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.memory.searching import Hit, fuse, share_in_a_row, words_of
+from midthought.memory.search import Hit, fuse, share_in_a_row, words_of
 
 
 def hit(name: str, text: str = "other words") -> Hit:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from midthought.memory.service.collector import Collector
+from midthought.memory.service.dynamic_batcher import DynamicBatcher
 
 
 class Work:
@@ -25,10 +25,10 @@ class Work:
 
 def test_a_lone_item_goes_at_once():
     async def run() -> float:
-        collector = Collector(Work(), max_items=8, window_seconds=5.0)
+        batcher = DynamicBatcher(Work(), max_batch_size=8, max_wait_seconds=5.0)
         begun = time.perf_counter()
-        assert await collector.submit(1) == 10
-        collector.close()
+        assert await batcher.submit(1) == 10
+        batcher.close()
         return time.perf_counter() - begun
 
     assert asyncio.run(run()) < 1.0
@@ -38,12 +38,12 @@ def test_what_comes_while_work_goes_on_goes_together_in_parts_of_at_most_so_many
     work = Work()
 
     async def run() -> list[int]:
-        collector = Collector(work, max_items=3, window_seconds=0.0)
+        batcher = DynamicBatcher(work, max_batch_size=3, max_wait_seconds=0.0)
         work.gate.clear()
-        first = asyncio.create_task(collector.submit(0))
+        first = asyncio.create_task(batcher.submit(0))
         while not work.calls:
             await asyncio.sleep(0.001)
-        others = [asyncio.create_task(collector.submit(number)) for number in range(1, 6)]
+        others = [asyncio.create_task(batcher.submit(number)) for number in range(1, 6)]
         await asyncio.sleep(0.01)
         work.gate.set()
         return await asyncio.gather(first, *others)
@@ -55,22 +55,24 @@ def test_what_comes_while_work_goes_on_goes_together_in_parts_of_at_most_so_many
 def test_an_item_waits_for_others_that_are_on_their_way_and_no_longer_than_the_window():
     work = Work()
 
-    async def run(num_others: int, window_seconds: float) -> float:
-        collector = Collector(work, max_items=8, window_seconds=window_seconds, num_others=lambda: num_others)
+    async def run(num_others: int, max_wait_seconds: float) -> float:
+        batcher = DynamicBatcher(
+            work, max_batch_size=8, max_wait_seconds=max_wait_seconds, num_others=lambda: num_others
+        )
         begun = time.perf_counter()
-        first = asyncio.create_task(collector.submit(1))
+        first = asyncio.create_task(batcher.submit(1))
         await asyncio.sleep(0.01)
         num_others = 0
-        await asyncio.gather(first, collector.submit(2))
+        await asyncio.gather(first, batcher.submit(2))
         return time.perf_counter() - begun
 
     asyncio.run(run(1, 5.0))
     assert work.calls == [[1, 2]]
 
     async def run_alone() -> float:
-        collector = Collector(work, max_items=8, window_seconds=0.05, num_others=lambda: 1)
+        batcher = DynamicBatcher(work, max_batch_size=8, max_wait_seconds=0.05, num_others=lambda: 1)
         begun = time.perf_counter()
-        await collector.submit(3)
+        await batcher.submit(3)
         return time.perf_counter() - begun
 
     assert 0.04 < asyncio.run(run_alone()) < 2.0
@@ -78,10 +80,10 @@ def test_an_item_waits_for_others_that_are_on_their_way_and_no_longer_than_the_w
 
 def test_an_error_reaches_those_that_went_together_and_the_next_go_on():
     async def run() -> None:
-        collector = Collector(Work(), max_items=8, window_seconds=0.0)
+        batcher = DynamicBatcher(Work(), max_batch_size=8, max_wait_seconds=0.0)
         with pytest.raises(ValueError, match="minus one"):
-            await collector.submit(-1)
-        assert await collector.submit(2) == 20
+            await batcher.submit(-1)
+        assert await batcher.submit(2) == 20
 
     asyncio.run(run())
 
@@ -90,12 +92,12 @@ def test_an_item_that_nobody_waits_for_any_more_is_left_out():
     work = Work()
 
     async def run() -> None:
-        collector = Collector(work, max_items=8, window_seconds=0.0)
+        batcher = DynamicBatcher(work, max_batch_size=8, max_wait_seconds=0.0)
         work.gate.clear()
-        first = asyncio.create_task(collector.submit(0))
+        first = asyncio.create_task(batcher.submit(0))
         while not work.calls:
             await asyncio.sleep(0.001)
-        gone, stays = asyncio.create_task(collector.submit(1)), asyncio.create_task(collector.submit(2))
+        gone, stays = asyncio.create_task(batcher.submit(1)), asyncio.create_task(batcher.submit(2))
         await asyncio.sleep(0.01)
         gone.cancel()
         await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from midthought.memory.service.access import Access, is_same_origin
+from midthought.memory.service.auth import AccessPolicy, is_same_origin
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,13 +44,13 @@ class _Refused(Exception):
         self.headers = headers
 
 
-class Guard:
+class SecurityMiddleware:
     """`observe(route, method, status, seconds)` is called after every answer; `route` as the application names it."""
 
     def __init__(
         self,
         app: App,
-        access: Access,
+        access: AccessPolicy,
         *,
         max_body_bytes: int,
         body_seconds: float = 10.0,
@@ -102,12 +102,12 @@ class Guard:
             raise _Refused(431, f"a request's head may hold {MAX_HEAD_BYTES:,} bytes at most", connection="close")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
-        if not self._access.knows_host(host):
+        if not self._access.accepts_host(host):
             raise _Refused(421, "this Host is not served here; ask by the address that the service listens on")
         origin = headers.get("origin")
         if origin is not None and not is_same_origin(origin, host):
             raise _Refused(403, "pages from elsewhere may not ask")
-        if not self._access.lets_in(scope["path"], headers.get("authorization", "")):
+        if not self._access.is_authorized(scope["path"], headers.get("authorization", "")):
             words = "a token is needed: Authorization: Bearer …"
             raise _Refused(401, words, **{"www-authenticate": "Bearer"})
         body = await self._read(headers, receive)

@@ -17,7 +17,7 @@ _QUESTION_COLUMNS = ("id", "text", "answer", "episode", "episode_file", "qa_inde
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class FacetCounts:
     """The memory as it was when it was read; the chunks stay where they lie."""
 
     episodes: Mapping[str, int]
@@ -28,7 +28,7 @@ class Catalogue:
     """Model and dimension; None where the memory is empty."""
 
     @classmethod
-    def read(cls, store: MemoryStore) -> Catalogue:
+    def read(cls, store: MemoryStore) -> FacetCounts:
         """Raises MemoryStoreError where nothing was built."""
         opened = store._open_table()
         counts: dict[str, Counter[str]] = {"episode": Counter(), "speaker": Counter()}
@@ -58,7 +58,7 @@ def neighbours(store: MemoryStore, chunk_id: str, num_before: int, num_after: in
     return found, found.index(chunk)
 
 
-class QuestionBook:
+class QuestionSet:
     """Questions to be leafed through, or drawn from."""
 
     def __init__(self, tasks: Sequence[Task] = (), store: MemoryStore | None = None) -> None:
@@ -92,7 +92,7 @@ class QuestionBook:
         return self._episode_of.get(label, label)
 
 
-class StoredQuestions:
+class QuestionTable:
     """The questions of a memory's own table, as `midthought memory questions --from-model` writes it."""
 
     def __init__(self, uri: str, table: str = "questions") -> None:

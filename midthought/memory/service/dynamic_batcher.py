@@ -13,25 +13,25 @@ Result = TypeVar("Result")
 Other = TypeVar("Other")
 
 
-class Collector(Generic[Item, Result]):
-    """Calls `work` in one thread with what has gathered, at most `max_items` at once.
+class DynamicBatcher(Generic[Item, Result]):
+    """Calls `work` in one thread with what has gathered, at most `max_batch_size` at once.
 
     An item that comes while nothing else is under way goes at once. What comes while `work` runs waits for it to end and
     goes together. Where others are about to ask again (`num_others()` of them), the next call waits for them as well, but
-    never longer than `window_seconds`.
+    never longer than `max_wait_seconds`.
     """
 
     def __init__(
         self,
         work: Callable[[list[Item]], Sequence[Result]],
         *,
-        max_items: int,
-        window_seconds: float,
+        max_batch_size: int,
+        max_wait_seconds: float,
         num_others: Callable[[], int] = lambda: 0,
     ) -> None:
         self._work = work
-        self._max_items = max_items
-        self._window_seconds = window_seconds
+        self._max_items = max_batch_size
+        self._window_seconds = max_wait_seconds
         self._num_others = num_others
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._running: asyncio.Task[None] | None = None

@@ -18,7 +18,7 @@ OPEN_PATHS = frozenset({"/", "/page.css", "/page.js", "/healthz"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Access:
+class AccessPolicy:
     """What a request must bring.
 
     On a loopback address its Host must name this machine: a page from elsewhere whose name was made to point here
@@ -29,7 +29,7 @@ class Access:
     token: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None) -> Access:
+    def of(cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None) -> AccessPolicy:
         """Raises SettingsError where the token is missing or short, and beyond loopback where none is asked for."""
         environ = os.environ if environ is None else environ
         if token_env is None:
@@ -40,21 +40,21 @@ class Access:
                 )
             return cls(host=host)
         token = environ.get(token_env, "")
-        if not is_sound_token(token):
+        if not is_valid_token(token):
             raise SettingsError(
                 f"the environment variable {token_env} holds no token of {MIN_TOKEN_CHARS} or more visible ASCII "
                 "characters; make one, e.g. with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         return cls(host=host, token=token)
 
-    def knows_host(self, header: str) -> bool:
+    def accepts_host(self, header: str) -> bool:
         """Whether a request to this `Host` was meant for us."""
         if not is_loopback(self.host):
             return True
         name = _host_name(header)
         return name is not None and (name == self.host.lower() or name == "localhost" or _is_loopback_address(name))
 
-    def lets_in(self, path: str, authorization: str) -> bool:
+    def is_authorized(self, path: str, authorization: str) -> bool:
         """Whether the request may go on; the time this takes says nothing of the token."""
         if self.token is None or path in OPEN_PATHS:
             return True
@@ -68,7 +68,7 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost" or _is_loopback_address(host.strip("[]"))
 
 
-def is_sound_token(token: str) -> bool:
+def is_valid_token(token: str) -> bool:
     """Long enough, and nothing that a header could not carry."""
     return len(token) >= MIN_TOKEN_CHARS and all("!" <= letter <= "~" for letter in token)
 

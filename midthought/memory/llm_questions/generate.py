@@ -11,16 +11,16 @@ from typing import Any
 
 from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
-from midthought.memory.embedder import Embedder
-from midthought.memory.llm_questions.episodes import AskedEpisode, AskingPlan, ask_episodes
-from midthought.memory.llm_questions.model import AskedModel
+from midthought.memory.embedding import Embedder
+from midthought.memory.llm_questions.episodes import EpisodeQuestions, GenerationPlan, generate_for_episodes
 from midthought.memory.llm_questions.records import is_accepted, question_rows, store_questions, tasks_of, write_tasks
+from midthought.memory.llm_questions.structured_output import StructuredOutputModel
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
 
 @dataclass(frozen=True, slots=True)
-class AskingReport:
+class GenerationReport:
     """What came of asking."""
 
     accepted: tuple[Task, ...]
@@ -34,17 +34,17 @@ class AskingReport:
     """Rows of the table of questions, two a question."""
 
 
-def ask_questions(
+def generate_questions(
     store: MemoryStore,
-    model: AskedModel,
+    model: StructuredOutputModel,
     embedder: Embedder,
     out: Path,
-    plan: AskingPlan,
+    plan: GenerationPlan,
     *,
     only: str = "",
     max_episodes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> AskingReport:
+) -> GenerationReport:
     """Ask about the memory's episodes, those whose title or file name has `only` in it, at most so many.
 
     Accepted questions go to `out` (JSON lines), refused ones beside it (`NAME.refused.jsonl`), and the accepted ones into the
@@ -58,7 +58,7 @@ def ask_questions(
     async def search(query: str, k: int) -> Sequence[Any]:
         return await asyncio.to_thread(store.search, query, k)
 
-    asked = asyncio.run(ask_episodes(episodes, model, search, embedder, plan, progress))
+    asked = asyncio.run(generate_for_episodes(episodes, model, search, embedder, plan, progress))
     tasks = [task for episode in asked for task in tasks_of(episode, model.name)]
     problems = [(episode.stem, episode.problem) for episode in asked if episode.problem is not None]
     if not tasks:
@@ -68,10 +68,12 @@ def ask_questions(
     write_tasks(accepted, out)
     write_tasks(refused, out.with_suffix(".refused.jsonl"))
     num_rows = store_questions(question_rows(accepted, embedder), store.uri) if accepted else 0
-    return AskingReport(tuple(accepted), tuple(refused), tuple(problems), model.num_asked, model.num_retries, num_rows)
+    return GenerationReport(
+        tuple(accepted), tuple(refused), tuple(problems), model.num_asked, model.num_retries, num_rows
+    )
 
 
-def _first(asked: Sequence[AskedEpisode]) -> str:
+def _first(asked: Sequence[EpisodeQuestions]) -> str:
     return next((f"{each.stem}: {each.problem}" for each in asked if each.problem), "the episodes are too short")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from midthought.memory.chunks import Chunk
-from midthought.memory.searching import Hit, SearchMode
+from midthought.memory.search import Hit, SearchMode
 from midthought.memory.tool import MAX_QUERY_CHARS
 
 MAX_BODY_BYTES = 256 * 1024

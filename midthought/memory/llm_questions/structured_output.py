@@ -23,7 +23,7 @@ _THOUGHT = re.compile(r"^.*?</think>", re.DOTALL)
 _MAX_STARTS = 100
 
 
-class AskedModel:
+class StructuredOutputModel:
     """One model, asked by name. Raises SettingsError for settings that cannot work, MissingExtraError without httpx."""
 
     def __init__(

@@ -1,0 +1,121 @@
+"""The HTTP server: uvicorn with our limits and a timeout for request heads. Does not depend on routes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from midthought.errors import SettingsError
+from midthought.memory.service.middleware import MAX_HEAD_BYTES, App
+
+MAX_CONNECTIONS = 1024
+IDLE_SECONDS = 30
+"""How long a connection without a request is kept."""
+STOP_SECONDS = 30
+"""How long requests in flight may take to be answered once the service is told to end."""
+HEAD_SECONDS = 10.0
+"""From connecting, or from the first byte of another request, until its head is whole."""
+
+
+class HeadTimeoutProtocol(H11Protocol):
+    """Uvicorn's own has no such limit. h11 itself bounds a head's size."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connected = transport.get_extra_info(
+            "socket"
+        )  # asyncio knows it only by its protocol number, which uvicorn leaves at 0
+        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else head and body come 40 ms apart
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_answering():
+            self._unwatch()
+        else:
+            self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _is_answering(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _watch(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _unwatch(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        if not self._is_answering() and not self.transport.is_closing():
+            self.transport.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes one that is free."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
+    except OverflowError:
+        raise SettingsError(f"--port {port} is none; give 0 to 65535") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingsError(f"{host}, port {port} cannot be listened on ({reason}); give another --port") from None
+
+
+def address(listening: socket.socket) -> str:
+    """`http://HOST:PORT`."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def make_server(app: App) -> uvicorn.Server:
+    """Uvicorn as the service needs it."""
+    config = uvicorn.Config(
+        app,
+        http=HeadTimeoutProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,  # queries are nobody else's business
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    return uvicorn.Server(config)
+
+
+def run(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Serve until a signal says to end. Uvicorn raises the signal anew when it has ended; by then it is heard."""
+
+    def heard(number: int, frame: FrameType | None) -> None: ...
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, heard) for number in numbers]
+    try:
+        server.run(sockets=[listening])
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        listening.close()
