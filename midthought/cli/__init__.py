@@ -1,0 +1,34 @@
+"""The `midthought` command, one module per group of commands. A user's mistake prints one message and exits with code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from midthought.cli import feedback, memory, planning, servers, training
+from midthought.errors import UserError
+
+app = typer.Typer(
+    help="Train language models to use tools while they reason.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (training.train, training.evaluate, planning.settings, planning.plan, planning.report):
+    app.command()(command)
+app.add_typer(memory.app, name="memory")
+app.add_typer(servers.app, name="engine")
+app.add_typer(feedback.app, name="feedback")
+
+
+def main() -> None:
+    """Entry point of the `midthought` command."""
+    # Batches differ in shape: with oneDNN's default capacity its cache grows to gigabytes.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    try:
+        app()
+    except UserError as error:
+        print(f"midthought: {error}", file=sys.stderr)
+        sys.exit(2)

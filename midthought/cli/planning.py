@@ -1,0 +1,101 @@
+"""`midthought settings`, `plan` and `report`: what a run would use, what it needs, and what it wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from midthought.cli.training import require_verl_options
+from midthought.errors import SettingsError
+
+if TYPE_CHECKING:
+    from midthought.config import RecipeConfig
+
+
+def settings(
+    recipe: Annotated[
+        str, typer.Argument(help="Whose settings: podcast, feedback, or library (the Trainer).")
+    ] = "library",
+) -> None:
+    """Print every setting with its default and meaning."""
+    from midthought.config import ConfigStore
+    from midthought.config.page import settings_page
+    from midthought.recipes import find_recipe
+
+    store = ConfigStore if recipe == "library" else find_recipe(recipe).config_class()
+    typer.echo(settings_page(store, recipe))
+
+
+def plan(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]…", help="e.g. model=Qwen/Qwen3-8B gpus=8 (docs/scaling.md)"),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Plan a run with the settings of this recipe: podcast or feedback.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="With --recipe: YAML file of settings, or the name of one that is included.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="With --recipe: the trainer, midthought or verl.")] = "midthought",
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Print a table of model sizes; with --recipe, what train chooses.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print bytes and seconds as JSON.")] = False,
+) -> None:
+    """Estimate a run's memory per GPU and time per step before starting it; no weights are loaded."""
+    from midthought.plan.command import choice_rows, make_plan, size_rows, split_words
+    from midthought.plan.table import to_dict, to_lines
+
+    own, of_recipe = split_words(words or [])
+    if recipe is None and (config is not None or of_recipe):
+        raise SettingsError(f"{config or of_recipe[0]}: a recipe's setting; name the recipe with --recipe")
+    if sizes and (as_json or engine != "midthought"):
+        raise SettingsError("--sizes plans several models with the settings given; leave --json and --engine out")
+    if sizes and recipe:
+
+        def begin(model: str) -> RecipeConfig:
+            return _recipe_settings(recipe, [*of_recipe, f"model.local_path={model}"], config, engine)
+
+        typer.echo("\n".join(choice_rows(begin, own)))
+        return
+    if sizes:
+        typer.echo("\n".join(size_rows(own)))
+        return
+    memory = make_plan(own, _recipe_settings(recipe, of_recipe, config, engine) if recipe else None)
+    typer.echo(json.dumps(to_dict(memory), indent=1) if as_json else "\n".join(to_lines(memory)))
+
+
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Write RUN/report.html again from the run's files."""
+    from midthought.report.html import write_report
+
+    typer.echo(write_report(run))
+
+
+def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:
+    from importlib import import_module
+
+    from midthought.recipes import find_recipe
+    from midthought.recipes.presets import begin
+
+    found: Any = find_recipe(recipe)
+    if engine != "midthought":
+        require_verl_options(engine, "all", resume=False)
+        chosen: RecipeConfig = import_module(f"midthought.recipes.{recipe}.verl").settings(words, config)
+        return chosen
+    chosen, _ = begin(
+        found.config_class(),
+        Path(found.__file__).parent,
+        found.SHIPPED,
+        Path(),
+        words=words,
+        config=config,
+        stage="all",
+        from_path=None,
+        resume=False,
+    )
+    return chosen

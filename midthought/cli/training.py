@@ -1,0 +1,130 @@
+"""`midthought train` and `midthought evaluate`: run a recipe here, or write a bundle that verl trains from."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from midthought.errors import SettingsError, near_names
+
+Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the final table.")]
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="Name of the recipe: podcast or feedback.")],
+    settings: Assignments = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file of settings, or the name of one that is included.")
+    ] = None,
+    stage: Annotated[str, typer.Option(help="sft (warm-up only), rl, or all.")] = "all",
+    from_: Annotated[Path | None, typer.Option("--from", help="Run, checkpoint or model to start from.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/RECIPE-TIME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run.")] = False,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="With --resume: accept settings that change what is learned.")
+    ] = False,
+    quiet: Quiet = False,
+    engine: Annotated[
+        str, typer.Option(help="Trainer: midthought, or verl for a cluster (docs/verl.md).")
+    ] = "midthought",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With verl: write its bundle to --run and exit.")] = False,
+) -> None:
+    """Train a policy: warm-up, reinforcement learning, evaluation, report."""
+    from midthought.recipes import find_recipe
+    from midthought.report.console import Console
+
+    found = find_recipe(recipe)
+    path = run or _timed_folder(recipe)
+    if engine != "midthought":
+        require_verl_options(engine, stage, resume)
+        _train_with_verl(recipe, path, settings or [], config, stage, from_, dry_run)
+        return
+    if dry_run:
+        raise SettingsError("--dry-run is of --engine verl; this library's own trainer has nothing to write beforehand")
+    console = Console(quiet=quiet)
+    try:
+        found.run(
+            path,
+            console,
+            words=settings or [],
+            config=config,
+            stage=stage,
+            from_path=from_,
+            resume=resume,
+            allow_changes=allow_changes,
+        )
+    except KeyboardInterrupt:
+        console.error(f"Stopped; the progress is saved. Continue with: midthought train {recipe} --run {path} --resume")
+        raise typer.Exit(130) from None
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")],
+    settings: Assignments = None,
+    recipe: Annotated[str, typer.Option(help="Recipe whose evaluation is run: podcast or feedback.")] = "podcast",
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file of settings; default: the settings of the model's run.")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder for the results; default: runs/evaluate-TIME.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a model through a recipe's evaluation: metrics, trajectories, report."""
+    from midthought.recipes import find_recipe
+    from midthought.report.console import Console
+
+    found = find_recipe(recipe)
+    path = run or _timed_folder("evaluate")
+    console = Console(quiet=quiet)
+    try:
+        found.run(path, console, words=settings or [], config=config, stage="evaluate", from_path=model, resume=False)
+    except KeyboardInterrupt:
+        console.error("Stopped. An evaluation cannot be resumed: run it again.")
+        raise typer.Exit(130) from None
+
+
+def require_verl_options(engine: str, stage: str, resume: bool) -> None:
+    """Raises SettingsError unless these options can be used with verl."""
+    if engine != "verl":
+        raise SettingsError(f"unknown engine {engine!r}. {near_names(engine, ('midthought', 'verl'))}")
+    if stage not in ("sft", "rl", "all"):
+        raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, ('sft', 'rl', 'all'))}")
+    if resume:
+        raise SettingsError("--resume with --engine verl: run the bundle's train.sh again; verl resumes by itself")
+
+
+def _timed_folder(name: str) -> Path:
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _train_with_verl(
+    recipe: str, path: Path, words: list[str], config: Path | None, stage: str, from_path: Path | None, dry_run: bool
+) -> None:
+    """Write a bundle for verl and start it: the stage `sft` uses verl's SFT trainer, all others its RL trainer."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    from midthought.cluster.verl.bundle import SCRIPT, write_bundle
+    from midthought.cluster.verl.installed import launch, require_verl
+    from midthought.cluster.verl.sft_bundle import write_sft_bundle
+
+    if find_spec(f"midthought.recipes.{recipe}.verl") is None:
+        raise SettingsError(f"--engine verl: the recipe {recipe!r} does not support verl yet; leave --engine out")
+    supplied = import_module(f"midthought.recipes.{recipe}.verl")
+    if stage == "sft" and not hasattr(supplied, "sft_job"):
+        raise SettingsError(
+            f"--stage sft with --engine verl: verl learns whole messages, and the demonstrations of {recipe!r} hold results "
+            "within an answer; leave --engine out for the warm-up"
+        )
+    chosen = supplied.settings(words, config, from_path)
+    python = None if dry_run else require_verl(chosen.verl.python)
+    if stage == "sft":
+        files = write_sft_bundle(supplied.sft_job(chosen), chosen.verl, path)
+    else:
+        files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
+    typer.echo(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
+    if python is not None:
+        raise typer.Exit(launch(path / SCRIPT, python))
