@@ -33,6 +33,8 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell midthought docs examples benchmarks *.md
+	$(BIN)/pytest -q tests/test_prose.py
 
 # make measure SEED=0 [RECIPE=feedback] [DATA=folder of transcripts]: a recipe's whole job, the podcast's with its control
 # arm; an interrupted one goes on

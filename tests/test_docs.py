@@ -1,4 +1,7 @@
-"""The pages say what is true: every block of Python in them runs, from top to bottom, as a reader would run it."""
+"""Every Python block of the pages runs, from top to bottom, as a reader would run it.
+
+The README's block is run by tests/examples/test_readme.py, with a tiny model in place of the real one.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,7 @@ import pytest
 from midthought.engines.create import BACKENDS, ScriptedInferenceEngine
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(
-    page for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if "```python" in page.read_text("utf-8")
-)
+PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if "```python" in page.read_text("utf-8"))
 WORDS = ["Red?", '{"tool": "my_tool", "parameters": {"param": "blue"}}', "green", "blue"]
 
 

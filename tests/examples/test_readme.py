@@ -1,0 +1,72 @@
+"""The README's training program runs as written, with a tiny model in place of the real one, and its reward rises."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from midthought import Task, ToolRegistry, Trajectory, find_call_format
+from midthought.config import TrainingConfig
+from midthought.learning.batch import PPOBatch
+from midthought.learning.learner import Learner
+from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.pretrained import save_model
+from midthought.tokenization import Renderer
+from midthought.trainer.rollouts import PromptBuilder
+from midthought.types import ToolCall, ToolEvent, ToolOutcome
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def program() -> str:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 1
+    return blocks[0]
+
+
+def test_the_readme_program_runs_and_its_reward_rises(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before_training, _, training = program().partition("trainer = ")
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(before_training, "README.md", "exec"), names)
+    save_undecided_model(Path(names["config"].model.local_path), names["problems"], names["multiply"])
+    exec(compile(f"trainer = {training}", "README.md", "exec"), names)
+
+    rewards = [metrics["reward/mean"] for metrics in names["trainer"].metrics_history]
+    assert len(rewards) == names["config"].training.num_train_iters
+    first, last = sum(rewards[:4]) / 4, sum(rewards[-4:]) / 4
+    assert last > first + 0.2, rewards
+
+
+def save_undecided_model(folder: Path, problems: list[dict[str, str]], multiply: Any) -> None:
+    """Save a model that either calls the tool and answers correctly, or answers 0 at once, each about half of the time."""
+    prompts = PromptBuilder("", ToolRegistry([multiply]), find_call_format("in_thought"))
+    tokenizer = make_tokenizer([*(row["question"] for row in problems), prompts.instructions()], 600)
+    renderer = Renderer(tokenizer)
+    policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=1024, seed=0)
+    demonstrations = [
+        demonstration(renderer, prompts, row, uses_tool=uses_tool) for row in problems for uses_tool in (True, False)
+    ]
+    learner = Learner(policy, None, None, TrainingConfig(learning_rate=3e-3, warmup_steps=0))
+    batch = PPOBatch.from_trajectories(demonstrations, demonstrations=True)
+    for _ in range(40):
+        learner.sft_step(batch)
+    save_model(policy, tokenizer, folder)
+
+
+def demonstration(renderer: Renderer, prompts: PromptBuilder, row: dict[str, str], *, uses_tool: bool) -> Trajectory:
+    task = Task(task_id="demonstration", prompt=row["question"], answer=row["answer"])
+    trajectory = Trajectory(task, renderer.prompt(prompts.messages(task)))
+    if not uses_tool:
+        trajectory.add_demonstrated(renderer.control("I guess.</think> 0<|im_end|>"))
+        return trajectory
+    a, b = re.findall(r"\d+", row["question"])
+    arguments = {"a": int(a), "b": int(b)}
+    call = prompts.call_format.render_call("multiply", arguments)
+    trajectory.add_demonstrated(renderer.control(call))
+    done = ToolCall(tool_name="multiply", parameters=arguments, success=True, result=row["answer"])
+    event = ToolEvent(call=done, outcome=ToolOutcome.OK)
+    trajectory.add_results([event], renderer.foreign(prompts.call_format.render_results([event])))
+    trajectory.add_demonstrated(renderer.control(f"</think> {row['answer']}<|im_end|>"))
+    return trajectory
