@@ -221,19 +221,19 @@ def _questions_by_model(
 ) -> list[Task]:
     from midthought.errors import NoReplyError
     from midthought.memory.embedding import load_embedder
-    from midthought.memory.llm_questions.ask import ask_questions
-    from midthought.memory.llm_questions.episodes import AskingPlan
-    from midthought.memory.llm_questions.model import AskedModel
+    from midthought.memory.llm_questions.episodes import GenerationPlan
+    from midthought.memory.llm_questions.generate import generate_questions
+    from midthought.memory.llm_questions.structured_output import StructuredOutputModel
     from midthought.memory.store import MemoryStore
     from midthought.report.console import Console
 
-    asked = AskedModel(model, endpoint, out.with_suffix(".replies.sqlite"))
+    asked = StructuredOutputModel(model, endpoint, out.with_suffix(".replies.sqlite"))
     embedder = load_embedder(embedding_model)
     store = MemoryStore.open(str(chunks), embedder=embedder)
-    plan = AskingPlan(num_pairs)
+    plan = GenerationPlan(num_pairs)
     try:
         with Console().stage("Questions", unit="episodes") as bar:
-            report = ask_questions(
+            report = generate_questions(
                 store, asked, embedder, out, plan, only=episodes, max_episodes=max_episodes, progress=bar.follow
             )
     except NoReplyError as error:

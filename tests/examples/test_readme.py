@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 README = Path(__file__).parents[2] / "README.md"
+NUM_WARM_UP_STEPS = 150
 
 
 def program() -> str:
@@ -42,31 +44,38 @@ def test_the_readme_program_runs_and_its_reward_rises(tmp_path, monkeypatch):
 def save_undecided_model(folder: Path, problems: list[dict[str, str]], multiply: Any) -> None:
     """Save a model that either calls the tool and answers correctly, or answers 0 at once, each about half of the time."""
     prompts = PromptBuilder("", ToolRegistry([multiply]), find_call_format("in_thought"))
-    tokenizer = make_tokenizer([*(row["question"] for row in problems), prompts.instructions()], 600)
+    calls = [write_call(prompts, row)[0] + write_call(prompts, row)[2] for row in problems]
+    tokenizer = make_tokenizer([*(row["question"] for row in problems), *calls, prompts.instructions()], 800)
     renderer = Renderer(tokenizer)
     policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=1024, seed=0)
-    demonstrations = [
-        demonstration(renderer, prompts, row, uses_tool=uses_tool) for row in problems for uses_tool in (True, False)
-    ]
     learner = Learner(policy, None, None, TrainingConfig(learning_rate=3e-3, warmup_steps=0))
-    batch = PPOBatch.from_trajectories(demonstrations, demonstrations=True)
-    for _ in range(40):
-        learner.sft_step(batch)
+    draw = random.Random(0)
+    for _ in range(NUM_WARM_UP_STEPS):
+        rows = draw.sample(problems, 8)
+        demonstrations = [
+            demonstration(renderer, prompts, row, uses_tool=each) for row in rows for each in (True, False)
+        ]
+        learner.sft_step(PPOBatch.from_trajectories(demonstrations, demonstrations=True))
     save_model(policy, tokenizer, folder)
+
+
+def write_call(prompts: PromptBuilder, row: dict[str, str]) -> tuple[str, ToolEvent, str]:
+    """The call of a problem, its event, and the result as the model reads it."""
+    a, b = re.findall(r"\d+", row["question"])
+    arguments = {"a": int(a), "b": int(b)}
+    done = ToolCall(tool_name="multiply", parameters=arguments, success=True, result=row["answer"])
+    event = ToolEvent(call=done, outcome=ToolOutcome.OK)
+    return prompts.call_format.render_call("multiply", arguments), event, prompts.call_format.render_results([event])
 
 
 def demonstration(renderer: Renderer, prompts: PromptBuilder, row: dict[str, str], *, uses_tool: bool) -> Trajectory:
     task = Task(task_id="demonstration", prompt=row["question"], answer=row["answer"])
     trajectory = Trajectory(task, renderer.prompt(prompts.messages(task)))
-    if not uses_tool:
+    if uses_tool:
+        call, event, result = write_call(prompts, row)
+        trajectory.add_demonstrated(renderer.control(call))
+        trajectory.add_results([event], renderer.foreign(result))
+        trajectory.add_demonstrated(renderer.control(f"</think> {row['answer']}<|im_end|>"))
+    else:
         trajectory.add_demonstrated(renderer.control("I guess.</think> 0<|im_end|>"))
-        return trajectory
-    a, b = re.findall(r"\d+", row["question"])
-    arguments = {"a": int(a), "b": int(b)}
-    call = prompts.call_format.render_call("multiply", arguments)
-    trajectory.add_demonstrated(renderer.control(call))
-    done = ToolCall(tool_name="multiply", parameters=arguments, success=True, result=row["answer"])
-    event = ToolEvent(call=done, outcome=ToolOutcome.OK)
-    trajectory.add_results([event], renderer.foreign(prompts.call_format.render_results([event])))
-    trajectory.add_demonstrated(renderer.control(f"</think> {row['answer']}<|im_end|>"))
     return trajectory
