@@ -62,7 +62,7 @@ TRAIN = ("train", "podcast", "--run", "run")
     ("words", "named", "remedy"),
     [
         ((*TRAIN, "memory.transcripts=nowhere"), "nowhere", "give the path of your transcripts"),
-        ((*TRAIN, "memory.transcripts=empty"), "empty", "put files there that end in .md"),
+        ((*TRAIN, "memory.transcripts=empty"), "empty", "add files with the suffixes .md"),
         ((*TRAIN, "memory.transcripts=bad"), "bad/talk.md", "save the file as UTF-8"),
         ((*TRAIN, "training.sed=1"), "'sed' in training", "Did you mean 'seed'?"),
         ((*TRAIN, "trainin.seed=1"), "'trainin'", "Did you mean 'training'?"),
@@ -80,7 +80,7 @@ TRAIN = ("train", "podcast", "--run", "run")
         (("report", "nowhere"), "nowhere", "give the folder that `midthought train` wrote"),
         (("memory", "build", "nowhere"), "nowhere", "give the path of your transcripts"),
         (("memory", "build", "bad"), "bad/talk.md", "save the file as UTF-8"),
-        (("memory", "chunk", "empty", "chunks.jsonl"), "empty", "put files there"),
+        (("memory", "chunk", "empty", "chunks.jsonl"), "empty", "add files with the suffixes"),
         (("memory", "embed", "chunks.jsonl", "rows.parquet"), "chunks.jsonl", "midthought memory chunk"),
         (("memory", "ingest", "rows.parquet"), "rows.parquet", "midthought memory embed"),
         (("memory", "questions", "chunks.jsonl", "q.jsonl"), "chunks.jsonl", "midthought memory chunk"),

@@ -1,6 +1,7 @@
-"""Rows from wherever they lie: JSON lines, CSV, Parquet, a list, a `datasets` object. One at a time, so memory stays flat.
+"""Reads rows of JSON lines, CSV, Parquet, a list, or a `datasets` object, one at a time, with constant memory.
 
-Knows no task. A row that cannot be read comes out as a row with a problem; a source that cannot be read is an error.
+Does not depend on tasks. An unreadable row is returned with its problem; an unreadable source is an error. CSV is read
+with the standard library: pyarrow converts types and does not report every bad row with its line number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PARQUET_BATCH_ROWS = 256
 
 
 class Row(NamedTuple):
-    """One row and where it stands, counted from 1. `problem` says why it could not be read."""
+    """A row and its position, from 1. `problem` is the reason if it could not be read."""
 
     source: str
     unit: str
@@ -32,9 +33,9 @@ class Row(NamedTuple):
 
 
 def rows_of(source: Any) -> Iterator[Row]:
-    """The rows of a file (a path that ends in .jsonl, .csv, .tsv or .parquet) or of any iterable.
+    """Returns the rows of a file (a path that ends in .jsonl, .csv, .tsv or .parquet) or of any iterable.
 
-    Raises DataError where there is none: at once for what is no source, later for a file that breaks off.
+    Raises DataError if the source is invalid: at once if it is not a source, later if a file is truncated.
     """
     if isinstance(source, str | Path):
         return _file_rows(Path(source))
@@ -54,9 +55,7 @@ def rows_of(source: Any) -> Iterator[Row]:
 
 def _file_rows(path: Path) -> Iterator[Row]:
     if not path.is_file():
-        hint = (
-            f"; a data set of the hub is loaded first: datasets.load_dataset({str(path)!r})" if not path.suffix else ""
-        )
+        hint = f"; load a data set of the hub first: datasets.load_dataset({str(path)!r})" if not path.suffix else ""
         raise DataError(f"{path}: there is no such file{hint}")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
@@ -74,11 +73,11 @@ def _json_lines(path: Path) -> Iterator[Row]:
             try:
                 yield Row(path.name, "line", number, json.loads(line.decode()))
             except (ValueError, RecursionError) as error:
-                yield Row(path.name, "line", number, problem=f"it is no JSON ({error}); write one object on each line")
+                yield Row(path.name, "line", number, problem=f"it is not JSON ({error}); write one object per line")
 
 
 def _separated(path: Path) -> Iterator[Row]:
-    # surrogates mark what is no UTF-8, so that one bad row does not end the file
+    # surrogates mark invalid UTF-8, so that one bad row does not end the file
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         try:
@@ -92,7 +91,7 @@ def _separated(path: Path) -> Iterator[Row]:
                     yield _separated_row(path.name, number, header, fields)
         except csv.Error as error:
             raise DataError(
-                f"{path}, line {reader.line_num}: {error}; mend that line, or write the data as JSON lines"
+                f"{path}, line {reader.line_num}: {error}; repair that line, or write the data as JSON lines"
             ) from None
 
 

@@ -1,6 +1,7 @@
-"""Tasks from data sets of any usual shape: which column is the question, which the ground truth. Knows no tokenizer.
+"""Tasks from data sets of common formats: finds the columns of the question and the ground truth. Does not depend on
+the tokenizer.
 
-`load_tasks` is for users; how rows are read stands in rows.
+`load_tasks` is the public function; `rows` reads the files.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from midthought.data.rows import DataError, Row, rows_of
 from midthought.types import Task
 
 PROMPT_KEYS = ("prompt", "question", "problem", "instruction", "query")
-"""Where the question is looked for, in this order, whatever the case of the letters."""
+"""Columns of the question, in order of preference, ignoring case."""
 ANSWER_KEYS = ("answer", "ground_truth", "reward_model.ground_truth", "target", "solution")
-"""Where the ground truth is looked for; a dot leads into a nested column (verl's rows)."""
+"""Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
 ID_KEYS = ("task_id", "id")
-"""Where a name is looked for; rows without one are named after their place (`questions:7`)."""
+"""Columns of the task's id; rows without one are named by their position (`questions:7`)."""
 
 _log = logging.getLogger(__name__)
 
 
 class LoadedTasks(list[Task]):
-    """A list of tasks, and why rows were left out."""
+    """A list of tasks, and the reasons for skipped rows."""
 
     def __init__(self, tasks: Iterable[Task], skipped: Sequence[str]) -> None:
         super().__init__(tasks)
         self.skipped = tuple(skipped)
-        """One sentence for each row that was left out (`strict=False`)."""
+        """One sentence for each skipped row (`strict=False`)."""
 
 
 class _Keys(NamedTuple):
@@ -40,7 +41,7 @@ class _Keys(NamedTuple):
 
 
 class _RowError(ValueError):
-    """Why one row is no task."""
+    """Why a row is not a task."""
 
 
 def load_tasks(
@@ -54,18 +55,19 @@ def load_tasks(
     limit: int | None = None,
     strict: bool = True,
 ) -> LoadedTasks:
-    """Tasks from a path (.jsonl, .csv, .tsv, .parquet), a `datasets` object, or any iterable of mappings, texts and Tasks.
+    """Loads tasks from a path (.jsonl, .csv, .tsv, .parquet), a `datasets` object, or an iterable of mappings, strings
+    and Tasks.
 
-    A text alone is a prompt without a ground truth (`""`); so is a row without one where `needs_answer` is False. Columns are
+    A string is a prompt without ground truth (`""`); so is a row without one if `needs_answer` is False. Columns are
     `prompt_key`, `answer_key` and `id_key`, or the first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that the first
-    readable row has; a dot leads into nested ones. The prompt is a text or messages `[{"role": "user", "content": …}]`, the
-    last of them the user's.
-    The answer is a text, a number, a list (the first is the truth, the others are its aliases), or a mapping with `value`
-    and perhaps `aliases` (TriviaQA). Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept;
-    `label_keys` puts further columns into the task's labels, which are for measuring: no reward reads them.
+    readable row has; a dot refers to a nested column. The prompt is a string or messages `[{"role": "user", "content":
+    …}]`, the last of them the user's. The answer is a string, a number, a list (the first is the truth, the others are
+    aliases), or a mapping with `value` and optional `aliases` (TriviaQA). Columns `aliases`, `before`, `evidence` and
+    `labels` of our own records are kept; `label_keys` adds further columns to the task's labels, which are for
+    evaluation only: no reward reads them.
 
-    At most `limit` tasks are read. Raises DataError for a source or a row that cannot be read, for two rows of one id, and
-    where not a single task is found. With `strict=False` such rows are left out, counted in the log and kept in `.skipped`.
+    Reads at most `limit` tasks. Raises DataError for an unreadable source or row, for two rows with the same id, and if
+    there is no task. With `strict=False` such rows are skipped, counted in the log and kept in `.skipped`.
 
     >>> load_tasks([{"question": "1 + 1?", "answer": 2}])[0].answer
     '2'
@@ -88,12 +90,12 @@ def load_tasks(
     if not found:
         raise DataError(f"no task was found in the data set{f'; {skipped[0]}' if skipped else ': it is empty'}")
     if skipped:
-        _log.warning("%d rows were left out, %d tasks remain; first: %s", len(skipped), len(found), skipped[0])
+        _log.warning("%d rows were skipped, %d tasks remain; first: %s", len(skipped), len(found), skipped[0])
     return LoadedTasks(found, skipped)
 
 
 class _TaskReader:
-    """Makes tasks of the rows of one source; remembers its columns and the ids it has seen."""
+    """Converts the rows of one source to tasks; remembers the columns and the ids."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class _TaskReader:
             raise _RowError(f"it is of type {type(row.value).__name__}; a row is a mapping, a text or a Task")
         if task.task_id in self._where_of:
             raise _RowError(
-                f"the id {task.task_id!r} stands already at {self._where_of[task.task_id]}; "
+                f"the id {task.task_id!r} was already used at {self._where_of[task.task_id]}; "
                 "set id_key to a column whose values differ"
             )
         self._where_of[task.task_id] = row.where
@@ -158,7 +160,7 @@ class _TaskReader:
         if answer is None and self._needs_answer:
             raise _RowError(
                 f"no column is known for the ground truth; set answer_key to one of: {_columns(value)}; "
-                "or needs_answer=False where the reward needs none"
+                "or needs_answer=False if the reward needs none"
             )
         return _Keys(prompt, answer, task_id or _first_of(ID_KEYS, value))
 
@@ -177,7 +179,7 @@ def _has(value: Any, key: str) -> bool:
 
 
 def _at(value: Mapping[str, Any], key: str) -> Any:
-    """What stands in a column; a dot leads into a nested one, unless a column bears the whole name."""
+    """Returns the value of a column; a dot refers to a nested one, unless a column has the whole name."""
     if key in value:
         return value[key]
     first, dot, rest = key.partition(".")
@@ -195,7 +197,7 @@ def _place(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and scalars of numpy as lists and numbers."""
+    """Converts numpy arrays and scalars to lists and numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -206,7 +208,7 @@ def _text_prompt(text: str) -> str:
 
 
 def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
-    """What was said before, and the user's prompt."""
+    """Returns the earlier messages, and the user's prompt."""
     value = _plain(value)
     if isinstance(value, str):
         return (), _text_prompt(value)
@@ -215,8 +217,8 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
     roles = [str(message["role"]) for message in value]
     if roles[-1] != "user" or not {*roles[:1]} <= {"system", "user"} or not {*roles[1:]} <= {"user", "assistant"}:
         raise _RowError(
-            f"the prompt has messages of the roles {', '.join(roles)}; it may begin with one of the system, goes on with "
-            "the user's and the assistant's, and ends with the user's"
+            f"the prompt has messages of the roles {', '.join(roles)}; it may start with a system message, continues with "
+            "messages of user and assistant, and ends with a user message"
         )
     for message in value:
         if not isinstance(message.get("content"), str):
@@ -226,7 +228,7 @@ def _conversation(value: Any) -> tuple[tuple[Mapping[str, str], ...], str]:
 
 
 def _before(value: Mapping[str, Any], prompt: str) -> tuple[Mapping[str, str], ...]:
-    """The column `before` of our own records."""
+    """Returns the column `before` of our own records."""
     found = _plain(value.get("before"))
     if found is None:
         return ()
@@ -236,7 +238,7 @@ def _before(value: Mapping[str, Any], prompt: str) -> tuple[Mapping[str, str], .
 
 
 def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
-    """The ground truth and its aliases."""
+    """Returns the ground truth and its aliases."""
     if _has(value, "value"):
         return _text(value["value"], "answer"), _texts(value, "aliases")
     if isinstance(value, Sequence) and not isinstance(value, str):

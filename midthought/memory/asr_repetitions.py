@@ -1,6 +1,6 @@
-"""Drops what a speech recogniser wrote again and again: Whisper, over silence and music, repeats its last lines.
+"""Drops repeated text that a speech recogniser hallucinates: over silence and music, Whisper repeats its last lines.
 
-People repeat themselves, too ("Yeah." "Yeah."), so a repetition must be long before it counts as none of theirs.
+People repeat themselves, too ("Yeah." "Yeah."), so only long repetitions are dropped.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from dataclasses import replace
 from midthought.memory.turns import Segment
 
 MAX_PERIOD_LINES = 4
-"""Lines that come round together: A B A B A B has a period of 2."""
+"""Maximum number of lines in a repeated block: A B A B A B has a period of 2."""
 NUM_LINES = 3
-"""So many times in a row are a hallucination …"""
+"""Consecutive repetitions of a block that count as a hallucination."""
 NUM_SHORT_LINES = 5
-"""… and so many where the lines have fewer than MIN_WORDS words together."""
+"""The same for blocks of fewer than MIN_WORDS words."""
 MIN_WORDS = 4
 
 MAX_PERIOD_WORDS = 30
 NUM_PHRASES = 5
-"""So many times in a row within one line, for a phrase of MIN_WORDS words or more."""
+"""Consecutive repetitions within one line that count as a hallucination, for phrases of MIN_WORDS words or more."""
 NUM_SHORT_PHRASES = 16
 
 
 def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int]:
-    """The segments with the first of every hallucinated repetition only, and how many repetitions were dropped.
+    """Returns the segments without hallucinated repetitions (the first occurrence stays), and the number of repetitions
+    dropped.
 
-    Only lines of one speaker repeat each other: two who say the same in turn are talking.
+    Only lines of the same speaker count as repetitions: two people who say the same words in turn are talking.
     """
     kept: list[Segment] = []
     num_dropped = 0
@@ -49,7 +50,8 @@ def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int
 
 
 def _keys(segments: Sequence[Segment]) -> list[tuple[str, ...]]:
-    """What makes lines equal: the speaker and the words, without case and punctuation. A silent line equals none."""
+    """Comparison keys of the lines: speaker and words, without case and punctuation. A line without words equals no
+    other line."""
     keys: list[tuple[str, ...]] = []
     speaker = ""
     for number, segment in enumerate(segments):
@@ -64,7 +66,7 @@ def _folded(text: str) -> list[str]:
 
 
 def _repetition(keys: Sequence[tuple[str, ...]], place: int) -> tuple[int, int]:
-    """(lines of the repeated block, lines of all its repetitions) from `place` on; (1, 1) where nothing repeats."""
+    """Returns (lines of the repeated block, lines of all its repetitions) from `place` on; (1, 1) if nothing repeats."""
     for period in range(1, MAX_PERIOD_LINES + 1):
         if place + period >= len(keys) or keys[place] != keys[place + period]:
             continue
@@ -78,13 +80,13 @@ def _repetition(keys: Sequence[tuple[str, ...]], place: int) -> tuple[int, int]:
 
 
 def _without_phrases(text: str) -> tuple[str, int]:
-    """A line with every phrase once that comes again and again in it, and how many repetitions were dropped."""
+    """Returns the line with every repeated phrase once, and the number of repetitions dropped."""
     words = text.split()
     if len(words) < NUM_SHORT_PHRASES:
         return text, 0
     folded = [" ".join(_folded(word)) for word in words]
     places: dict[str, list[int]] = defaultdict(list)
-    later: list[tuple[int, ...]] = [()] * len(words)  # the next places of the same word
+    later: list[tuple[int, ...]] = [()] * len(words)  # the next positions of the same word
     for place in range(len(words) - 1, -1, -1):
         seen = places[folded[place]]
         later[place] = tuple(seen[:-4:-1])

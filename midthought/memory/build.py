@@ -1,4 +1,4 @@
-"""The steps from transcripts to a memory, together and one by one. All is read before anything is written."""
+"""The steps from transcripts to a memory, together and one by one. All transcripts are read before anything is written."""
 
 from __future__ import annotations
 
@@ -29,31 +29,33 @@ def build_memory(
     table: str = "transcripts",
     replace: bool = False,
 ) -> BuildReport:
-    """Make the memory at `uri` hold exactly the transcripts below a folder.
+    """Makes the memory at `uri` hold exactly the transcripts below a folder.
 
-    New transcripts are added, changed ones updated. MemoryStoreError, with the counts, if chunks of other transcripts would be
-    removed; with `replace` they are.
+    New transcripts are added, changed ones are updated. Raises MemoryStoreError, with the counts, if chunks of other
+    transcripts would be removed; with `replace` they are removed.
 
-    Files that cannot be read are left out and logged as warnings; give `read_transcripts(folder)` to see them, and call its
-    `require_all` where none may be missing. Raises TranscriptError where none can be read, MemoryStoreError where the memory
-    was built with another embedding model; the memory then stays as it was, and a new one is not begun.
+    Files that cannot be read are skipped with a logged warning. To inspect them, pass `read_transcripts(folder)`; call
+    its `require_all` if no file may be missing. Raises TranscriptError if no file can be read, and MemoryStoreError if
+    the memory was built with another embedding model. In both cases the memory stays unchanged.
     """
     if not isinstance(transcripts, TranscriptFolder):
         transcripts = read_transcripts(transcripts)
         for _, reason in transcripts.failures:
-            _log.warning("left out: %s", reason)
+            _log.warning("skipped: %s", reason)
     return MemoryStore.open(uri, table, embedder).build(
         chunk_all(transcripts.transcripts, chunking), progress, replace=replace
     )
 
 
 def chunk_all(transcripts: Iterable[Transcript], chunking: Chunking | int = 18) -> list[Chunk]:
-    """The chunks of all transcripts, in their order. A number: by turns, at most so many words."""
+    """Returns the chunks of all transcripts, in order. An integer `chunking` means: by turns, with at most this many
+    words."""
     return [chunk for transcript in transcripts for chunk in chunk_transcript(transcript, chunking)]
 
 
 def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress: Progress | None = None) -> pa.Table:
-    """The chunks as rows with vectors, to be kept by `rows.write_rows` and given to `MemoryStore.ingest`."""
+    """Embeds the chunks and returns them as rows, to be written by `rows.write_rows` and passed to
+    `MemoryStore.ingest`."""
     embedder = embedder or load_embedder()
     vectors = embed_texts([chunk.transcript for chunk in chunks], embedder, progress)
     return rows_of(chunks, vectors, embedder.name, getattr(embedder, "precision", None))

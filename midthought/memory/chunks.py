@@ -1,6 +1,6 @@
-"""Cuts transcripts into chunks: a few words of one speaker, the unit that the memory stores and finds.
+"""Splits transcripts into chunks: a few words of one speaker, the unit that the memory stores and finds.
 
-Where a turn is cut is a matter of cutting. Knows nothing of embeddings or the store.
+`splitting` decides the positions of the cuts. This module does not depend on embeddings or the store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWN_TIME = "00:00:00"
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A stretch of one turn."""
+    """A part of one turn."""
 
     chunk_id: str
     """`STEM_NUMBER`, unique in a memory."""
@@ -29,17 +29,18 @@ class Chunk:
     stem: str
     speaker: str
     transcript: str
-    """The words, with single blanks between them."""
+    """The words, separated by single blanks."""
     time: str
-    """`HH:MM:SS` of the last time given at or before the first word; `00:00:00` where none was."""
+    """`HH:MM:SS` of the last timestamp at or before the first word; `00:00:00` if there is none."""
     number: int
-    """Counted from 0 within the episode."""
+    """Position within the episode, from 0."""
 
 
 def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> list[Chunk]:
-    """Cut an episode into chunks, none of which crosses from one turn into another. A number: by turns, at most so many words.
+    """Splits an episode into chunks. No chunk spans two turns. An integer means: by turns, with at most this many
+    words.
 
-    Raises SettingsError where the number is not positive.
+    Raises SettingsError if the number is not positive.
     """
     chunking = Chunking("turns", chunking) if isinstance(chunking, int) else chunking
     chunks: list[Chunk] = []
@@ -59,12 +60,13 @@ def chunk_transcript(transcript: Transcript, chunking: Chunking | int = 18) -> l
 
 
 def chunk_id_of(stem: str, number: int) -> str:
-    """The id of an episode's chunk; its neighbours are those of `number - 1` and `number + 1`."""
+    """Returns the id of an episode's chunk; its neighbours have `number - 1` and `number + 1`."""
     return f"{stem}_{number}"
 
 
 def neighbour_ids(chunk: Chunk, reach: int = 1) -> list[str]:
-    """Ids of the chunks at most `reach` before and after this one, in order; behind an episode's last chunk there is none."""
+    """Returns the ids of the chunks at most `reach` before and after this one, in order. Ids past the episode's last
+    chunk do not exist in the memory."""
     numbers = range(max(0, chunk.number - reach), chunk.number + reach + 1)
     return [chunk_id_of(chunk.stem, number) for number in numbers if number != chunk.number]
 
@@ -74,7 +76,7 @@ def _times(turn: Turn) -> list[tuple[int, str]]:
 
 
 def write_chunks(chunks: Iterable[Chunk], path: str | Path) -> None:
-    """Write chunks as JSON lines; the file appears whole or not at all."""
+    """Writes chunks as JSON lines, atomically."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -88,7 +90,7 @@ def write_chunks(chunks: Iterable[Chunk], path: str | Path) -> None:
 
 
 def read_chunks(path: str | Path) -> list[Chunk]:
-    """Read what `write_chunks` wrote. Raises TranscriptError, naming the line, where it is something else."""
+    """Reads a file of `write_chunks`. Raises TranscriptError, with the line number, if it is not such a file."""
     path = Path(path)
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; write it with 'midthought memory chunk'")
@@ -96,12 +98,12 @@ def read_chunks(path: str | Path) -> list[Chunk]:
     try:
         lines = path.read_text("utf-8").split("\n")
     except UnicodeDecodeError:
-        raise TranscriptError(f"{path}: it is not UTF-8 text; write it again with 'midthought memory chunk'") from None
+        raise TranscriptError(f"{path}: not UTF-8 text; write it again with 'midthought memory chunk'") from None
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 chunks.append(Chunk(**json.loads(line)))
             except (json.JSONDecodeError, TypeError):
                 remedy = "write it again with 'midthought memory chunk'"
-                raise TranscriptError(f"{path}, line {number}: it is not a chunk; {remedy}") from None
+                raise TranscriptError(f"{path}, line {number}: not a chunk; {remedy}") from None
     return chunks

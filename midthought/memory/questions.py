@@ -1,7 +1,8 @@
-"""Question/answer pairs from chunks, without any language model: who said this, how does it go on, which episode.
+"""Generates question/answer pairs from chunks by templates, without a language model: who said this, how does it
+continue, which episode.
 
-Every pair names the chunk that proves it. Some carry the proof in their own prompt, so that they need no memory.
-Pairs from elsewhere (a language model, a person) enter as JSON lines of the same record: `read_questions`.
+Every pair names the chunk that proves it. Some prompts include that proof, so they need no memory. Pairs from other
+sources (a language model, a person) are read from JSON lines by `read_questions`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ WORDINGS: Mapping[str, str] = {
     "episode": 'Which episode has: "{quote}"?',
     "continuation": 'Which words follow: "{quote}"?',
 }
-"""The kinds of question that are made, and how each is asked."""
+"""Question kinds and their templates."""
 
 MAX_CONTINUATION_WORDS = 6
-"""The words that follow a quote are those up to the end of its chunk, at most so many."""
+"""The answer is the rest of the chunk after the quote, at most this many words."""
 
 MAX_DISTRACTOR_DRAWS = 20
 MIN_EPISODES = 3
@@ -39,22 +40,22 @@ _EDGES = re.compile(r"^\W+|\W+$")
 
 @dataclass(frozen=True, slots=True)
 class QuestionPlan:
-    """How many questions to make, and of what form."""
+    """Number and kinds of the questions."""
 
     num_questions: int
     needless_share: float = 0.3
-    """Share of questions whose prompt holds the answer."""
+    """Share of questions whose prompt contains the answer."""
     distractor_share: float = 0.5
-    """Of the questions that need the memory: the share whose prompt holds a note that does not help."""
+    """Of the questions that need the memory: the share whose prompt has an unrelated note."""
     min_quote_words: int = 8
     max_quote_words: int = 10
     kinds: tuple[str, ...] = tuple(WORDINGS)
 
 
 def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, memory: Sequence[Chunk]) -> list[Task]:
-    """Questions about `chunks`, whose quotes occur once in all of `memory`; kinds and answers are balanced.
+    """Returns questions about `chunks`; every quote is unique in `memory`; kinds and answers are balanced.
 
-    Fewer than `plan.num_questions` come back where the chunks do not give more: no quote is asked about twice.
+    Returns fewer than `plan.num_questions` if the chunks do not suffice: no quote is used twice.
     """
     rng = random.Random(f"questions-{seed}")
     index = _QuoteIndex(memory)
@@ -85,7 +86,7 @@ def make_questions(chunks: Sequence[Chunk], plan: QuestionPlan, seed: int, *, me
 
 
 def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Random) -> tuple[str, str] | None:
-    """A quote from the chunk and the answer to a question of this kind about it; None where the chunk is too short."""
+    """Returns a quote from the chunk and the answer to a question of this kind; None if the chunk is too short."""
     words = chunk.transcript.split()
     if kind == "continuation":
         start, length = _place_before_end(len(words), plan, rng)
@@ -100,14 +101,15 @@ def quote_and_answer(chunk: Chunk, kind: str, plan: QuestionPlan, rng: random.Ra
 
 
 def _place_before_end(num_words: int, plan: QuestionPlan, rng: random.Random) -> tuple[int, int]:
-    """Start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words of the chunk; a negative start: no room."""
+    """Returns start and length of a quote that leaves 2 to MAX_CONTINUATION_WORDS words of the chunk; a negative start:
+    too short."""
     length = rng.randint(plan.min_quote_words, max(plan.min_quote_words, min(plan.max_quote_words, num_words - 2)))
     tail = rng.randint(2, max(2, min(MAX_CONTINUATION_WORDS, num_words - length)))
     return num_words - length - tail, length
 
 
 def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | None, needs_memory: bool) -> Task:
-    """The record of one question; the note, if any, stands before it in the prompt."""
+    """Returns the task of one question; the note, if any, precedes it in the prompt."""
     question = WORDINGS[kind].format(quote=quote)
     prompt = f"Note: {format_chunk(note)}\n{question}" if note else question
     return Task(
@@ -120,9 +122,9 @@ def as_task(chunk: Chunk, kind: str, quote: str, answer: str, *, note: Chunk | N
 
 
 def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, seed: int) -> dict[str, list[Chunk]]:
-    """Chunks by part (`train`, `validation`, `test`); an episode is wholly in one part.
+    """Returns chunks by part (`train`, `validation`, `test`); an episode belongs to one part only.
 
-    Raises SettingsError where there are too few episodes for that.
+    Raises SettingsError if there are too few episodes.
     """
     by_episode: dict[str, list[Chunk]] = defaultdict(list)
     for chunk in chunks:
@@ -130,8 +132,8 @@ def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, 
     stems = sorted(by_episode)
     if len(stems) < MIN_EPISODES:
         raise SettingsError(
-            f"{len(stems)} episodes cannot be split into a part for training, one for validation and one for the test, which "
-            f"share no episode; at least {MIN_EPISODES} transcripts are needed, so add {MIN_EPISODES - len(stems)}"
+            f"{len(stems)} episodes cannot be split into a part for training, one for validation and one for the test, "
+            f"without common episodes; at least {MIN_EPISODES} transcripts are needed, so add {MIN_EPISODES - len(stems)}"
         )
     if len(stems) <= num_test + num_validation:
         raise SettingsError(
@@ -155,9 +157,9 @@ def write_questions(tasks: Iterable[Task], path: Path) -> None:
 
 
 def read_questions(path: Path) -> list[Task]:
-    """Questions from JSON lines: at least `question` (or `prompt`) and `answer` in each.
+    """Reads questions from JSON lines with at least `question` (or `prompt`) and `answer`.
 
-    Raises TranscriptError naming the file and line where one cannot be read.
+    Raises TranscriptError with the file and line if one cannot be read.
     """
     tasks = []
     try:
@@ -175,7 +177,7 @@ def read_questions(path: Path) -> list[Task]:
                 key: row[key] for key in ("task_id", "prompt", "answer", "aliases", "labels", "evidence") if key in row
             }
             if not isinstance(known.get("prompt"), str) or not isinstance(known.get("answer"), str):
-                raise ValueError("question and answer must be texts")
+                raise ValueError("question and answer must be strings")
             tasks.append(Task.from_dict(known))
         except (ValueError, AttributeError, TypeError) as error:
             raise TranscriptError(
@@ -185,7 +187,7 @@ def read_questions(path: Path) -> list[Task]:
 
 
 class _QuoteIndex:
-    """Says whether a quote occurs in one chunk only, by its words without case and punctuation."""
+    """Decides whether a quote occurs in one chunk only, ignoring case and punctuation."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._texts = [f" {_plain(chunk.transcript)} " for chunk in chunks]
@@ -204,12 +206,12 @@ class _QuoteIndex:
 
 
 class _ByAnswer:
-    """Deals chunks so that each answer of a kind comes up equally often while its chunks last."""
+    """Draws chunks so that all answers of a kind are equally frequent while their chunks last."""
 
     def __init__(self, chunks: Sequence[Chunk], kind: str, rng: random.Random) -> None:
         by_answer: dict[str, list[Chunk]] = defaultdict(list)
         for chunk in chunks:
-            if kind != "speaker" or chunk.speaker != UNKNOWN_SPEAKER:  # who spoke is asked where the source says it
+            if kind != "speaker" or chunk.speaker != UNKNOWN_SPEAKER:  # ask only if the source names the speaker
                 by_answer[chunk.episode if kind == "episode" else chunk.speaker].append(chunk)
         self._piles = [by_answer[answer] for answer in sorted(by_answer)]
         for pile in self._piles:
@@ -226,7 +228,7 @@ class _ByAnswer:
 
 
 def _distractor(chunks: Sequence[Chunk], answer: str, rng: random.Random) -> Chunk | None:
-    """A chunk that does not give the answer; None where, as in a part of one episode, none is found."""
+    """Returns a chunk that does not contain the answer; None if none is found, as in a part of one episode."""
     drawn = (rng.choice(chunks) for _ in range(MAX_DISTRACTOR_DRAWS))
     return next((other for other in drawn if answer not in format_chunk(other)), None)
 

@@ -1,7 +1,7 @@
-"""A memory that is served elsewhere (`midthought memory serve`), searched like one that lies here. Needs no package.
+"""Client of a memory service (`midthought memory serve`) with the interface of `MemoryStore`. Needs no further package.
 
-Knows HTTP and the service's answers; nothing of tools. The token is read from its variable at each request, and shown
-nowhere.
+Uses `http.client`, because a request's deadline must also bound a body that arrives slowly, which httpx's timeouts per
+read do not. The token is read from its environment variable at each request and never shown.
 """
 
 from __future__ import annotations
@@ -27,36 +27,34 @@ _IDS_PER_REQUEST = 500
 _BACKOFF_SECONDS = 0.1
 _LONGEST_WAIT_SECONDS = 2.0
 _IDLE_SECONDS = 20.0
-"""A connection that was idle for longer is opened anew: the service closes it after 30."""
+"""Connections idle for longer are reopened: the service closes them after 30 s."""
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HIT_FIELDS = frozenset(field.name for field in dataclasses.fields(Hit))
 _CHUNK_FIELDS = frozenset(field.name for field in dataclasses.fields(Chunk))
 
 
 def is_service(path: str) -> bool:
-    """Whether a memory's `path` names a service."""
+    """Whether a memory's `path` is the address of a service."""
     return path.lower().startswith(("http://", "https://"))
 
 
 class RemoteMemory:
-    """Searching is safe from many threads at once; connections are kept and used again, directly: no proxy is asked.
+    """Searches a served memory; safe to use from many threads. Connections are kept and reused, without a proxy.
 
-    A request has `timeout_seconds` in all. Within them it is sent again, up to `retries` times, where the service could
-    not be reached, was too busy or failed; after that, NoReplyError. What the service refuses for the question's sake is
-    a ValueError; a token that it does not take, or another service at that address, MemoryStoreError.
+    `timeout_seconds` is the deadline of a request with all its retries: up to `retries` if the service cannot be
+    reached, is busy or fails; then NoReplyError. Raises ValueError if the service rejects the query, MemoryStoreError
+    if it rejects the token or is not a memory service.
     """
 
     max_concurrency = 64
-    """Searches that may wait at once: the service works on them together."""
+    """Concurrent searches: the service batches them."""
 
     def __init__(
         self, url: str, *, token_env: str | None = None, timeout_seconds: float = 8.0, retries: int = 3
     ) -> None:
         parts = _checked(url)
         if token_env is not None and not os.environ.get(token_env):
-            raise SettingsError(
-                f"the environment variable {token_env} is empty; it should hold the memory service's token"
-            )
+            raise SettingsError(f"the environment variable {token_env} is empty; set it to the memory service's token")
         if timeout_seconds <= 0 or retries < 0:
             raise SettingsError(f"timeout_seconds={timeout_seconds} must be more than 0, retries={retries} 0 or more")
         self.url = url.rstrip("/")
@@ -70,7 +68,7 @@ class RemoteMemory:
         self._idle: deque[tuple[http.client.HTTPConnection, float]] = deque()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which connects anew."""
+        """For another process, which opens its own connections."""
         return {**vars(self), "_idle": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -85,7 +83,7 @@ class RemoteMemory:
         episodes: Sequence[str] = (),
         speakers: Sequence[str] = (),
     ) -> list[Hit]:
-        """What `MemoryStore.search` finds where the service is."""
+        """The same as `MemoryStore.search`, on the service."""
         check_search(k, mode)
         asked = {"query": _plain(query), "k": k, "mode": mode, "episodes": list(episodes), "speakers": list(speakers)}
         return self._ask("POST", "/search", asked, lambda reply: _hits(reply["hits"]))
@@ -99,7 +97,7 @@ class RemoteMemory:
         episodes: Sequence[str] = (),
         speakers: Sequence[str] = (),
     ) -> list[list[Hit]]:
-        """What `search` finds for each of the queries."""
+        """Returns the hits of `search` for each query."""
         check_search(k, mode)
         found: list[list[Hit]] = []
         size = int(self.stats()["max_queries"]) if len(queries) > 1 else 1
@@ -110,7 +108,7 @@ class RemoteMemory:
         return found
 
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        """Those of the chunks that are there, by id."""
+        """Returns the chunks with these ids that exist, by id."""
         found: dict[str, Chunk] = {}
         for start in range(0, len(chunk_ids), _IDS_PER_REQUEST):
             asked = {"ids": list(chunk_ids[start : start + _IDS_PER_REQUEST])}
@@ -119,24 +117,25 @@ class RemoteMemory:
         return found
 
     def stats(self) -> dict[str, Any]:
-        """What the service says of itself: `num_chunks`, `embedding_model`, `max_k`, …"""
+        """Returns the service's statistics: `num_chunks`, `embedding_model`, `max_k`, …"""
         return self._ask("GET", "/stats", None, dict)
 
     def require(self, chunks: Sequence[Chunk]) -> None:
-        """Raises MemoryStoreError unless the service holds these chunks, word for word; it may hold more."""
+        """Raises MemoryStoreError unless the service has these chunks with the same words; it may have more."""
         found = self.get([chunk.chunk_id for chunk in chunks])
         missing = [chunk.chunk_id for chunk in chunks if found.get(chunk.chunk_id) != chunk]
         if missing:
             raise MemoryStoreError(
-                f"{self.url}: the memory lacks {len(missing)} of {len(chunks)} chunks, {missing[0]!r} among them, or holds "
-                "other words there; build it from the same transcripts, cut alike (memory.chunk_words), and serve it anew"
+                f"{self.url}: the memory lacks {len(missing)} of {len(chunks)} chunks, such as {missing[0]!r}, or has "
+                "other words in them; build it from the same transcripts with the same chunking (memory.chunk_words), and "
+                "serve it again"
             )
 
     def __len__(self) -> int:
         return int(self.stats()["num_chunks"])
 
     def _ask(self, method: str, path: str, asked: Any, read: Any) -> Any:
-        """What `read` makes of the service's answer."""
+        """Sends a request with retries; returns `read(reply)`."""
         ends_at = time.monotonic() + self._timeout_seconds
         body = None if asked is None else json.dumps(asked).encode()
         for attempt in range(self._retries + 1):
@@ -145,7 +144,7 @@ class RemoteMemory:
                 try:
                     return read(json.loads(reply))
                 except (ValueError, LookupError, TypeError, RecursionError):
-                    words = f"{self.url}: that is no memory service; start one with 'midthought memory serve'"
+                    words = f"{self.url}: not a memory service; start one with 'midthought memory serve'"
                     raise MemoryStoreError(words) from None
             except NoReplyError as error:
                 wait = max(error.wait_seconds, _BACKOFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0))
@@ -167,7 +166,7 @@ class RemoteMemory:
             except (ConnectionError, http.client.BadStatusLine):
                 if not was_used:
                     raise
-                connection.close()  # the service had closed it while it was idle
+                connection.close()  # the service closed it while it was idle
                 connection = self._new_connection()
                 status, retry_after, reply = _exchange(connection, method, self._prefix + path, body, headers, ends_at)
         except TimeoutError:
@@ -201,10 +200,10 @@ class RemoteMemory:
             return ValueError(detail)
         if status == 401:
             remedy = (
-                "name the variable that holds it (memory.token_env)" if self._token_env is None else "see its value"
+                "name its environment variable (memory.token_env)" if self._token_env is None else "check its value"
             )
-            return MemoryStoreError(f"{self.url} does not take the token; {remedy}")
-        return MemoryStoreError(f"{self.url}: {detail} (status {status}); is a memory served there?")
+            return MemoryStoreError(f"{self.url} rejects the token; {remedy}")
+        return MemoryStoreError(f"{self.url}: {detail} (status {status}); is it a memory service?")
 
     def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
         while self._idle:
@@ -231,12 +230,12 @@ def _exchange(
     headers: dict[str, str],
     ends_at: float,
 ) -> tuple[int, str, bytes]:
-    """Status, Retry-After and body. TimeoutError once it is past `ends_at`, however slowly the body drips in."""
+    """Returns status, Retry-After and body. Raises TimeoutError after `ends_at`, however slowly the body arrives."""
     connection.timeout = _left(ends_at)
     if connection.sock is not None:
         connection.sock.settimeout(connection.timeout)
     connection.request(method, path, body, headers)
-    sock = connection.sock  # which the connection lets go of where the answer is its last
+    sock = connection.sock  # the connection drops it after its last response
     sock.settimeout(_left(ends_at))
     response = connection.getresponse()
     parts, size = [], 0
@@ -253,7 +252,7 @@ def _exchange(
             raise http.client.HTTPException(f"more than {_MAX_REPLY_BYTES:,} bytes")
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
-    response.close()  # `read1` leaves that open at the end, and the connection could not be used again
+    response.close()  # `read1` does not close it; the connection could not be reused
     if response.will_close:
         connection.close()
     return response.status, response.getheader("Retry-After", ""), b"".join(parts)
@@ -276,14 +275,14 @@ def _checked(url: str) -> Any:
         raise SettingsError(f"{url!r} is no address of a service; write http://HOST:PORT")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise SettingsError(
-            f"the service's address at {parts.hostname} holds more than scheme, host, port and path; its token belongs "
-            "in an environment variable"
+            f"the service's address at {parts.hostname} has more than scheme, host, port and path; put its token "
+            "into an environment variable"
         )
     return parts
 
 
 def _plain(query: str) -> str:
-    """As the store takes it: no halves of surrogate pairs. A NUL says nothing."""
+    """Replaces lone surrogates and NUL, as the store does."""
     return query.encode(errors="replace").decode().replace("\0", " ")
 
 

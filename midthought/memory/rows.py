@@ -1,4 +1,4 @@
-"""The rows of a memory as an Arrow table, and their Parquet file between the separate steps `embed` and `ingest`."""
+"""The rows of a memory as an Arrow table, and as the Parquet file between the steps `embed` and `ingest`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PRECISION = b"midthought.embedding_precision"
 def rows_of(
     chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str, precision: Precision | None = None
 ) -> pa.Table:
-    """One row a chunk, in the order of the chunks; `vectors` is float32 [N, D], computed in `precision`."""
+    """Returns one row per chunk, in order; `vectors` is float32 [N, D], computed in `precision`."""
     pa = _pyarrow()
     dimension = vectors.shape[1]
     flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
@@ -46,12 +46,12 @@ def rows_of(
 
 
 def precision_of(schema: pa.Schema) -> Precision:
-    """What `rows_of` was given; float32 if it is not known."""
+    """Returns the precision that was passed to `rows_of`; float32 if it is unknown."""
     return "bfloat16" if (schema.metadata or {}).get(_PRECISION) == b"bfloat16" else "float32"
 
 
 def chunks_of(rows: pa.Table) -> list[Chunk]:
-    """The chunks of such rows, in order."""
+    """Returns the chunks of such rows, in order."""
     return [
         Chunk(chunk_id, episode, chunk_id.removesuffix(f"_{number}"), speaker, transcript, time, number)
         for chunk_id, episode, speaker, transcript, time, number in zip(
@@ -61,31 +61,33 @@ def chunks_of(rows: pa.Table) -> list[Chunk]:
 
 
 def vectors_of(rows: pa.Table) -> np.ndarray:
-    """The vectors of such rows, float32 [N, D]."""
+    """Returns the vectors of such rows, float32 [N, D]."""
     vectors = rows.column("vector").combine_chunks()
     flat = vectors.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
     return flat.reshape(len(rows), -1) if len(rows) else np.zeros((0, vectors.type.list_size), dtype=np.float32)
 
 
 def require_columns(names: Collection[str], where: str) -> None:
-    """Raises MemoryStoreError, naming `where`, unless all of COLUMNS are among the names."""
+    """Raises MemoryStoreError, naming `where`, unless `names` has all of COLUMNS."""
     if missing := [name for name in COLUMNS if name not in names]:
-        raise MemoryStoreError(f"{where} is no memory: it lacks {', '.join(missing)}; give another place or table name")
+        raise MemoryStoreError(
+            f"{where} is not a memory: it lacks {', '.join(missing)}; give another place or table name"
+        )
 
 
 def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
-    """Model and dimension that the rows were embedded with, None where there is no row.
+    """Returns the model and dimension of the rows' vectors, None if there are no rows.
 
     Raises MemoryStoreError, naming `where`, if the rows come from several models.
     """
     names, sizes = (rows.column(name).unique().to_pylist() for name in ("embedding_model", "embedding_dimension"))
     if len(names) > 1 or len(sizes) > 1:
-        raise MemoryStoreError(f"{where} holds rows of several embedding models ({', '.join(names)}); build it anew")
+        raise MemoryStoreError(f"{where} has rows of several embedding models ({', '.join(names)}); rebuild it")
     return (names[0], sizes[0]) if names else None
 
 
 def write_rows(rows: pa.Table, path: str | Path) -> None:
-    """Write rows to a Parquet file, which appears whole or not at all."""
+    """Writes rows to a Parquet file, atomically."""
     _pyarrow()
     import pyarrow.parquet as parquet
 
@@ -100,7 +102,7 @@ def write_rows(rows: pa.Table, path: str | Path) -> None:
 
 
 def read_rows(path: str | Path) -> pa.Table:
-    """Read what `write_rows` wrote. Raises MemoryStoreError where it is something else."""
+    """Reads a file of `write_rows`. Raises MemoryStoreError if it is not such a file."""
     pa = _pyarrow()
     import pyarrow.parquet as parquet
 
@@ -110,7 +112,7 @@ def read_rows(path: str | Path) -> pa.Table:
         rows = parquet.read_table(path)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise MemoryStoreError(f"{path}: it does not hold embedded chunks ({reason}); write it anew") from None
+        raise MemoryStoreError(f"{path}: not a file of embedded chunks ({reason}); write it again") from None
     require_columns(rows.column_names, str(path))
     embedding_of(rows, str(path))
     return rows

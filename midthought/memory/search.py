@@ -1,4 +1,5 @@
-"""How a table is asked: by words, by meaning, or by both, within filters. Knows no embedding model and writes nothing."""
+"""Full-text, vector and hybrid search in a LanceDB table, with filters. Does not depend on an embedding model and
+writes nothing."""
 
 from __future__ import annotations
 
@@ -16,20 +17,22 @@ from midthought.errors import SettingsError, near_names
 SearchMode = Literal["hybrid", "vector", "full_text"]
 
 NUM_PROBES = 16
-"""Partitions of vectors that a search looks into."""
+"""Number of partitions that a vector search reads."""
 _HIT_COLUMNS = ("id", "episode", "speaker", "transcript", "time")
 _MAX_TOGETHER = 32
 _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change which rows come first
 _NUM_WEIGHED = 5
 _RANK_OFFSET = 20
 _MIN_WEIGHT = 0.02
-_NUM_BY_CHANCE = 3  # so many words in a row say nothing, each further one quarters what is left to the meaning
+_NUM_BY_CHANCE = (
+    3  # so many contiguous words have no effect; each further one divides the weight of the vector search by 4
+)
 _WORD = re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A chunk that a search found. `score` is BM25, cosine or that of `fuse`, by the mode of the search."""
+    """A chunk that a search found. `score` is BM25, cosine similarity or the score of `fuse`, depending on the mode."""
 
     chunk_id: str
     episode: str
@@ -40,9 +43,9 @@ class Hit:
 
 
 def check_search(k: int, mode: str) -> None:
-    """Raises SettingsError where there is no such way to search."""
+    """Raises SettingsError for an unknown mode or an invalid `k`."""
     if mode not in get_args(SearchMode):
-        raise SettingsError(f"mode {mode!r} is not a way to search. {near_names(mode, get_args(SearchMode))}")
+        raise SettingsError(f"mode {mode!r} is not a search mode. {near_names(mode, get_args(SearchMode))}")
     if k < 1:
         raise SettingsError(f"k must be at least 1, not {k}")
 
@@ -57,11 +60,11 @@ def find_each(
     *,
     is_large: bool = False,
 ) -> list[list[Hit]]:
-    """The best `k` hits for each query, best first; `vectors` are those of the queries, and not needed for `full_text`.
+    """Returns the best `k` hits for each query, best first. `vectors` are the queries' vectors; `full_text` needs none.
 
-    Vectors that are all compared are compared with all queries at once, so that they are read once. Of a large table they
-    are looked up instead, and phrases are not: LanceDB takes a second for that in a million rows. There the hits by words
-    are weighed by the share of the query that stands in a row in each.
+    Without a vector index, up to 32 queries are compared with all vectors together, so that the vectors are read once.
+    A large table uses its vector index, and no phrase queries, which take LanceDB a second in a million rows; instead
+    full-text hits are reweighted by the share of the query that occurs contiguously in each.
     """
     limit, where = max(2 * k, _MIN_CANDIDATES), filters.to_sql()
     num_together = 1 if is_large else _MAX_TOGETHER
@@ -83,8 +86,8 @@ def find_each(
 
 
 def _answers_to(asked: Sequence[Any]) -> list[Any]:
-    """What LanceDB answers to each, all asked at once. One change of threads: its synchronous searches make six, which takes
-    as long as looking a vector up."""
+    """Runs LanceDB queries concurrently. This takes one thread switch; LanceDB's synchronous searches take six, which
+    takes as long as a vector lookup."""
     from lancedb.background_loop import LOOP
 
     async def answers() -> list[Any]:
@@ -95,14 +98,15 @@ def _answers_to(asked: Sequence[Any]) -> list[Any]:
 
 
 def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list[Hit]:
-    """Reciprocal-rank fusion, each way of searching weighted by how far the query is a quote.
+    """Combines both rankings by weighted reciprocal-rank fusion; the weight depends on how far the query is a quote.
 
-    score = w / (20 + rank by words) + (1 - w) / (20 + rank by meaning), where a hit that a way did not find gets nothing
-    from it, and w = max(s², 1 - 4^(3 - n)) for the n words of the query, a share s of all of its words, that stand in a
-    row, in its order, in the best hit by words; 0.02 at least and 0.98 at most. So a query that is a quote is left to the
-    words, one that holds a quote the more the longer that is (a few words stand in a row by chance), any other to its
-    meaning. After Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning
-    methods" (2009), which weighs all alike and adds 60; docs/benchmarks.md says what that is behind.
+    score = w / (20 + rank by words) + (1 - w) / (20 + rank by meaning); a hit missing from a ranking gets nothing for
+    it. w = max(s², 1 - 4^(3 - n)), limited to 0.02 … 0.98, for the n words of the query (a share s of all its words)
+    that occur contiguously, in the same order, in the best full-text hit. So a query that is a quote is ranked by
+    words, a query that contains a quote more by words the longer the quote is (a few contiguous words occur by chance),
+    any other query by meaning. After Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and
+    individual rank learning methods" (2009), which weighs all rankings equally and adds 60; docs/benchmarks.md compares
+    the two.
     """
     num_in_a_row, num_words = words_in_a_row(query, by_words[0].transcript) if by_words else (0, 0)
     share = num_in_a_row / max(num_words, 1)
@@ -117,13 +121,14 @@ def fuse(query: str, by_words: Sequence[Hit], by_meaning: Sequence[Hit]) -> list
 
 
 def share_in_a_row(query: str, text: str) -> float:
-    """The longest run of the query's words that stands in the text, over all of the query's words; 0 where it has none."""
+    """Returns the length of the longest contiguous run of the query's words in the text, divided by the number of the
+    query's words; 0 if it has none."""
     num_in_a_row, num_words = words_in_a_row(query, text)
     return num_in_a_row / max(num_words, 1)
 
 
 def words_in_a_row(query: str, text: str) -> tuple[int, int]:
-    """How many of the query's words stand in a row, in its order, in the text; and how many it has."""
+    """Returns (length of the longest contiguous run of the query's words in the text, number of the query's words)."""
     asked, there = words_of(query), f" {' '.join(words_of(text))} "
     for length in range(len(asked), 0, -1):
         if any(f" {' '.join(asked[start : start + length])} " in there for start in range(len(asked) - length + 1)):
@@ -132,17 +137,17 @@ def words_in_a_row(query: str, text: str) -> tuple[int, int]:
 
 
 def words_of(text: str) -> list[str]:
-    """Words as searching by them compares them: runs of letters and digits, without case and accents."""
+    """Returns the words as full-text search compares them: runs of letters and digits, without case and accents."""
     bare = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
     return _WORD.findall(bare.casefold())
 
 
 def _by_words(table: Any, query: str, limit: int, where: str | None, is_large: bool) -> Any:
-    """To be asked: BM25 of the words, and of the query as a phrase; of a large table of the words alone, for more rows, which
-    are weighed."""
+    """Full-text query: BM25 of the words and of the phrase. For a large table: of the words only, with more rows, which
+    are reweighted."""
     from lancedb.query import BooleanQuery, MatchQuery, Occur, PhraseQuery
 
-    kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # a type checker misreads the defaults of their settings
+    kinds: tuple[Any, ...] = (MatchQuery, PhraseQuery)  # mypy misreads the defaults of their settings
     parts = [kind(query, "transcript") for kind in kinds]
     words = parts[0] if is_large else BooleanQuery([(Occur.SHOULD, part) for part in parts])
     search = table._table.query().nearest_to_text(words).select([*_HIT_COLUMNS, "_score"])
@@ -150,14 +155,13 @@ def _by_words(table: Any, query: str, limit: int, where: str | None, is_large: b
 
 
 def _weighed(query: str, hits: Sequence[Hit]) -> list[Hit]:
-    """Scores times 1 + the square of the share of the query that stands in a row."""
+    """Multiplies scores by 1 + the square of the share of the query that occurs contiguously."""
     return _in_order(replace(hit, score=hit.score * (1 + share_in_a_row(query, hit.transcript) ** 2)) for hit in hits)
 
 
 def _by_meaning(table: Any, vectors: Sequence[np.ndarray], limit: int, num_read: int, where: str | None) -> Any:
-    """To be asked: the cosine of the vectors, for each of those given. Where vectors are indexed, `limit` of those found by
-    their codes are compared as they are. The rows of the best `num_read` are read: of a large table that is half of a
-    search."""
+    """Vector query by cosine. With a vector index, `limit` candidates are re-ranked by their exact vectors. Rows of the
+    best `num_read` only are read: for a large table that is half of the search time."""
     search = table._table.query().nearest_to(vectors[0] if len(vectors) == 1 else list(vectors))
     search = search.column("vector").distance_type("cosine").nprobes(NUM_PROBES).refine_factor(-(-limit // num_read))
     return _within(search.select([*_HIT_COLUMNS, "_distance"]), where).limit(num_read)
@@ -168,7 +172,7 @@ def _within(search: Any, where: str | None) -> Any:
 
 
 def _nearest(rows: Any, num_vectors: int) -> list[list[Hit]]:
-    """Hits for each of the vectors that were asked for together."""
+    """Returns the hits for each vector of a batched query."""
     if num_vectors == 1:
         return [_hits_of(rows, "_distance")]
     numbers = rows["query_index"].to_numpy()
@@ -176,7 +180,7 @@ def _nearest(rows: Any, num_vectors: int) -> list[list[Hit]]:
 
 
 def _hits_of(rows: Any, score: str) -> list[Hit]:
-    """In order. A distance counts as a cosine."""
+    """Returns hits, best first. Distances are converted to cosine similarity."""
     columns = (rows[name].to_pylist() for name in _HIT_COLUMNS)
     scores = rows[score].to_pylist() if score == "_score" else [1 - distance for distance in rows[score].to_pylist()]
     return _in_order(Hit(*each) for each in zip(*columns, scores, strict=True))
@@ -188,36 +192,37 @@ def _in_order(hits: Iterable[Hit]) -> list[Hit]:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """A chunk passes if its episode and its speaker are among those named, letter by letter; nothing named lets all pass."""
+    """Restricts a search to episodes and speakers. Names are compared exactly; an empty tuple matches all."""
 
     episodes: tuple[str, ...] = ()
     speakers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, episodes: Sequence[str], speakers: Sequence[str]) -> Filters:
-        """Raises SettingsError where a name stands without its list: its letters would be taken for names."""
+        """Raises SettingsError if a single string is given instead of a list: its letters would be taken for names."""
         for name, given in (("episodes", episodes), ("speakers", speakers)):
             if isinstance(given, str):
-                raise SettingsError(f"{name}={given!r} is a text; give a list of names, such as [{given!r}]")
+                raise SettingsError(f"{name}={given!r} is a string; give a list of names, such as [{given!r}]")
         return cls(tuple(dict.fromkeys(episodes)), tuple(dict.fromkeys(speakers)))
 
     def to_sql(self) -> str | None:
-        """The condition as LanceDB takes it, None where all pass."""
+        """Returns the SQL condition for LanceDB, None if all chunks match."""
         named = (("episode", self.episodes), ("speaker", self.speakers))
         return " AND ".join(is_among(column, values) for column, values in named if values) or None
 
 
 def is_among(column: str, values: Sequence[str]) -> str:
-    """`column IN ('…', …)`. Nothing in a value has power: in SQL's texts only a quote has, and it is doubled."""
+    """Returns `column IN ('…', …)`. Values cannot inject SQL: within a string only the quote is special, and it is
+    doubled."""
     storable = [value for value in values if _is_storable(value)]
     return f"{column} IN ({', '.join(map(quoted, storable))})" if storable else "false"
 
 
 def quoted(value: str) -> str:
-    """A text as SQL writes it."""
+    """Returns an SQL string literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def _is_storable(value: str) -> bool:
-    """False where it holds half a surrogate pair: no column does, and the query could not be sent."""
+    """False for lone surrogates: no column has them, and the query could not be encoded."""
     return not any("\ud800" <= letter <= "\udfff" for letter in value)

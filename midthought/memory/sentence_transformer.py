@@ -1,4 +1,4 @@
-"""A sentence-transformers folder, used as it says itself: its pooling, its normalisation, its prompts. Knows no store."""
+"""A sentence-transformers model folder, with its own pooling, normalization and prompts. Does not depend on the store."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from midthought.memory.minilm import does_not_load, fingerprint
 
 
 class SentenceTransformerEmbedder:
-    """What `sentence_transformers.SentenceTransformer` computes from a folder with `modules.json`.
+    """Computes the same as `sentence_transformers.SentenceTransformer` for a folder with `modules.json`.
 
-    Texts take the folder's prompt for documents and queries the one for queries, where it names any. The memory
-    compares by cosine, so vectors are scaled to length 1 also where the model leaves them as they are. Only safetensors
-    are loaded, and no code from the folder is run.
+    Texts get the folder's document prompt and queries its query prompt, if it has any. Vectors are always normalized,
+    because the memory compares by cosine. Only safetensors are loaded, and no code from the folder is run.
     """
 
     def __init__(self, path: str | Path, *, batch_size: int = 64) -> None:
-        """The model is loaded at once, to know its dimension. Raises MissingExtraError and ModelPathError."""
+        """Loads the model, to know its dimension. Raises MissingExtraError and ModelPathError."""
         self._path = Path(path)
         self.name = f"{self._path.resolve().name}-{fingerprint(self._path)}"
         self._batch_size = batch_size
@@ -38,11 +37,11 @@ class SentenceTransformerEmbedder:
         self._load()
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors of what is searched, float32 [N, D]."""
+        """Returns unit vectors of documents, float32 [N, D]."""
         return self._encode(texts, "encode_document")
 
     def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Unit vectors of what is asked, float32 [N, D]."""
+        """Returns unit vectors of queries, float32 [N, D]."""
         return self._encode(queries, "encode_query")
 
     def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
@@ -65,5 +64,5 @@ class SentenceTransformerEmbedder:
             self._model: Any = SentenceTransformer(
                 str(self._path), **options, model_kwargs={"use_safetensors": True}
             ).eval()
-        except Exception as error:  # whatever a folder's settings bring about in that library
+        except Exception as error:  # a folder's settings can cause any error in that library
             raise does_not_load(self._path, error) from None

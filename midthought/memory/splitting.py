@@ -1,6 +1,7 @@
-"""Where a turn is cut: into pieces by words, windows by tokens, windows by sentences. Knows words only, no chunks.
+"""Positions at which a turn is split: pieces by words, windows by tokens, windows by sentences. Knows words, not
+chunks.
 
-Windows overlap, so that what stands at a border stands whole in one of them.
+Windows overlap, so that text at a border is complete in one of them.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from midthought.errors import MissingExtraError, SettingsError, near_names
 ChunkingKind = Literal["turns", "tokens", "sentences"]
 
 DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3}
-"""Words, tokens or sentences of a chunk."""
+"""Words, tokens or sentences per chunk."""
 DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1}
 MAX_SENTENCE_WORDS = 60
-"""A sentence that goes on longer, as those of a recogniser without punctuation do, counts as several."""
+"""Longer sentences, such as those of a recogniser without punctuation, count as several."""
 
 _ABBREVIATIONS = {
     "mr.",
@@ -52,24 +53,24 @@ _MAX_CRUMB_WORDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How turns become chunks. No chunk crosses from one turn into another, so each has one speaker.
+    """How turns are split into chunks. No chunk spans two turns, so each has one speaker.
 
-    `turns`: pieces of at most `size` words, cut where sentences and clauses end, without overlap. `tokens`: windows of at
-    most `size` tokens of MiniLM, each of which begins with the last `overlap` tokens of the one before. `sentences`: windows
-    of `size` sentences, each of which begins with the last `overlap` sentences of the one before.
+    `turns`: pieces of at most `size` words, split at the ends of sentences and clauses, without overlap. `tokens`:
+    windows of at most `size` MiniLM tokens; each starts with the last `overlap` tokens of the previous one.
+    `sentences`: windows of `size` sentences; each starts with the last `overlap` sentences of the previous one.
 
-    Raises SettingsError for values that cannot work.
+    Raises SettingsError for invalid values.
     """
 
     kind: ChunkingKind = "turns"
     size: int | None = None
     """None: 18 words, 128 tokens or 3 sentences."""
     overlap: int | None = None
-    """None: 32 tokens, 1 sentence; fewer where `size` is small."""
+    """None: 32 tokens or 1 sentence; less if `size` is small."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ChunkingKind):
-            raise SettingsError(f"chunking {self.kind!r} is none. {near_names(self.kind, get_args(ChunkingKind))}")
+            raise SettingsError(f"unknown chunking {self.kind!r}. {near_names(self.kind, get_args(ChunkingKind))}")
         if self.size is not None and self.size < 1:
             raise SettingsError(
                 f"a chunk's size must be at least 1, not {self.size}; {DEFAULT_SIZES[self.kind]} is the default"
@@ -83,16 +84,16 @@ class Chunking:
 
     @property
     def chunk_size(self) -> int:
-        """Most words, tokens or sentences of a chunk."""
+        """Maximum number of words, tokens or sentences of a chunk."""
         return self.size or DEFAULT_SIZES[self.kind]
 
     @property
     def chunk_overlap(self) -> int:
-        """Tokens or sentences that a window shares with the one before."""
+        """Tokens or sentences shared with the previous window."""
         return self.overlap if self.overlap is not None else min(DEFAULT_OVERLAPS[self.kind], self.chunk_size // 2)
 
     def ranges(self, words: list[str]) -> list[tuple[int, int]]:
-        """(first word, word behind the last) of each chunk of a turn, in order."""
+        """Returns (first word, word after the last) of each chunk of a turn, in order."""
         if self.kind == "turns":
             ends = cut_positions(words, self.chunk_size)
             return list(zip([0, *ends], ends, strict=False))
@@ -105,9 +106,10 @@ class Chunking:
 
 
 def _windows(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int, int]]:
-    """(first, behind the last) of windows that weigh at most `size`, or one item; the last reaches the end.
+    """Returns (first, after the last) of windows of total weight at most `size`, or of one item; the last reaches the
+    end.
 
-    A window begins with as many of the last items of the one before as weigh at most `overlap`.
+    A window starts with as many of the previous window's last items as weigh at most `overlap`.
     """
     windows: list[tuple[int, int]] = []
     start = end = 0
@@ -122,12 +124,12 @@ def _windows(weights: Sequence[int], size: int, overlap: int) -> list[tuple[int,
             shared += weights[start - 1]
             start -= 1
         while start < end < len(weights) and sum(weights[start : end + 1]) > size:
-            start += 1  # what comes next is so heavy that it leaves less room
+            start += 1  # the next item is so heavy that less overlap fits
     return windows
 
 
 def sentence_ends(words: list[str]) -> list[int]:
-    """The number of words before the end of each sentence; the last is all of them."""
+    """Returns the number of words up to the end of each sentence; the last is all of them."""
     ends: list[int] = []
     start = 0
     for end in range(1, len(words) + 1):
@@ -138,9 +140,10 @@ def sentence_ends(words: list[str]) -> list[int]:
 
 
 def num_tokens(words: Sequence[str]) -> list[int]:
-    """How many tokens MiniLM makes of each word: as it cuts at blanks first, a text has the sum. At least 1 each.
+    """Returns the number of MiniLM tokens of each word, at least 1. As MiniLM splits at blanks first, a text has their
+    sum.
 
-    Raises MissingExtraError where its package is not installed.
+    Raises MissingExtraError if its package is not installed.
     """
     return [max(1, len(encoding.ids)) for encoding in _tokenizer().encode_batch(list(words), add_special_tokens=False)]
 
@@ -160,11 +163,11 @@ def _tokenizer() -> Any:
 
 
 def cut_positions(words: list[str], max_words: int) -> list[int]:
-    """Where to end the pieces of a turn (the last is `len(words)`), at the least total cost by dynamic programming.
+    """Returns the ends of a turn's pieces (the last is `len(words)`), with minimum total cost by dynamic programming.
 
-    A piece of n words costs 1 + (1 - n / max_words)^2, so pieces are few and of like length. A cut costs nothing at a
-    sentence's end, 1.5 at a clause's end and 5 elsewhere. A piece of one or two words costs 50 more: none is made where
-    anything else fits.
+    A piece of n words costs 1 + (1 - n / max_words)^2, so that pieces are few and of similar length. A cut costs
+    nothing at the end of a sentence, 1.5 at the end of a clause, 5 elsewhere. A piece of one or two words costs 50
+    more, so there is none if anything else fits.
     """
     num_words = len(words)
     if num_words <= max_words:
@@ -173,7 +176,7 @@ def cut_positions(words: list[str], max_words: int) -> list[int]:
         1 + (1 - size / max_words) ** 2 + (_CRUMB_COST if size <= _MAX_CRUMB_WORDS else 0)
         for size in range(1, max_words + 1)
     ]
-    least = [0.0] * (num_words + 1)  # cost of the best cutting of the first words
+    least = [0.0] * (num_words + 1)  # cost of the best split of the first words
     piece = [0] * (num_words + 1)  # size of its last piece
     for end in range(1, num_words + 1):
         cost, size = min((least[end - size] + shape_cost[size], size) for size in range(1, min(max_words, end) + 1))
@@ -188,14 +191,15 @@ def cut_positions(words: list[str], max_words: int) -> list[int]:
 
 
 def _cut_cost(before: str, after: str) -> float:
-    """What it costs to cut between two words."""
+    """Cost of a cut between two words."""
     if ends_sentence(before, after):
         return 0.0
     return _CLAUSE_CUT_COST if _CLAUSE_END.search(before) or _DASH.match(after) else _WORD_CUT_COST
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    """True where `word` closes a sentence: by its punctuation, as no abbreviation, and by how what follows begins."""
+    """True if `word` ends a sentence: by its punctuation, if it is no abbreviation, and by the start of the following
+    word."""
     if not _SENTENCE_END.search(word) or not _SENTENCE_START.match(following):
         return False
     bare = word.strip("\"'“”‘’()[]").lower()

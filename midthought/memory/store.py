@@ -1,6 +1,7 @@
-"""The memory: chunks with their vectors in a LanceDB table, searched by words, by meaning, or by both.
+"""The memory: chunks with their vectors in a LanceDB table, with full-text, vector and hybrid search.
 
-This is the front: `building` says what has to be written, `table` writes it, `searching` asks. No copy of it is kept.
+`upsert` computes the changes of a build, `table` writes them, `search` searches. No copy of the table is kept in
+memory.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildReport", "Hit", "MemoryStore", "SearchMode", "Version"]
 
-_VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading the table as it was
+_VERSION_LIFETIME = timedelta(days=1)  # another process may still be reading an old version
 _EMBEDDINGS = "embeddings"
 
 
 class MemoryStore:
-    """A memory in a LanceDB table. Open it with `MemoryStore.open`; searching is safe from many threads at once."""
+    """A memory in a LanceDB table, opened by `MemoryStore.open`. Searching is safe from many threads."""
 
     def __init__(
         self, location: TableLocation, embedder: Embedder | None, cache: Path | None, version: int | None
@@ -86,13 +87,13 @@ class MemoryStore:
         version: int | None = None,
         keep_versions: timedelta = _VERSION_LIFETIME,
     ) -> MemoryStore:
-        """The memory at `uri`, whether it is built already or not.
+        """Opens the memory at `uri`, built or not.
 
-        `uri` is a folder or what LanceDB takes, such as `s3://BUCKET/FOLDER` with its `storage_options`. Without an
-        embedder MiniLM is taken, when first needed; full-text search needs none. With an `embedding_cache` (a folder,
-        for any number of memories) vectors outlive the memory; without one they are kept beside it until they stand
-        in the table, so that a build that was killed goes on. With a `version` it is opened as it was, to be searched
-        only. Raises MemoryStoreError where the memory was built with another embedding model.
+        `uri` is a folder or a URI that LanceDB accepts, such as `s3://BUCKET/FOLDER` with its `storage_options`.
+        Without an `embedder` MiniLM is loaded when first needed; full-text search needs none. With an `embedding_cache`
+        (a folder, shared by any number of memories) vectors outlive the memory; without one they are cached beside the
+        memory until the table has them, so that an interrupted build can resume. With a `version` that version is
+        opened, for searching only. Raises MemoryStoreError if the memory was built with another embedding model.
         """
         where = TableLocation(str(uri), table, storage_options or {}, keep_versions)
         store = cls(where, embedder, Path(embedding_cache) if embedding_cache else None, version)
@@ -102,7 +103,7 @@ class MemoryStore:
 
     @property
     def uri(self) -> str:
-        """Where it lies."""
+        """The memory's folder or URI."""
         return self._location.uri
 
     @property
@@ -111,22 +112,24 @@ class MemoryStore:
         return self._location.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process opens the memory anew, where it lies."""
+        """Another process opens the memory again at the same location."""
         cache = self._cache and self._cache.absolute()
         return _reopened, (self._location, self._embedder, cache, self._version, self.is_built)
 
     # -- building ----------------------------------------------------------------------------------------------
 
     def require_kept(self, chunks: Sequence[Chunk]) -> None:
-        """Raises `MemoryStoreError`, with the counts, if `build` would remove chunks of transcripts that are not among these."""
+        """Raises `MemoryStoreError`, with the counts, if `build` would remove chunks of transcripts that are not among
+        these."""
         if self.is_built:
             Changes.between(KnownRows.read(self._open_table().table), chunks).require_kept(self.uri)
 
     def build(self, chunks: Sequence[Chunk], progress: Progress | None = None, *, replace: bool = True) -> BuildReport:
-        """Make the memory hold exactly these chunks. Only unknown words are embedded. Without `replace` raises as `require_kept`.
+        """Makes the memory hold exactly these chunks. Only new texts are embedded. Without `replace`, raises as
+        `require_kept`.
 
-        The table is written anew in one step, or, where it is large and little of it changes, changed in place; then
-        whoever has opened it goes on reading it as it was. Killed anywhere, the next build goes on from there.
+        The table is rewritten in one step, or updated in place if it is large and few rows change. Readers keep the
+        version that they opened. After an interruption the next build resumes.
         """
         embedder = self._require_embedder()
         with self._lock:
@@ -147,23 +150,24 @@ class MemoryStore:
             return report
 
     def _known_precision(self, opened: TableSnapshot | None, embedder: Embedder) -> Precision | None:
-        """Of the vectors that are there. Raises `MemoryStoreError` if the embedder is set to another one."""
+        """Returns the precision of the stored vectors. Raises `MemoryStoreError` if the embedder is set to another one."""
         if opened is None or opened.embedding is None or not isinstance(embedder, MeasuredEmbedder):
             return None
         if embedder.dtype not in ("auto", opened.precision):
             raise MemoryStoreError(
-                f"{self.uri}: its vectors were computed in {opened.precision}, not in {embedder.dtype}; leave out "
+                f"{self.uri}: its vectors were computed in {opened.precision}, not in {embedder.dtype}; remove "
                 f"?dtype={embedder.dtype}, or build in another folder"
             )
         return opened.precision
 
     def add(self, chunks: Sequence[Chunk], progress: Progress | None = None) -> int:
-        """Add chunks to what is there; one of the same id is replaced where it differs. Returns how many are new."""
+        """Adds chunks; a chunk with the same id is replaced if it differs. Returns the number of added chunks."""
         known = by_id(self.chunks()) if self.is_built else {}
         return self.build(list((known | by_id(chunks)).values()), progress).num_added
 
     def ingest(self, rows: pa.Table, *, replace: bool = True) -> BuildReport:
-        """Make the memory hold exactly these rows (`rows.rows_of`), embedded elsewhere. `replace` as in `build`."""
+        """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in
+        `build`."""
         require_columns(rows.column_names, "the table of embedded chunks")
         embedding = embedding_of(rows, "the table of embedded chunks")
         chunks, vectors = chunks_of(rows), vectors_of(rows)
@@ -186,10 +190,10 @@ class MemoryStore:
         prepare: Callable[[KnownRows, Changes], NewVectors],
         replace: bool,
     ) -> BuildReport:
-        """Make the memory hold the chunks that are wanted; where it does so already, nothing is written."""
+        """Makes the memory hold exactly the wanted chunks; writes nothing if it does already."""
         if self._version is not None:
             raise MemoryStoreError(
-                f"{self.uri}: it is opened at version {self._version}, to be searched; restore it first"
+                f"{self.uri}: it is opened read-only at version {self._version}; restore that version first"
             )
         started = time.perf_counter()
         with self._lock:
@@ -232,29 +236,29 @@ class MemoryStore:
     # -- versions ----------------------------------------------------------------------------------------------
 
     def versions(self) -> list[Version]:
-        """The states that can be opened (`open(…, version=)`) or restored, oldest first.
+        """Returns the versions that can be opened (`open(…, version=)`) or restored, oldest first.
 
-        A build keeps those that are younger than `keep_versions`, a day by default.
+        A build keeps versions younger than `keep_versions`, a day by default.
         """
         self._open_table()
         return self._location.versions()
 
     def restore(self, version: int) -> None:
-        """Make the memory what it was at that version. Raises MemoryStoreError where there is none."""
+        """Restores that version of the memory. Raises MemoryStoreError if it does not exist."""
         with self._lock:
             self._open_table()
             self._location.restore(version)
             self.refresh()
 
     def refresh(self) -> None:
-        """See what other processes have written since the memory was opened."""
+        """Makes later calls see what other processes wrote after the memory was opened."""
         self._opened = None
 
     def follow(self) -> bool:
-        """See what other processes have written since, once all of it is; True where there was anything.
+        """Switches to the newest version once it is complete. Returns True if there was one.
 
-        Searches under way end in what was open before. Raises MemoryStoreError where the memory is gone, or was built with
-        another embedding model: then what is open stays open.
+        Searches in progress finish in the previous version. Raises MemoryStoreError if the memory was deleted or was
+        built with another embedding model; the previous version then stays open.
         """
         opened = self._open_table()
         if self._version is not None or self._location.is_newest(opened):
@@ -279,13 +283,13 @@ class MemoryStore:
         episodes: Sequence[str] = (),
         speakers: Sequence[str] = (),
     ) -> list[Hit]:
-        """The best `k` chunks, best first. The query is plain words in every mode: no sign in it has power.
+        """Returns the best `k` chunks, best first. The query is plain text in every mode, without query syntax.
 
-        `full_text` ranks by words, and higher where the query stands in a row (best for quotes), `vector` by meaning,
-        `hybrid` by the ranks of both (`searching.fuse`). Where `episodes` or `speakers` are named, only theirs are looked
-        at. The same memory gives the same hits. Equal scores come in the order of ids; which of the equal ones come in
-        where more than max(2 k, 20) compete (of a large memory by meaning: more than k) is up to LanceDB. Raises
-        MemoryStoreError where nothing was built.
+        `full_text` ranks by words, higher if the query occurs as a phrase (best for quotes), `vector` by meaning,
+        `hybrid` by both rankings (`search.fuse`). `episodes` and `speakers` restrict the search. The same memory
+        returns the same hits; equal scores are ordered by id. If more than max(2 k, 20) hits have equal scores (vector
+        search in a large memory: more than k), LanceDB decides which of them are returned. Raises MemoryStoreError if
+        the memory is not built.
         """
         return self.search_batch([query], k, mode, episodes=episodes, speakers=speakers)[0]
 
@@ -298,9 +302,10 @@ class MemoryStore:
         episodes: Sequence[str] = (),
         speakers: Sequence[str] = (),
     ) -> list[list[Hit]]:
-        """What `search` finds for each of the queries, which are embedded together, and compared together with all vectors."""
+        """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all
+        vectors."""
         check_search(k, mode)
-        queries = [query.encode(errors="replace").decode() for query in queries]  # no halves of surrogate pairs
+        queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
         filters = Filters.of(episodes, speakers)
         opened = self._open_table()
         if mode != "vector" and not opened.is_indexed:
@@ -314,21 +319,22 @@ class MemoryStore:
         return list(embed_queries(queries, embedder))
 
     def warm(self) -> None:
-        """Bring the embedding model and the vectors' index into memory, so that the first search is as quick as later ones.
+        """Loads the embedding model and the vector index into memory, so that the first search is as fast as later
+        ones.
 
-        For a million chunks of MiniLM that is 400 MB, which searching would load bit by bit. Raises MemoryStoreError where
-        nothing was built.
+        For a million MiniLM chunks that is 400 MB, which searches would load piece by piece. Raises MemoryStoreError if
+        the memory is not built.
         """
         warm_vector_index(self._open_table().table)
-        self.search("Nobody waits until the model is loaded.", 1)
+        self.search("A query that loads the model.", 1)
 
     def chunks(self) -> list[Chunk]:
-        """Every chunk, in the order of stem and number."""
+        """Returns all chunks, ordered by stem and number."""
         table = self._open_table().table
         return sorted(chunks_of(table.search().select(list(CHUNK_COLUMNS)).to_arrow()), key=chunk_order)
 
     def get(self, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        """Those of the chunks that are there, by id."""
+        """Returns the chunks with these ids that exist, by id."""
         query = self._open_table().table.search().select(list(CHUNK_COLUMNS))
         return by_id(chunks_of(query.where(is_among("id", chunk_ids)).to_arrow())) if chunk_ids else {}
 
@@ -339,16 +345,17 @@ class MemoryStore:
 
     @property
     def is_built(self) -> bool:
-        """True where the table is there."""
+        """Whether the table exists."""
         return self._opened is not None or self._location.exists()
 
     @property
     def compares_all(self) -> bool:
-        """True where a search by meaning compares every vector: they have no index. MemoryStoreError where nothing was built."""
+        """Whether a vector search compares every vector, because there is no index. Raises MemoryStoreError if the
+        memory is not built."""
         return not self._open_table().is_large
 
     def _open_table(self) -> TableSnapshot:
-        """The table as it is when first asked for: other processes' later writes are not seen."""
+        """Returns the version of the table at the first call: later writes of other processes are not seen."""
         opened = self._opened
         if opened is not None:
             return opened
@@ -377,11 +384,11 @@ class MemoryStore:
 def _reopened(
     location: TableLocation, embedder: Embedder | None, cache: Path | None, version: int | None, was_built: bool
 ) -> MemoryStore:
-    """Raises MemoryStoreError where this process does not see what the other one did: every call would fail in silence."""
+    """Raises MemoryStoreError if this process does not see the memory of the other one: every call would fail silently."""
     store = MemoryStore(location, embedder, cache, version)
     if was_built and not store.is_built:
         raise MemoryStoreError(
             f"{location.uri}: there is no memory (table {location.name!r}) on {platform.node()}; "
-            "lay it where every machine sees it (memory.path)"
+            "put it on storage that every machine can read (memory.path)"
         )
     return store

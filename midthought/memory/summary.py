@@ -1,4 +1,4 @@
-"""What reading a folder of transcripts gave: as rows of a table, and as JSON with every file. Prints nothing."""
+"""Summary of reading a folder of transcripts: as rows of a table, and as JSON with every file. Prints nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("format", "files", "with speakers", "with times", "turns", "words", "
 
 
 def summary_rows(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> list[tuple[str | int, ...]]:
-    """A row for each format in the order of COLUMNS, and one for all where there are several."""
+    """Returns one row per format, with the columns COLUMNS, and a row for all if there are several formats."""
     by_format: dict[str, list[Transcript]] = {}
     for transcript in folder.transcripts:
         by_format.setdefault(transcript.format, []).append(transcript)
@@ -38,7 +38,8 @@ def _figures(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int
 
 
 def notices(folder: TranscriptFolder) -> list[str]:
-    """A line for each file that could not be read, with its reason; one for the files that were not tried, one for copies."""
+    """Returns a line for each file that could not be read, with the reason; one for skipped files; one for each group
+    of duplicates."""
     lines = [f"not read: {reason}" for _, reason in folder.failures]
     if folder.left_out:
         lines.append(f"left out by name: {_some([str(_relative(path, folder)) for path in folder.left_out])}")
@@ -55,7 +56,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Every file by its path below the folder; figures are counts."""
+    """Returns every file by its path relative to the folder; figures are counts."""
     num_chunks = Counter(chunk.stem for chunk in chunks)
     return {
         "num_files": len(folder.transcripts) + len(folder.failures),

@@ -1,4 +1,5 @@
-"""A memory's table where it lies: opened, written whole or in part, restored. Knows LanceDB, and no embedding model."""
+"""A memory's LanceDB table: opening, writing, updating, restoring, and its indices. Does not depend on an embedding
+model."""
 
 from __future__ import annotations
 
@@ -22,33 +23,33 @@ _IDS_PER_DELETION = 5_000
 WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
 }  # fmt: skip
-MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # below it every vector is compared
+MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared
 _ROWS_PER_PARTITION = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A version of the table, with what does not change while it is open."""
+    """An open version of the table, with its constant properties."""
 
     table: Any
     embedding: tuple[str, int] | None
-    """Model and dimension, None where there is no row."""
+    """Model and dimension, None if there are no rows."""
     is_indexed: bool
-    """True where the words of every row are indexed; a build that was killed may have left that undone."""
+    """Whether the full-text index covers every row; an interrupted build may have left it incomplete."""
     is_large: bool
-    """True where the vectors are indexed: then a small change is not worth writing all anew."""
+    """Whether the vectors are indexed: then a small change does not rewrite the table."""
     precision: Precision
-    """In which the vectors were computed."""
+    """Precision of the vectors."""
 
     @property
     def can_update_in_place(self) -> bool:
-        """Whether a small change can be made in place, which pays if the table is large."""
+        """Whether a small change is made in place, which is faster for a large table."""
         return self.is_indexed and self.is_large
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The memory as a build, or a restoring, left it."""
+    """The memory after one build or restore."""
 
     number: int
     written: datetime
@@ -56,7 +57,8 @@ class Version:
 
 
 class TableLocation:
-    """A table of a LanceDB database: `uri` is a folder or what LanceDB takes (`s3://…`, with `storage_options`)."""
+    """A table of a LanceDB database: `uri` is a folder or a URI that LanceDB accepts (`s3://…`, with
+    `storage_options`)."""
 
     def __init__(self, uri: str, name: str, storage_options: Mapping[str, str], keep_versions: timedelta) -> None:
         self.uri = uri
@@ -67,17 +69,17 @@ class TableLocation:
         self._database: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which connects anew, where the table lies."""
+        """For another process, which connects to the same location."""
         uri = str(Path(self.uri).absolute()) if self.is_local else self.uri
         return {**vars(self), "uri": uri, "_database": None}
 
     def check(self) -> None:
-        """Raises MemoryStoreError where no memory can lie."""
+        """Raises MemoryStoreError if the location cannot be a memory."""
         if self.is_local and Path(self.uri).is_file():
-            raise MemoryStoreError(f"{self.uri}: a memory is a folder, but this is a file; give another path")
+            raise MemoryStoreError(f"{self.uri}: a memory is a folder, but this path is a file; give another path")
 
     def exists(self) -> bool:
-        """True where the table is there, and not merely what a build that was killed has left of one."""
+        """Whether the table exists and is complete, not a remainder of an interrupted build."""
         if self.is_local and not Path(self.uri).is_dir():
             return False  # connecting would create the folder
         database = self._connect()
@@ -91,7 +93,8 @@ class TableLocation:
         return True
 
     def open(self, version: int | None = None) -> TableSnapshot:
-        """The table as it is now, or as it was. Raises MemoryStoreError where there is none, or another's."""
+        """Opens the newest or the given version. Raises MemoryStoreError if there is no such table, or it is not a
+        memory."""
         if not self.exists():
             raise MemoryStoreError(f"{self.uri}: there is no memory (table {self.name!r}); {BUILD_REMEDY}")
         table, where = self._connect().open_table(self.name), f"{self.uri} (table {self.name!r})"
@@ -102,9 +105,9 @@ class TableLocation:
         return TableSnapshot(table, embedding, is_indexed(table), has_vector_index(table), precision)
 
     def is_newest(self, opened: TableSnapshot) -> bool:
-        """Whether nothing was written since. Raises MemoryStoreError where the table is gone.
+        """Whether nothing was written since. Raises MemoryStoreError if the table was deleted.
 
-        One that was deleted and made anew may have come to the same version: then the files that are read are no more.
+        A deleted and rebuilt table may have the same version number; then the open files no longer exist.
         """
         with self._lance_errors():
             if self._connect().open_table(self.name).version != opened.table.version:
@@ -116,7 +119,7 @@ class TableLocation:
         return True
 
     def write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        """Put these rows in the table's place and index them; where that fails, the memory is as it was before."""
+        """Replaces the table by these rows and indexes them; on failure the memory stays as it was."""
         import pyarrow as pa
 
         database = self._connect()
@@ -126,7 +129,7 @@ class TableLocation:
             index_table(table, self.keep_versions)
 
     def change(self, removed: Sequence[str], batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        """Delete the rows of these ids, put others in, each replacing the one of its id, and index what is new."""
+        """Deletes the rows with these ids, inserts or replaces others by id, and updates the indices."""
         import pyarrow as pa
 
         table = self._connect().open_table(self.name)
@@ -139,15 +142,15 @@ class TableLocation:
             extend_indices(table, self.keep_versions)
 
     def index(self) -> None:
-        """Index every row, as after a build that was killed."""
+        """Indexes every row, for example after an interrupted build."""
         index_table(self._connect().open_table(self.name), self.keep_versions)
 
     def versions(self) -> list[Version]:
-        """What can be opened or restored, oldest first: whole states only, none that a build passed through."""
+        """Returns the versions that can be opened or restored, oldest first, without intermediate states of builds."""
         table, found = self._connect().open_table(self.name), []
         listed = table.list_versions()
         for entry, following in zip(listed, [*listed[1:], None], strict=True):
-            if following is None or entry["metadata"] != following["metadata"]:  # a new index leaves the data as it is
+            if following is None or entry["metadata"] != following["metadata"]:  # a new index does not change the data
                 table.checkout(entry["version"])
                 if is_indexed(table):
                     written = entry["timestamp"].astimezone(UTC)
@@ -155,7 +158,7 @@ class TableLocation:
         return found
 
     def restore(self, version: int) -> None:
-        """Make the table what it was; that is a version of its own, so it can be undone."""
+        """Restores a version. That creates a new version, so it can be undone."""
         table = self._connect().open_table(self.name)
         self._check_out(table, version)
         table.restore()
@@ -165,7 +168,7 @@ class TableLocation:
             table.checkout(version)
         except (ValueError, RuntimeError):
             known = ", ".join(str(each.number) for each in self.versions())
-            raise MemoryStoreError(f"{self.uri}: there is no version {version}; there is: {known}") from None
+            raise MemoryStoreError(f"{self.uri}: there is no version {version}; known versions: {known}") from None
 
     @contextlib.contextmanager
     def _rollback_on_failure(self) -> Iterator[None]:
@@ -179,7 +182,7 @@ class TableLocation:
             else:
                 database.drop_table(self.name, ignore_missing=True)
                 if self.is_local:
-                    with contextlib.suppress(OSError):  # other tables, or vectors that were embedded, stand in it
+                    with contextlib.suppress(OSError):  # it may have other tables or cached vectors
                         Path(self.uri).rmdir()
             raise
 
@@ -200,7 +203,7 @@ class TableLocation:
             yield
         except (ValueError, RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())[:500]
-            raise MemoryStoreError(f"{self.uri}: LanceDB does not reach it: {reason}") from None
+            raise MemoryStoreError(f"{self.uri}: LanceDB cannot reach it: {reason}") from None
 
 
 def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
@@ -211,12 +214,12 @@ def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
         return None
     name, dimension = (first[0][column] for column in columns)
     if table.count_rows(f"embedding_model != {quoted(name)} OR embedding_dimension != {int(dimension)}"):
-        raise MemoryStoreError(f"{where} holds rows of several embedding models, {name} among them; build it anew")
+        raise MemoryStoreError(f"{where} has rows of several embedding models, such as {name}; rebuild it")
     return name, dimension
 
 
 def index_table(table: Any, keep_versions: timedelta) -> None:
-    """Index every row and put the table's files in order; versions older than `keep_versions` are dropped."""
+    """Indexes every row and compacts the table's files; removes versions older than `keep_versions`."""
     from lancedb.index import FTS, Bitmap, BTree
 
     table.create_index("transcript", config=FTS(**WORD_INDEX))
@@ -229,10 +232,10 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
 
 
 def _vector_index() -> Any:
-    """Partitions by k-means, one byte for each number. What that finds of a million rows is in docs/benchmarks.md.
+    """Partitions by k-means, one byte per dimension. docs/benchmarks.md has its recall for a million rows.
 
-    `optimize` keeps partitions of the size that the index was made for; of a number of them it knows nothing, and joins
-    them until a few dozen are left.
+    `optimize` keeps the partition size that the index was created with. A number of partitions it does not remember: it
+    would merge them until a few dozen remain.
     """
     from lancedb.index import IvfSq
 
@@ -240,12 +243,12 @@ def _vector_index() -> Any:
 
 
 def extend_indices(table: Any, keep_versions: timedelta) -> None:
-    """Take rows that were put in, or out, into the indices that are there."""
+    """Updates the existing indices after rows were added or removed."""
     table.optimize(cleanup_older_than=keep_versions)
 
 
 def is_indexed(table: Any) -> bool:
-    """True where the words of every row are indexed, in the way that searches count on."""
+    """Whether the full-text index covers every row with the options that searches need."""
     return any(
         index.columns == ["transcript"]
         and index.num_unindexed_rows == 0
@@ -255,17 +258,17 @@ def is_indexed(table: Any) -> bool:
 
 
 def is_wholly_indexed(table: Any) -> bool:
-    """True where `index_table` has nothing left to index."""
+    """Whether `index_table` would have nothing left to index."""
     return is_indexed(table) and (has_vector_index(table) or table.count_rows() < MIN_ROWS_FOR_VECTOR_INDEX)
 
 
 def has_vector_index(table: Any) -> bool:
-    """True where vectors are looked up, and not all compared."""
+    """Whether vectors are looked up in an index instead of all being compared."""
     return bool(_vector_indices(table))
 
 
 def warm_vector_index(table: Any) -> None:
-    """Load the index of vectors, where there is one."""
+    """Loads the vector index, if there is one."""
     for name in _vector_indices(table):
         table.prewarm_index(name)
 

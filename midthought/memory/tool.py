@@ -1,4 +1,4 @@
-"""The tool by which a model asks the memory in mid-thought."""
+"""The tool with which a model searches the memory while it reasons."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOTHING_FOUND = "Nothing found."
 
 
 class MemoryRetrievalTool(Tool):
-    """`memory_retrieval(query, k)`: one line for each chunk found; `metadata["chunk_ids"]` tells which.
+    """`memory_retrieval(query, k)`: returns one line per chunk found; `metadata["chunk_ids"]` has their ids.
 
-    The memory lies here, or is served elsewhere (`RemoteMemory`): the results are the same. `k` is the number of results
-    where the model does not say (1 to 10). Equal questions are answered from a cache.
+    The memory is local or a service (`RemoteMemory`); results are the same. `k` is the default number of results (1 to
+    10). Repeated queries are answered from a cache.
     """
 
     pure = True
-    max_concurrency = 16  # searches compute: more at once would only make each slower
+    max_concurrency = 16  # searches are CPU-bound: more at once would only slow each one down
 
     def __init__(
         self, store: MemoryStore | RemoteMemory, k: int = 3, mode: SearchMode = "hybrid", max_cached: int = 10_000
@@ -53,14 +53,15 @@ class MemoryRetrievalTool(Tool):
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which keeps answers of its own."""
+        """For another process, which starts with an empty cache."""
         return {**vars(self), "_cache": OrderedDict(), "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
     def execute(self, *, query: str, k: int | None = None) -> ToolOutput:
-        """Search. Raises ValueError, which the model reads, where the query is empty or too long, or `k` out of range."""
+        """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, or `k` is out of
+        range."""
         k = self._k if k is None else k
         if not query.strip():
             raise ValueError("query is empty")
@@ -83,7 +84,7 @@ class MemoryRetrievalTool(Tool):
 
 
 def format_hits(hits: Iterable[Hit | Chunk]) -> str:
-    """Results as the model reads them, a numbered line for each."""
+    """Formats results for the model, one numbered line each."""
     return "\n".join(f"[{number}] {format_chunk(hit)}" for number, hit in enumerate(hits, 1)) or NOTHING_FOUND
 
 

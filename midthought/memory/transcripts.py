@@ -1,4 +1,4 @@
-"""Reads a transcript file, or a folder of them, into episodes with turns. The formats stand in formats."""
+"""Reads a transcript file, or a folder of them, into episodes with turns. `formats` has the file formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unu
 __all__ = ["Transcript", "TranscriptFolder", "Turn", "read_transcript", "read_transcripts"]
 
 MAX_BYTES = 256 * 2**20
-"""Of one file. Ten hours of speech with a time for each word are 20 MB."""
+"""Maximum size of a file. Ten hours of speech with a timestamp per word are 20 MB."""
 
 _IGNORED_STEMS = {
     "readme",
@@ -46,65 +46,66 @@ class Transcript:
     """One episode."""
 
     episode: str
-    """The title: the source's own, else made from the file's name."""
+    """The title: from the source, else derived from the file name."""
     stem: str
-    """The file's name without its suffix; within one folder read together, unique. Chunk ids begin with it."""
+    """The file name without suffix; unique within a folder read together. Chunk ids start with it."""
     turns: tuple[Turn, ...]
     path: Path
     format: str = ""
-    """`Markdown`, `text`, `JSON`, `SRT`, `VTT` or `HTML`, as its content shows."""
+    """`Markdown`, `text`, `JSON`, `SRT`, `VTT` or `HTML`, detected from the content."""
     encoding: str = "utf-8"
     num_repeats: int = 0
-    """Lines that a speech recogniser repeated again and again, and that were dropped."""
+    """Number of hallucinated repetitions of a speech recogniser that were dropped."""
 
     @property
     def speakers(self) -> tuple[str, ...]:
-        """Who is named, in the order of their first words. Nobody where the source names nobody."""
+        """Named speakers, in the order of their first words. Empty if the source names none."""
         return tuple(dict.fromkeys(turn.speaker for turn in self.turns if turn.speaker != UNKNOWN_SPEAKER))
 
     @property
     def has_times(self) -> bool:
-        """Whether the source says of any word when it was said."""
+        """Whether the source has any timestamp."""
         return any(turn.time or turn.marks for turn in self.turns)
 
     @property
     def num_words(self) -> int:
-        """Words of all turns."""
+        """Number of words of all turns."""
         return sum(turn.text.count(" ") + 1 for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptFolder:
-    """What a folder held: the transcripts, by relative path, and the files that could not be read."""
+    """Contents of a folder: the transcripts, by relative path, and the files that could not be read."""
 
     transcripts: tuple[Transcript, ...]
     failures: tuple[tuple[Path, str], ...]
     left_out: tuple[Path, ...] = ()
-    """Files whose names say that they are no transcripts: another suffix, a licence, a summary."""
+    """Files skipped because of their names: another suffix, a licence, a summary."""
     path: Path = Path()
     copies: tuple[tuple[Path, ...], ...] = ()
-    """Files that say the same words, as an episode's SRT and JSON do: groups, the one that tells most of speakers and times
-    first. Read with `each_once`, that one alone is among the transcripts."""
+    """Groups of files with the same words, such as an episode's SRT and JSON; the one with most information on speakers
+    and times is first. With `each_once`, only that one is among the transcripts."""
 
     def require_all(self) -> tuple[Transcript, ...]:
-        """The transcripts; raises TranscriptError where any file could not be read."""
+        """Returns the transcripts; raises TranscriptError if any file could not be read."""
         if self.failures:
             raise TranscriptError(_failure_message(self.failures))
         return self.transcripts
 
 
 def read_transcript(path: str | Path) -> Transcript:
-    """Read one file, in whatever format its content shows. Raises TranscriptError with the file, the reason and the remedy."""
+    """Reads one file, in the format that its content shows. Raises TranscriptError with the file, the reason and the
+    remedy."""
     path = Path(path)
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; give the path of a transcript or of a folder of them")
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise TranscriptError(f"{path}: it has more than {MAX_BYTES >> 20} MiB; split it by episode")
+            raise TranscriptError(f"{path}: larger than {MAX_BYTES >> 20} MiB; split it by episode")
         content = path.read_bytes()
     except OSError as error:
         raise TranscriptError(
-            f"{path}: it cannot be read ({error.strerror}); check the file and its permissions"
+            f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
         ) from None
     try:
         decoded = decode(content)
@@ -119,16 +120,16 @@ def read_transcript(path: str | Path) -> Transcript:
     segments, num_repeats = without_repetitions(segments)
     turns = turns_of(segments)
     if not turns:
-        raise TranscriptError(f"{path}: no turn of a speaker was found; {form.remedy}")
+        raise TranscriptError(f"{path}: no speaker turn found; {form.remedy}")
     episode = " ".join((title or "").split()) or title_of(path.stem)
     return Transcript(episode, path.stem, tuple(turns), path, form.name, decoded.encoding, num_repeats)
 
 
 def read_transcripts(folder: str | Path, *, each_once: bool = False) -> TranscriptFolder:
-    """Read every transcript below `folder` (or the one file that it names); with `each_once`, one of those with the same words.
+    """Reads all transcripts below `folder` (or a single file); with `each_once`, one of each group with the same words.
 
-    Licences, READMEs, summaries and unknown suffixes are `left_out`, hidden files not even named. Raises TranscriptError
-    where the path is missing or nothing below it can be read; single files that cannot be read are `failures`.
+    Licences, READMEs, summaries and unknown suffixes are `left_out`; hidden files are ignored. Raises TranscriptError
+    if the path does not exist or nothing below it can be read; single files that cannot be read are `failures`.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -139,7 +140,7 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
     failures: list[tuple[Path, str]] = []
     left_out: list[Path] = []
     for path in _files(folder):
-        if path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES or not _may_be_one(path):
+        if path.stem.lower() in _IGNORED_STEMS or path.name in _SUMMARY_NAMES or not _has_known_suffix(path):
             left_out.append(path)
             continue
         try:
@@ -150,7 +151,7 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
         raise TranscriptError(_failure_message(failures))
     if not transcripts:
         raise TranscriptError(
-            f"{folder}: no transcript in this folder; put files there that end in {' '.join(SUFFIXES)}"
+            f"{folder}: no transcript in this folder; add files with the suffixes {' '.join(SUFFIXES)}"
         )
     copies = _copies(transcripts)
     if each_once:
@@ -173,23 +174,23 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _may_be_one(path: Path) -> bool:
+def _has_known_suffix(path: Path) -> bool:
     return not path.suffix or path.suffix.lower() in SUFFIXES
 
 
 def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:
-    def tells_least(each: Transcript) -> tuple[bool, bool, int]:
+    def quality_order(each: Transcript) -> tuple[bool, bool, int]:
         return not each.speakers, not each.has_times, -len(each.turns)
 
     groups = duplicate_groups([" ".join(turn.text for turn in each.turns) for each in transcripts])
-    ordered = (sorted((transcripts[number] for number in group), key=tells_least) for group in groups)
+    ordered = (sorted((transcripts[number] for number in group), key=quality_order) for group in groups)
     return tuple(tuple(each.path for each in group) for group in ordered)
 
 
 def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Transcript]:
-    """Files of one name get the folders' names before it, and the suffix behind it where that is not enough."""
+    """Prefixes equal file names with their folders' names, and adds the suffix if that is not enough."""
 
-    def tell_apart(name_of: str) -> None:
+    def make_unique(name_of: str) -> None:
         counts = Counter(transcript.stem for transcript in transcripts)
         for number, transcript in enumerate(transcripts):
             if counts[transcript.stem] > 1:
@@ -197,8 +198,8 @@ def _with_unique_stems(transcripts: list[Transcript], folder: Path) -> list[Tran
                 stem = relative if name_of == "path" else relative.with_suffix("")
                 transcripts[number] = replace(transcript, stem="-".join(stem.parts))
 
-    tell_apart("folders")
-    tell_apart("path")
+    make_unique("folders")
+    make_unique("path")
     return transcripts
 
 

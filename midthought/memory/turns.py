@@ -1,6 +1,6 @@
-"""What is said in an episode: turns with speaker, text and times, made of the segments that sources give.
+"""Turns of an episode (speaker, text and timestamps), built from the segments that sources have.
 
-Knows nothing of files and formats (formats, transcripts) and nothing of markup (markup).
+Does not depend on files, formats or markup.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNKNOWN_SPEAKER = "Unknown Speaker"
-"""Who speaks where a source does not say: in all of a transcript without speakers, and before the first that is named."""
+"""Speaker of text whose source does not name one: of a whole transcript, or of the text before the first named speaker."""
 
 CLOCK = r"(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,]\d{1,9})?"
 CLOCK_PATTERN = rf"(?P<time>{CLOCK})"
-"""`MM:SS` or `HH:MM:SS`, with or without a fraction, as a named group for the regular expressions of the formats."""
+"""`MM:SS` or `HH:MM:SS`, with an optional fraction, as a named group for the regular expressions of the formats."""
 
 TIME_MARK = "\ue100"
-"""Stands before a time among the words of a segment (`markup.mark_times`)."""
+"""Marks a timestamp among the words of a segment (`markup.mark_times`)."""
 
 _MAX_SECONDS = 3_600_000
 _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ue000-\uf8ff\ufeff\ufffe\uffff]")
@@ -25,33 +25,33 @@ _UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ue000-\uf8f
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one speaker says until somebody else speaks."""
+    """The words of one speaker until another one speaks."""
 
     speaker: str
     text: str
-    """Plain words with single blanks between them; never empty."""
+    """Plain words, separated by single blanks; never empty."""
     time: str | None = None
-    """`HH:MM:SS` of the first word, None where the source does not say."""
+    """`HH:MM:SS` of the first word, None if the source has no timestamp."""
     marks: tuple[tuple[int, str], ...] = ()
-    """Times within the turn: (number of the turn's words before it, `HH:MM:SS`), in order, each number > 0."""
+    """Timestamps within the turn: (number of words before it, `HH:MM:SS`), in order, each number > 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of speech as a source gives it: a cue, a line, a paragraph, a turn."""
+    """A unit of speech in a source: a cue, a line, a paragraph, a turn."""
 
     speaker: str | None
-    """None: whoever spoke last."""
+    """None: the previous speaker."""
     text: str
-    """Plain words, with time marks among them or not."""
+    """Plain words, optionally with time marks."""
     time: str | None = None
     """`HH:MM:SS` of the first word."""
     begins_turn: bool = False
-    """True for a turn of its own, though the same speaker may have spoken before."""
+    """True if it starts a new turn, even if the same speaker spoke before."""
 
 
 def turns_of(segments: Iterable[Segment]) -> list[Turn]:
-    """Segments of one speaker after the other form one turn; turns without words vanish."""
+    """Joins consecutive segments of one speaker into turns; drops turns without words."""
     collector = _TurnCollector()
     speaker: str | None = None
     for segment in segments:
@@ -63,7 +63,7 @@ def turns_of(segments: Iterable[Segment]) -> list[Turn]:
 
 
 class _TurnCollector:
-    """Collects the turns of one episode: keeps the times where they belong, drops turns without words."""
+    """Builds the turns of one episode: keeps the positions of timestamps, drops turns without words."""
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
@@ -72,12 +72,12 @@ class _TurnCollector:
         self._marks: list[tuple[int, str]] = []
 
     def begin(self, speaker: str) -> None:
-        """Begin a turn; a time after the last word of the turn before is the time of this one."""
+        """Starts a turn; a timestamp after the last word of the previous turn belongs to this one."""
         self._end()
         self._speaker = speaker
 
     def say(self, text: str, time: str | None = None) -> None:
-        """Add plain words to the turn, spoken at `time`."""
+        """Adds plain words to the turn, spoken at `time`."""
         if time is not None:
             self._marks.append((len(self._words), time))
         for word in text.split():
@@ -88,13 +88,13 @@ class _TurnCollector:
                 self._words.append(word)
 
     def finish(self) -> list[Turn]:
-        """End the last turn; all turns that have words, in order."""
+        """Ends the last turn; returns all turns that have words, in order."""
         self._end()
         return self.turns
 
     def _end(self) -> None:
         num_words = len(self._words)
-        times = dict(self._marks)  # the last of several times at one place
+        times = dict(self._marks)  # the last of several timestamps at one position
         trailing = times.pop(num_words, None) if num_words else times.get(0)
         if num_words:
             start = times.pop(0, None)
@@ -104,7 +104,8 @@ class _TurnCollector:
 
 
 def clock_time(value: object) -> str | None:
-    """`HH:MM:SS` of seconds or of a written time (`75:10`, `1:02:03.5`, `12.5`), fractions cut off; None where it is none."""
+    """Converts seconds or a written time (`75:10`, `1:02:03.5`, `12.5`) to `HH:MM:SS`, truncating fractions; None if it
+    is not a time."""
     if isinstance(value, str):
         value = value.strip()
         if re.fullmatch(CLOCK, value):
@@ -123,8 +124,8 @@ def clock_time(value: object) -> str | None:
 
 
 def without_unusable_characters(text: str) -> str:
-    """The text with blanks for what no words are made of: control characters, halves of surrogates, private signs.
+    """Replaces control characters, lone surrogates and private-use characters by blanks.
 
-    They could not be stored as UTF-8, or would be taken for marks of ours.
+    They could not be stored as UTF-8, or would be taken for time marks.
     """
     return _UNUSABLE.sub(" ", text)

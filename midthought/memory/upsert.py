@@ -1,4 +1,5 @@
-"""What a build has to embed and to write: wanted chunks against the rows that are there. Knows no database but by rows."""
+"""Computes what a build has to embed and to write: wanted chunks compared with existing rows. Knows the database only
+as rows."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VectorsOf = Callable[[Sequence[Chunk]], np.ndarray]
-"""Vectors of chunks, float32 [N, D]."""
+"""Returns vectors of chunks, float32 [N, D]."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewVectors:
-    """What a build takes its vectors from."""
+    """Source of the vectors of a build."""
 
     of: VectorsOf
     precision: Precision
-    """In which they are computed; float32 if it is not known."""
+    """Precision of the vectors; float32 if unknown."""
     num_embedded: int = 0
     choice: PrecisionChoice | None = None
 
@@ -41,31 +42,31 @@ _MAX_CHANGED_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build did. A chunk whose words, speaker, episode or time changed counts as removed and added."""
+    """Result of a build. A chunk with changed text, speaker, episode or time counts as removed and added."""
 
     num_added: int
     num_kept: int
     num_removed: int
     num_embedded: int
-    """Texts that had to be embedded: words known from before keep their vector."""
+    """Texts that were embedded: known texts keep their vectors."""
     seconds: float
     precision: str | None = None
-    """The measurement that chose between float32 and bfloat16, in words, if there was one."""
+    """Description of the measurement that chose between float32 and bfloat16, if there was one."""
 
     @property
     def changes(self) -> bool:
-        """True where the memory is another than before."""
+        """Whether the memory was changed."""
         return self.num_added > 0 or self.num_removed > 0
 
 
 @dataclass(slots=True)
 class KnownRows:
-    """What stands in the table, by digests: of a million rows, no text is held."""
+    """Contents of the table, by digests: texts are not kept in memory, so a million rows fit."""
 
     chunks: dict[str, bytes] = field(default_factory=dict)
-    """Digest of the chunk, by its id."""
+    """Digest of each chunk, by id."""
     rows: dict[bytes, int] = field(default_factory=dict)
-    """Row id of one of the chunks with this text, by the text's digest."""
+    """Row id of one chunk with this text, by the text's digest."""
 
     @classmethod
     def read(cls, table: Any) -> KnownRows:
@@ -80,27 +81,27 @@ class KnownRows:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What has to happen so that the table holds the wanted chunks and nothing else."""
+    """Changes after which the table holds exactly the wanted chunks."""
 
     wanted: list[Chunk]
-    """In the order of stem and number."""
+    """Ordered by stem and number."""
     new: list[Chunk]
-    """Those of them that the table lacks, or holds otherwise."""
+    """Wanted chunks that the table lacks or has with other contents."""
     removed: list[str]
     """Ids that are in the table and not wanted."""
     num_known: int
 
     @classmethod
     def between(cls, known: KnownRows, wanted: Iterable[Chunk]) -> Changes:
-        """Raises MemoryStoreError where two chunks carry one id and differ."""
+        """Raises MemoryStoreError if two different chunks have the same id."""
         chunks = by_id(wanted)
-        in_place = sorted(chunks.values(), key=chunk_order)
-        new = [chunk for chunk in in_place if known.chunks.get(chunk.chunk_id) != chunk_digest(chunk)]
+        ordered = sorted(chunks.values(), key=chunk_order)
+        new = [chunk for chunk in ordered if known.chunks.get(chunk.chunk_id) != chunk_digest(chunk)]
         removed = [chunk_id for chunk_id in known.chunks if chunk_id not in chunks]
-        return cls(in_place, new, removed, len(known.chunks))
+        return cls(ordered, new, removed, len(known.chunks))
 
     def require_kept(self, uri: str) -> None:
-        """Raises `MemoryStoreError` if chunks of transcripts would be removed of which no chunk is wanted."""
+        """Raises `MemoryStoreError` if chunks would be removed of transcripts that have no wanted chunk."""
         wanted = {chunk.stem for chunk in self.wanted}
         stems = [chunk_id.rpartition("_")[0] for chunk_id in self.removed]
         others = [stem for stem in stems if stem not in wanted]
@@ -110,7 +111,7 @@ class Changes:
         shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
         raise MemoryStoreError(
             f"{uri}: {len(others):,} chunks of {len(names):,} other transcripts ({shown}) would be removed; build from a "
-            "folder that holds these transcripts as well, or in another place (--path, memory.path), or remove them: "
+            "folder that has these transcripts as well, or at another path (--path, memory.path), or remove them: "
             "--replace, memory.replace=true, replace=True"
         )
 
@@ -120,7 +121,7 @@ class Changes:
 
     @property
     def are_few(self) -> bool:
-        """True where it costs less to change the table than to write it anew."""
+        """Whether updating the table in place is cheaper than rewriting it."""
         return len(self.new) + len(self.removed) <= _MAX_CHANGED_SHARE * self.num_known
 
     def report(self, num_embedded: int, seconds: float, choice: PrecisionChoice | None) -> BuildReport:
@@ -129,7 +130,7 @@ class Changes:
 
 
 class VectorSource:
-    """Vectors of texts, wherever they stand: in the table as it was, or in the cache, into which the others are embedded."""
+    """Vectors of texts: from the existing table, or from the cache, to which new texts are added."""
 
     def __init__(self, table: Any, known: KnownRows, cache: VectorCache) -> None:
         self._table = table
@@ -137,7 +138,7 @@ class VectorSource:
         self._cache = cache
 
     def embed_missing(self, chunks: Sequence[Chunk], embedder: Embedder, progress: Progress | None) -> int:
-        """Embed what stands nowhere yet; returns how many texts that were. Each part is kept before the next begins."""
+        """Embeds the texts without vectors and returns their number. Each batch is cached before the next one starts."""
         texts = {chunk.transcript for chunk in chunks}
         missing = in_order({text for text in texts if digest_of(text) not in self._rows and text not in self._cache})
         for part, vectors in embed_in_parts(missing, embedder, progress):
@@ -145,7 +146,7 @@ class VectorSource:
         return len(missing)
 
     def __call__(self, chunks: Sequence[Chunk]) -> np.ndarray:
-        """Vectors of the chunks, float32 [N, D]."""
+        """Returns vectors of the chunks, float32 [N, D]."""
         row_ids = np.asarray([self._rows.get(digest_of(chunk.transcript), -1) for chunk in chunks], dtype=np.int64)
         missing = np.flatnonzero(row_ids < 0).tolist()
         cached = self._cache.vectors([chunks[number].transcript for number in missing])
@@ -162,7 +163,7 @@ class VectorSource:
 
 
 def caches_of(embedder: Embedder, folder: Path) -> dict[Precision, VectorCache]:
-    """What is kept in `folder` of the embedder's vectors, by precision; those of a precision that is unknown are float32."""
+    """Returns the embedder's vector caches in `folder`, by precision; vectors of unknown precision count as float32."""
     plain = VectorCache(folder, embedder.name, embedder.dimension)
     if not isinstance(embedder, MeasuredEmbedder):
         return {"float32": plain}
@@ -172,8 +173,8 @@ def caches_of(embedder: Embedder, folder: Path) -> dict[Precision, VectorCache]:
 def with_settled_precision(
     embedder: Embedder, known: Precision | None, caches: Mapping[Precision, VectorCache], texts: Sequence[str]
 ) -> tuple[Embedder, Precision]:
-    """The embedder in one precision: of the vectors that are `known`, else its own, else that of most of the texts that are
-    kept (by a build that was killed), else what it settles on."""
+    """Returns the embedder in one precision: that of the existing vectors (`known`), else its own, else that of most
+    cached texts (of an interrupted build), else the one that it chooses."""
     if not isinstance(embedder, MeasuredEmbedder):
         return embedder, "float32"
     precision = known or embedder.precision
@@ -187,28 +188,28 @@ def with_settled_precision(
 def batches_of(
     chunks: Sequence[Chunk], vectors: VectorsOf, embedding_model: str, precision: Precision
 ) -> Iterator[pa.RecordBatch]:
-    """Rows in the order of the chunks, made when they are asked for."""
+    """Yields rows in the order of the chunks, computed lazily."""
     for start in range(0, len(chunks), _ROWS_PER_BATCH):
         part = chunks[start : start + _ROWS_PER_BATCH]
         yield from rows_of(part, vectors(part), embedding_model, precision).to_batches()
 
 
 def by_id(chunks: Iterable[Chunk]) -> dict[str, Chunk]:
-    """Raises MemoryStoreError where two chunks carry one id and differ."""
+    """Returns the chunks by id. Raises MemoryStoreError if two different chunks have the same id."""
     found: dict[str, Chunk] = {}
     for chunk in chunks:
         if found.setdefault(chunk.chunk_id, chunk) != chunk:
             raise MemoryStoreError(
-                f"two chunks carry the id {chunk.chunk_id!r}; give the files of one name different names"
+                f"two different chunks have the id {chunk.chunk_id!r}; rename files with the same name"
             )
     return found
 
 
 def chunk_order(chunk: Chunk) -> tuple[str, int]:
-    """By which chunks are ordered."""
+    """Sort key of chunks."""
     return chunk.stem, chunk.number
 
 
 def chunk_digest(chunk: Chunk) -> bytes:
-    """What a chunk is known by, all that it says included."""
+    """Digest of a chunk with all its fields."""
     return hashlib.blake2b(repr(chunk).encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,7 +1,7 @@
-"""Vectors by the texts they stand for, in a folder: what was computed once is there after a crash. Knows no table.
+"""A cache of vectors by text, in a folder: computed vectors survive a crash. Does not depend on tables.
 
-A file for each part that was embedded, named by its content; it appears whole or not at all, so that several processes
-may write at once and none has to clean up after another that was killed.
+One file per embedded batch, written atomically under a unique name, so that several processes can write at once and
+nothing has to be cleaned up after a killed one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _MAX_ROWS_PER_FILE = 2**24
 
 
 class VectorCache:
-    """The vectors of one embedding model. Files that hold something else are passed over, and their texts embedded anew."""
+    """The cached vectors of one embedding model. Files with other contents are ignored, and their texts are embedded
+    again."""
 
     def __init__(self, folder: Path, model: str, dimension: int) -> None:
         readable = re.sub(r"[^\w.-]+", "-", model)[:60]
         self._folder = folder / f"{readable}-{dimension}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
         self._record = np.dtype([("digest", f"V{_DIGEST_BYTES}"), ("vector", "<f4", (dimension,))])
         self._paths: list[Path] = []
-        self._place: dict[bytes, int] = {}  # of a digest: number of its file × _MAX_ROWS_PER_FILE + row
+        self._place: dict[bytes, int] = {}  # by digest: index of the file × _MAX_ROWS_PER_FILE + row
         for path in sorted(self._folder.glob("*.npy")):
             if (records := self._open(path)) is not None:
                 self._note(path, records)
@@ -41,7 +42,7 @@ class VectorCache:
         return len(self._place)
 
     def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Keep these vectors, float32 [N, D]; when this returns, they are on the disk."""
+        """Stores vectors, float32 [N, D]; they are on disk when this returns."""
         records = np.zeros(len(texts), dtype=self._record)
         records["digest"] = np.frombuffer(b"".join(map(digest_of, texts)), dtype=f"V{_DIGEST_BYTES}")
         records["vector"] = vectors
@@ -59,7 +60,7 @@ class VectorCache:
         self._note(path, records)
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """The vectors of texts that are there, float32 [N, D]. Raises KeyError."""
+        """Returns the vectors of cached texts, float32 [N, D]. Raises KeyError."""
         found = np.zeros((len(texts), *self._record["vector"].shape), dtype=np.float32)
         places = np.asarray([self._place[digest_of(text)] for text in texts], dtype=np.int64)
         files, rows = np.divmod(places, _MAX_ROWS_PER_FILE)
@@ -69,12 +70,12 @@ class VectorCache:
         return found
 
     def clear(self) -> None:
-        """Forget and delete everything, also what killed processes left half written."""
+        """Deletes everything, including partial files of killed processes."""
         for path in [*self._paths, *self._folder.glob("*.partial")]:
             path.unlink(missing_ok=True)
         self._paths, self._place = [], {}
         for folder in (self._folder, self._folder.parent):
-            with contextlib.suppress(OSError):  # others keep theirs there
+            with contextlib.suppress(OSError):  # other caches may be in it
                 folder.rmdir()
 
     def _open(self, path: Path) -> Any:
@@ -93,5 +94,5 @@ class VectorCache:
 
 
 def digest_of(text: str) -> bytes:
-    """What a text is known by."""
+    """Digest that identifies a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()

@@ -1,6 +1,7 @@
-"""What a run says on the terminal: stages with live bars, or plain lines now and then where there is no terminal.
+"""Terminal output of a run: stages with live bars, or occasional plain lines without a terminal.
 
-It knows nothing of what runs; everything it prints is plain text, never markup or control codes.
+All output is plain text, never markup or control codes. rich draws the live view and the tables; plain tables are
+written here, because rich would wrap them to the width of a terminal that does not exist.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 PLAIN_SECONDS = 5.0
-"""A plain line at the latest so many seconds after the last one, given that something happened,"""
+"""Maximum time between plain lines while there is progress."""
 PLAIN_SHARE = 0.1
-"""or after this share of the stage,"""
+"""A plain line is also printed after this share of the stage,"""
 PLAIN_PAUSE_SECONDS = 1.0
 """but never sooner than this."""
 
@@ -30,7 +31,7 @@ BIDIRECTIONAL_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u
 
 
 class Console:
-    """`quiet` prints tables and errors only; `plain` None means plain wherever standard output is no terminal.
+    """`quiet` prints tables and errors only; `plain` None means plain output if standard output is not a terminal.
 
     >>> console = Console(quiet=True)
     >>> with console.stage("Warm-up", total=2) as progress:
@@ -49,7 +50,7 @@ class Console:
     ) -> None:
         self.quiet = quiet
         self.num_stages = num_stages
-        """How many stages there will be, for `[2/6]`; None leaves the total out."""
+        """Number of stages, for `[2/6]`; None leaves the total out."""
         self._out = out
         self._err = err
         self._clock = clock
@@ -66,14 +67,14 @@ class Console:
 
     @contextmanager
     def stage(self, title: str, *, total: int | None = None, unit: str = "steps") -> Iterator[Progress]:
-        """A stage of the run; its last line says how it ended and how long it took."""
+        """A stage of the run; its last line shows how it ended and how long it took."""
         self._stage += 1
         number = f"{self._stage}/{self.num_stages}" if self.num_stages else f"{self._stage}"
         label = f"[{number}] {printable(title)}"
         if self.quiet:
             yield Progress(label, total=total, unit=unit, clock=self._clock)
             return
-        watch = self._watch_plainly if self.plain else self._watch_live
+        watch = self._watch_plain if self.plain else self._watch_live
         progress = Progress(label, total=total, unit=unit, clock=self._clock)
         try:
             with watch(progress):
@@ -87,11 +88,11 @@ class Console:
     def _last_line(self, mark: str, progress: Progress) -> str:
         of = f"/{progress.total:,}" if progress.total is not None and progress.done != progress.total else ""
         counted = f"{progress.done:,}{of} {progress.unit}" if progress.done or progress.total else ""
-        parts = [counted, duration(progress.seconds), progress.figures(sparks=self._can_say("▁"))]
+        parts = [counted, duration(progress.seconds), progress.figures(sparks=self._can_encode("▁"))]
         return f"{mark} {progress.label}  {' · '.join(part for part in parts if part)}"
 
     @contextmanager
-    def _watch_plainly(self, progress: Progress) -> Iterator[None]:
+    def _watch_plain(self, progress: Progress) -> Iterator[None]:
         of = f" ({progress.total:,} {progress.unit})" if progress.total else ""
         self._print(f"  {progress.label}{of}")
         last_time, last_done = self._clock(), 0
@@ -120,21 +121,21 @@ class Console:
         with Live(get_renderable=view, console=self._rich_console(), refresh_per_second=8, transient=True):
             yield
 
-    # -- words -------------------------------------------------------------------------------------------------
+    # -- text --------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """Say something by the way; not said where the console is quiet."""
+        """Prints a note, unless the console is quiet."""
         if not self.quiet:
             self._print(printable(text))
 
     def error(self, text: str) -> None:
-        """Say what went wrong, on standard error; also where the console is quiet."""
+        """Prints an error on standard error, also if the console is quiet."""
         stream = self._err or sys.stderr
-        stream.write(_sayable(printable(text), stream) + "\n")
+        stream.write(_encodable(printable(text), stream) + "\n")
         stream.flush()
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Print a table, numbers to the right; also where the console is quiet. None is shown as a dash."""
+        """Prints a table with numbers aligned right, also if the console is quiet. None is shown as a dash."""
         cells = [[_cell(value) for value in row] for row in rows]
         to_right = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
         if self.plain:
@@ -153,7 +154,7 @@ class Console:
 
     def _print(self, text: str, *, style: str = "") -> None:
         if self.plain:
-            self._stream.write(_sayable(text, self._stream) + "\n")
+            self._stream.write(_encodable(text, self._stream) + "\n")
             self._stream.flush()
             return
         from rich.text import Text
@@ -163,8 +164,8 @@ class Console:
             line.stylize(style, 0, 1)
         self._rich_console().print(line)
 
-    def _can_say(self, character: str) -> bool:
-        return _sayable(character, self._stream) == character
+    def _can_encode(self, character: str) -> bool:
+        return _encodable(character, self._stream) == character
 
     def _rich_console(self) -> Any:
         if self._rich is None:
@@ -197,7 +198,7 @@ def _live_view(progress: Progress, *, bar_width: int) -> RenderableType:
 
 
 def printable(text: str) -> str:
-    """`text` without what moves the cursor or turns the writing direction; line feeds and tabs stay."""
+    """Returns `text` without characters that move the cursor or change the writing direction; line feeds and tabs stay."""
     return "".join(
         sign
         for sign in text
@@ -205,8 +206,8 @@ def printable(text: str) -> str:
     )
 
 
-def _sayable(text: str, stream: IO[str]) -> str:
-    """`text` as far as the stream's encoding has signs for it."""
+def _encodable(text: str, stream: IO[str]) -> str:
+    """Replaces characters that the stream's encoding does not have."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, errors="replace").decode(encoding)
 

@@ -1,6 +1,6 @@
-"""An append-only file of JSON objects, one a line, that can be cut back to where a checkpoint stood.
+"""An append-only file of JSON objects, one per line, that can be truncated to the state of a checkpoint.
 
-It does not know what the lines mean.
+Does not depend on the meaning of the lines.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from midthought.errors import CheckpointError
 
 
 class JsonLines:
-    """One file of JSON lines. Every `append` is on its way to the disk when it returns.
+    """A file of JSON lines. When `append` returns, the data is with the operating system.
 
-    A last line without its line feed is what a killed process left: it counts as not written.
+    A last line without line feed was left by a killed process and counts as not written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -28,24 +28,24 @@ class JsonLines:
 
     @property
     def num_lines(self) -> int:
-        """Number of whole lines; 0 where there is no file."""
+        """Number of complete lines; 0 without a file."""
         if self._num_lines is None:
             self._num_lines = self._count_and_mend()
         return self._num_lines
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write `rows` at the end, in one go. Numbers that are not finite become null."""
+        """Appends `rows` in one write. Non-finite numbers become null."""
         lines = [json.dumps(json_value(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
         if not lines:
             return
         num_lines = self.num_lines
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
-            file.write("".join(lines).encode("utf-8", errors="replace"))  # a lone surrogate has no UTF-8
+            file.write("".join(lines).encode("utf-8", errors="replace"))  # a lone surrogate cannot be encoded
         self._num_lines = num_lines + len(lines)
 
     def keep(self, num_lines: int) -> None:
-        """Drop every line after the first `num_lines`; CheckpointError where there are fewer than that."""
+        """Drops all lines after the first `num_lines`. Raises CheckpointError if there are fewer."""
         if num_lines > self.num_lines:
             raise CheckpointError(
                 f"{self.path} has {self.num_lines} lines, but the checkpoint was taken when it had {num_lines}; "
@@ -60,7 +60,8 @@ class JsonLines:
         self._num_lines = num_lines
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Every whole line in order; CheckpointError names a line that is no JSON object. Changes nothing."""
+        """Yields every complete line in order. Raises CheckpointError for a line that is not a JSON object. Changes
+        nothing."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -91,9 +92,10 @@ class JsonLines:
 
 
 def json_value(value: Any) -> Any:
-    """`value` as what JSON can say: NaN and infinities become null, numpy's numbers Python's, tuples lists.
+    """Converts `value` to what JSON can represent: NaN and infinities become null, numpy's numbers Python's, tuples
+    lists.
 
-    TypeError for anything that has no place in JSON.
+    Raises TypeError for anything else.
     """
     if value is None or isinstance(value, str | bool):
         return value

@@ -1,4 +1,4 @@
-"""How far a stage has come: counts, rate, time left and the figures that change while it runs. It prints nothing."""
+"""Progress of a stage: counts, rate, time left and the figures that change while it runs. Prints nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class Progress:
-    """One stage under way. `advance` counts; keyword arguments are figures to show, the first with its little curve."""
+    """A running stage. `advance` counts; keyword arguments are figures to show, the first one with a sparkline."""
 
     def __init__(
         self,
@@ -28,24 +28,24 @@ class Progress:
         self.label = label
         """The stage's number and title: `[2/6] Warm-up`."""
         self.total = total
-        """How many units there will be; None where nobody knows."""
+        """Number of units; None if unknown."""
         self.unit = unit
         self.done = 0
         self.fields: dict[str, float | str] = {}
         self.on_change: Callable[[Progress], None] | None = None
         """Called after every change."""
         self._clock = clock
-        self._begun = clock()
-        self._marks: deque[tuple[float, int]] = deque([(self._begun, 0)])
+        self._started = clock()
+        self._marks: deque[tuple[float, int]] = deque([(self._started, 0)])
         self._history: list[float] = []
 
     def start_at(self, done: int) -> None:
-        """Set the count of a resumed stage; what was done before does not count for the rate."""
+        """Sets the count of a resumed stage; earlier units do not count for the rate."""
         self.done = done
         self._marks = deque([(self._clock(), done)])
 
     def advance(self, num: int = 1, **fields: float | str) -> None:
-        """Count `num` more units and show `fields` (`loss=0.31`, `reward=0.8`) from now on."""
+        """Counts `num` more units and shows `fields` (`loss=0.31`, `reward=0.8`) from now on."""
         self.done += num
         now = self._clock()
         self._marks.append((now, self.done))
@@ -54,12 +54,12 @@ class Progress:
         self.show(**fields)
 
     def follow(self, done: int, total: int) -> None:
-        """Take over the counts of work that reports how far it has come."""
+        """Takes over the counts of work that reports its own progress."""
         self.total = total
         self.advance(done - self.done)
 
     def show(self, **fields: float | str) -> None:
-        """Show `fields` without counting anything."""
+        """Shows `fields` without counting."""
         self.fields |= fields
         first = next(iter(self.fields), None)
         value = fields.get(first) if first else None
@@ -70,18 +70,18 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the stage began."""
-        return self._clock() - self._begun
+        """Seconds since the stage started."""
+        return self._clock() - self._started
 
     @property
     def rate(self) -> float | None:
-        """Units a second over the last half minute; None until two points in time are known."""
-        (begin, done_then), (end, done_now) = self._marks[0], self._marks[-1]
-        return (done_now - done_then) / (end - begin) if end > begin and done_now > done_then else None
+        """Units per second over the last half minute; None until there are two measurements."""
+        (start, done_then), (end, done_now) = self._marks[0], self._marks[-1]
+        return (done_now - done_then) / (end - start) if end > start and done_now > done_then else None
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds that the rest will take at the present rate; None where it cannot be told."""
+        """Estimated remaining seconds at the present rate; None if unknown."""
         if self.total is None or self.rate is None:
             return None
         return max(self.total - self.done, 0) / self.rate
@@ -107,7 +107,7 @@ class Progress:
 
 
 def sparkline(values: list[float], num_sparks: int = NUM_SPARKS) -> str:
-    """Values as little bars, means of equal runs, the lowest to the highest.
+    """Draws values as a sparkline of means of equal runs, scaled from the lowest to the highest.
 
     >>> sparkline([0.0, 0.5, 1.0])
     '▁▅█'
@@ -126,7 +126,7 @@ def sparkline(values: list[float], num_sparks: int = NUM_SPARKS) -> str:
 
 
 def figure(value: float | str) -> str:
-    """A number in three digits, whole numbers as they are."""
+    """Formats a number with three significant digits, integers in full."""
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"

@@ -1,6 +1,6 @@
-"""The run folder: what a run writes down, and the only thing that a report, a resumed run or another tool reads.
+"""The run folder: everything that a run writes, and the only input of the report, a resumed run or another tool.
 
-It knows the files' names and forms. It knows neither the learner nor what a metric means.
+Defines file names and formats. Does not depend on the learner or on the meaning of metrics.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}
 class RunFolder:
     """`runs/NAME/` with the files and folders that the attributes name.
 
-    Nothing is made on the disk before the first write, so a run that fails on its settings leaves nothing behind.
-    A checkpoint stores `num_metric_lines` and `num_trajectory_lines`; a resumed run gives them back to
-    `keep_metric_lines` and `keep_trajectory_lines` and goes on as if it had never stopped.
+    Nothing is created on disk before the first write, so a run with invalid settings leaves nothing behind. A
+    checkpoint stores `num_metric_lines` and `num_trajectory_lines`; a resumed run passes them to `keep_metric_lines`
+    and `keep_trajectory_lines` and continues as if it had never stopped.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, wandb_project: str = "") -> None:
-        """`wandb_project`: log there as well; MissingExtraError where wandb is not installed."""
+        """`wandb_project`: log there as well; raises MissingExtraError if wandb is not installed."""
         self.path = Path(path)
         self.config_path = self.path / "config.yaml"
         self.settings_history_path = self.path / "settings_history.yaml"
@@ -63,11 +63,11 @@ class RunFolder:
         self.unlock()
 
     def require_ours(self) -> None:
-        """Raises `OutputPathError` if the path holds files that this library did not write."""
+        """Raises `OutputPathError` if the path has files that this library did not write."""
         require_ours(self.path, "run", is_older=self._is_older_run)
 
     def _is_older_run(self, path: Path) -> bool:
-        """Whether a folder without a mark is a run of an earlier version: our settings beside what runs write."""
+        """Whether a folder without a mark is a run of an earlier version: it has our settings and files of a run."""
         try:
             text = self.config_path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -76,21 +76,22 @@ class RunFolder:
         return set(text.splitlines()) >= _OUR_SETTINGS and any((path / name).exists() for name in written)
 
     def require_usable(self, *, resume: bool) -> None:
-        """Raises `CheckpointError` if the folder holds a run that is not to be resumed, `OutputPathError` as `require_ours`."""
+        """Raises `CheckpointError` if the folder has a run that is not to be resumed, `OutputPathError` as
+        `require_ours`."""
         self.require_ours()
         for name in ("warmup", "policy"):
             require_ours(self.path / name, "model", is_older=lambda _: True)
         held = [path.name for path in (self.metrics_path, self.summary_path, self.checkpoints_path) if path.exists()]
         if held and not resume:
             raise CheckpointError(
-                f"{self.path} already holds a run ({', '.join(held)}); go on with it (--resume, or resume=True), or give "
+                f"{self.path} already holds a run ({', '.join(held)}); resume it (--resume, or resume=True), or give "
                 "another path"
             )
 
     def begin(self, *, resume: bool) -> Self:
-        """The first call of a process that will write: raises as `require_usable`, and locks the folder if it is there.
+        """First call of a process that will write: raises as `require_usable`, and locks the folder if it exists.
 
-        Raises `RunLockedError` if another process works in it. `unlock` ends it.
+        Raises `RunLockedError` if another process uses it. `unlock` ends it.
         """
         self.require_ours()
         if kind_of(self.path) or self._is_older_run(self.path):
@@ -103,7 +104,7 @@ class RunFolder:
         return self
 
     def create(self, *, resume: bool = False) -> Self:
-        """Make, mark and lock the folder; raises as `begin`."""
+        """Creates, marks and locks the folder; raises as `begin`."""
         self.require_usable(resume=resume)
         self.path.mkdir(parents=True, exist_ok=True)
         mark(self.path, "run")
@@ -111,11 +112,11 @@ class RunFolder:
         return self
 
     def lock(self) -> None:
-        """Keep other processes out. Raises `RunLockedError` if one is in."""
+        """Locks the folder. Raises `RunLockedError` if another process holds the lock."""
         self._lock = self._lock or RunLock.acquire(self.path)
 
     def unlock(self) -> None:
-        """Let other processes in."""
+        """Releases the lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -123,10 +124,10 @@ class RunFolder:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def log(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Append `{"stage", "step", **metrics}` to `metrics.jsonl` and to TensorBoard. NaN and infinities become null.
+        """Appends `{"stage", "step", **metrics}` to `metrics.jsonl` and to TensorBoard. NaN and infinities become null.
 
-        Keys read like paths (`reward/mean`, `loss/policy`); whatever is measured by a clock stands under `time/`, so
-        that two runs can be compared without it.
+        Keys are paths (`reward/mean`, `loss/policy`); measured times have the prefix `time/`, so that two runs can be
+        compared without them.
         """
         if not metrics.keys().isdisjoint(("stage", "step")):
             raise ValueError(f"a metric cannot be named 'stage' or 'step': {sorted(metrics)}")
@@ -136,15 +137,15 @@ class RunFolder:
             events.add(stage, step, values)
 
     def add_trajectories(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows made by `trajectory_row` to `trajectories.jsonl`."""
+        """Appends rows of `trajectory_row` to `trajectories.jsonl`."""
         self.trajectories.append(rows)
 
     def write_config(self, text: str) -> None:
-        """Write the run's settings (YAML) in one piece."""
+        """Writes the run's settings (YAML) atomically."""
         write_whole(self.config_path, text)
 
     def settings_changes(self, settings: Section) -> list[Change]:
-        """What differs from the settings that the run was last given; nothing if there are none."""
+        """Returns the differences from the settings of the run's last start; empty if there was none."""
         history = self._settings_history
         recorded = (
             history[-1]["settings"] if history else read_yaml(self.config_path) if self.config_path.is_file() else {}
@@ -152,7 +153,8 @@ class RunFolder:
         return changes_between(recorded, settings)
 
     def record_settings(self, settings: RecipeConfig, changes: Sequence[Change], stage: str, step: int) -> None:
-        """Write the settings to `config.yaml`, and with what changed at which step to the end of `settings_history.yaml`."""
+        """Writes the settings to `config.yaml`, and appends them with the changes and the step to
+        `settings_history.yaml`."""
         self.write_config(settings.to_yaml())
         history = self._settings_history
         if history and not changes:
@@ -180,7 +182,7 @@ class RunFolder:
             ) from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the run's figures in one piece, under flat dotted keys (see `flat_keys`)."""
+        """Writes the run's figures atomically, under flat dotted keys (see `flat_keys`)."""
         text = json.dumps(json_value(flat_keys(summary)), indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(self.summary_path, text + "\n")
 
@@ -195,7 +197,7 @@ class RunFolder:
         return self.trajectories.num_lines
 
     def keep_metric_lines(self, num_lines: int) -> None:
-        """Drop what was logged after the first `num_lines` lines, in TensorBoard too."""
+        """Drops what was logged after the first `num_lines` lines, in TensorBoard too."""
         self.metrics.keep(num_lines)
         next_steps: dict[str, int] = {}
         for row in self.metrics.read():
@@ -205,11 +207,11 @@ class RunFolder:
                 events.forget_from(next_steps)
 
     def keep_trajectory_lines(self, num_lines: int) -> None:
-        """Drop the trajectories that were added after the first `num_lines`."""
+        """Drops the trajectories after the first `num_lines`."""
         self.trajectories.keep(num_lines)
 
     def close(self) -> None:
-        """Write out TensorBoard's events and W&B's. Everything else is on its way to the disk already."""
+        """Flushes and closes TensorBoard and W&B. Everything else is already written."""
         for events in self._events:
             events.close()
 
@@ -230,7 +232,7 @@ def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `path` so that a reader sees the old file or the new one, never a part."""
+    """Writes `path` atomically: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,7 +1,8 @@
-"""Lock of a run folder: one process writes in it at a time. The lock file names the process, its host and since when.
+"""Lock of a run folder: one process writes in it at a time. The lock file has the process, its host and start time.
 
-Works on network file systems: the file says who holds the lock, and its time of modification is a sign of life. `flock` only
-makes reading and writing that file one step; if the file system has none, the file is read again after writing it.
+Works on network file systems: the file's contents name the holder, and its modification time is a heartbeat. `flock`
+only makes reading and writing that file atomic; if the file system lacks it, the file is read again after writing. Not
+`filelock`: it needs `flock`, or leaves its lock behind when a process is killed.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from typing import Any
 from midthought.errors import RunLockedError
 
 FILE_NAME = ".lock"
-SIGN_OF_LIFE_SECONDS = 30.0
+HEARTBEAT_SECONDS = 30.0
 SILENCE_SECONDS = 600.0
-"""A holder on another host that gave no sign of life for so long is taken for dead."""
+"""A holder on another host without a heartbeat for this long is considered dead."""
 
 _held: dict[Path, RunLock] = {}
-"""What this process holds: a second user of the same folder in this process shares the lock."""
+"""Locks of this process: a second user of the same folder in this process shares the lock."""
 
 
 class RunLock:
@@ -41,9 +42,9 @@ class RunLock:
 
     @classmethod
     def acquire(cls, folder: Path) -> RunLock:
-        """Lock a folder that is there. Raises `RunLockedError` if another process holds its lock.
+        """Locks an existing folder. Raises `RunLockedError` if another process holds its lock.
 
-        The lock of a process that was killed is taken over at once on the same host, else after `SILENCE_SECONDS`.
+        The lock of a killed process is taken over at once on the same host, else after `SILENCE_SECONDS`.
         """
         path = folder.resolve() / FILE_NAME
         lock = _held.get(path)
@@ -55,7 +56,7 @@ class RunLock:
         return lock
 
     def release(self) -> None:
-        """Let other processes have the folder, when the last user in this process is done."""
+        """Releases the lock when the last user in this process is done."""
         self._num_users -= 1
         if self._num_users == 0 and self._record["pid"] == os.getpid():
             self._free()
@@ -77,7 +78,7 @@ class RunLock:
             time.sleep(1.0)
             if self._read() != self._record:
                 raise RunLockedError(self._in_use(self._read()))
-        threading.Thread(target=self._give_signs_of_life, name="run-lock", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, name="run-lock", daemon=True).start()
         atexit.register(self._free_if_here)
 
     def _free(self) -> None:
@@ -92,8 +93,8 @@ class RunLock:
         if self._record["pid"] == os.getpid():
             self._free()
 
-    def _give_signs_of_life(self) -> None:
-        while not self._is_over.wait(SIGN_OF_LIFE_SECONDS):
+    def _send_heartbeats(self) -> None:
+        while not self._is_over.wait(HEARTBEAT_SECONDS):
             with contextlib.suppress(OSError):
                 os.utime(self.path)
 
@@ -101,7 +102,7 @@ class RunLock:
 
     @contextlib.contextmanager
     def _exclusively(self) -> Iterator[bool]:
-        """Keep other processes out for a moment; False if the file system cannot."""
+        """Holds `flock` on the lock file; yields False if the file system lacks it."""
         import fcntl
 
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -118,7 +119,7 @@ class RunLock:
     def _read(self) -> dict[str, Any]:
         try:
             record = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a killed process may leave a part
+        except (OSError, ValueError):  # a killed process may leave a partial file
             return {}
         return record if isinstance(record, dict) and {"host", "pid", "since"} <= record.keys() else {}
 
@@ -135,7 +136,7 @@ class RunLock:
         return self._silence_seconds() < SILENCE_SECONDS
 
     def _silence_seconds(self) -> float:
-        """Since the last sign of life, by the file system's own clock."""
+        """Seconds since the last heartbeat, by the file system's clock."""
         with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=FILE_NAME) as now:
             return os.stat(now.name).st_mtime - self.path.stat().st_mtime
 
@@ -145,14 +146,14 @@ class RunLock:
             remedy = "wait until it ends, or give another folder"
         else:
             remedy = (
-                f"wait until it ends; if it does not exist any more, remove {self.path} (it is taken for dead "
-                f"{SILENCE_SECONDS:.0f} s after its last sign of life, which was {self._silence_seconds():.0f} s ago)"
+                f"wait until it ends; if it does not exist any more, remove {self.path} (it is considered dead "
+                f"{SILENCE_SECONDS:.0f} s after its last heartbeat, which was {self._silence_seconds():.0f} s ago)"
             )
         return f"{self.path.parent} is in use by {who}; {remedy}"
 
 
 def _here() -> dict[str, str]:
-    """This host: its name, and its id, as several may be called `localhost`."""
+    """This host: its name, and its machine id, as several may be called `localhost`."""
     machine = Path("/etc/machine-id")
     return {"host": socket.gethostname(), "machine": machine.read_text().strip() if machine.is_file() else ""}
 
@@ -162,7 +163,8 @@ def _is_here(holder: dict[str, Any]) -> bool:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process of this host started, in the system's own words (empty if unknown); None if there is no such process."""
+    """Returns when a process of this host started, in the system's format (empty if unknown); None if it does not
+    exist."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

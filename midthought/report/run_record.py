@@ -1,4 +1,4 @@
-"""A run folder read back for the report, as far as the run has come: every file of it may still be missing."""
+"""Reads a run folder for the report, also of an unfinished run: any file may be missing."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from midthought.report.json_lines import json_value
 from midthought.report.run_folder import RunFolder, flat_keys
 
 JUDGING_PARTS = ("exact_match", "correct", "correctness", "answer")
-"""Reward parts that tell whether the answer was right, for rows that do not say so themselves."""
+"""Reward parts that show whether the answer was right, for rows without `exact_match`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
-    """What the report shows of one run."""
+    """Contents of the report of one run."""
 
     name: str
     config: str | None = None
-    """`config.yaml` as it stands there."""
+    """Text of `config.yaml`."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Flat dotted keys; empty before the last evaluation."""
     metrics: Mapping[str, Mapping[str, list[tuple[int, float]]]] = field(default_factory=dict)
-    """stage → key → (step, value) in the order of writing; values that are null are left out."""
+    """stage → key → (step, value) in the order of writing; null values are left out."""
     trajectories: list[dict[str, Any]] = field(default_factory=list)
     num_trajectories: int = 0
-    """How many there are; `trajectories` may hold a choice of them."""
+    """Total number; `trajectories` may be a selection."""
 
 
 def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> RunRecord:
-    """Read the run at `path`. CheckpointError where there is none, or a file of it cannot be read."""
+    """Reads the run at `path`. Raises CheckpointError if there is none, or a file cannot be read."""
     folder = RunFolder(path)
     known = (folder.config_path, folder.metrics_path, folder.trajectories_path, folder.summary_path)
     if not any(file.exists() for file in known):
@@ -54,7 +54,7 @@ def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Ru
 
 
 def is_right(row: Mapping[str, Any]) -> bool | None:
-    """Whether the row's answer was right: by `exact_match`, else by a part of the reward; None where neither says."""
+    """Whether the row's answer was right: by `exact_match`, else by a part of the reward; None if neither is known."""
     if row.get("exact_match") is not None:
         return bool(row["exact_match"])
     parts = (row.get("reward") or {}).get("parts", {})
@@ -65,10 +65,10 @@ def is_right(row: Mapping[str, Any]) -> bool | None:
 
 
 def choose_lines(keys: list[tuple[str, str]], max_lines: int) -> list[int]:
-    """Which lines to show, at most `max_lines`, given each line's (task id, arm).
+    """Selects at most `max_lines` lines, given each line's (task id, arm).
 
-    Whole tasks are taken, so that arms stay comparable: first the tasks seen both before and after training, then the
-    rest, evenly spaced in the order of the file.
+    Whole tasks are selected, so that arms stay comparable: first tasks with episodes before and after training, then
+    others, evenly spaced in the order of the file.
 
     >>> choose_lines([("a", "train"), ("b", "before"), ("c", "train"), ("b", "after")], 3)
     [0, 1, 3]

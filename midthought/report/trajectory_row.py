@@ -1,4 +1,4 @@
-"""A Trajectory as one readable JSON row of `trajectories.jsonl`. It does not know the tokenizer: the caller decodes."""
+"""A Trajectory as one readable JSON row of `trajectories.jsonl`. Does not depend on the tokenizer: the caller decodes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Decode = Callable[[list[int]], str]
 def trajectory_row(
     trajectory: Trajectory, decode: Decode, *, step: int, arm: str, exact_match: bool | None = None
 ) -> dict[str, Any]:
-    """The row of one episode.
+    """Returns the row of one episode.
 
-    `arm` says where it comes from (`before`, `after`, `after.tool_off`, `train`); rows of one `task_id` are shown
-    beside each other. `exact_match` is whether the answer was right, None where nobody judged it. Spans stand in order
-    over all segments (a later prompt begins a new segment), each decoded on its own.
+    `arm` is its origin (`before`, `after`, `after.tool_off`, `train`); rows of one `task_id` are shown side by side.
+    `exact_match` is whether the answer was right, None if it was not judged. Spans are in order over all segments (a
+    later prompt starts a new segment), each decoded separately.
     """
     reward = trajectory.reward
     return {

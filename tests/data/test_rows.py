@@ -26,7 +26,7 @@ def test_a_bad_json_line_does_not_end_the_file(tmp_path, bad):
     path.write_bytes(b'{"a": 1}\n' + bad + b'\n{"a": 3}\n')
     first, second, third = rows_of(path)
     assert (first.value, third.value) == ({"a": 1}, {"a": 3})
-    assert "it is no JSON" in second.problem and second.where == "a.jsonl, line 2"
+    assert "it is not JSON" in second.problem and second.where == "a.jsonl, line 2"
 
 
 def test_csv_rows_begin_where_their_first_line_stands(tmp_path):

@@ -116,7 +116,7 @@ def test_the_columns_of_the_first_row_hold_for_all():
         (
             [{"id": 1, "question": "q", "answer": "a"}] * 2,
             {},
-            "row 2: the id '1' stands already at the data set, row 1",
+            "row 2: the id '1' was already used at the data set, row 1",
         ),
         ([{"id": None, "question": "q", "answer": "a"}], {}, "row 1: id is None"),
         ([], {}, "no task was found in the data set: it is empty"),
@@ -177,8 +177,8 @@ def test_bad_rows_may_be_left_out_and_are_counted(tmp_path, caplog):
     tasks = load_tasks(path, strict=False)
     assert as_tuples(tasks) == [("quiz:3", "q", "a")]
     assert [words.partition(":")[0] for words in tasks.skipped] == [f"quiz.jsonl, line {n}" for n in (1, 2, 4, 5)]
-    assert "4 rows were left out, 1 tasks remain; first: quiz.jsonl, line 1" in caplog.text
-    with pytest.raises(DataError, match=r"quiz\.jsonl, line 1: it is no JSON"):
+    assert "4 rows were skipped, 1 tasks remain; first: quiz.jsonl, line 1" in caplog.text
+    with pytest.raises(DataError, match=r"quiz\.jsonl, line 1: it is not JSON"):
         load_tasks(path)
 
 

@@ -146,9 +146,9 @@ def test_why_a_problem_gives_no_conversation(tmp_path, rows, reason):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"{\n", "it is no JSON"),
-        (b"\xff\n", "it is no JSON"),
-        (b"[" * 100_000 + b"\n", "it is no JSON"),
+        (b"{\n", "it is not JSON"),
+        (b"\xff\n", "it is not JSON"),
+        (b"[" * 100_000 + b"\n", "it is not JSON"),
         (b"[]\n", "it is of type list, not an object"),
         (row("x", -1, True), "iteration is -1"),
         (row("x", 0, True, iteration="0"), "iteration is '0'"),

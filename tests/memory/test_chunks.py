@@ -159,7 +159,7 @@ def test_a_file_is_not_begun_where_its_chunks_fail(tmp_path):
 def test_a_line_that_is_no_chunk_is_named(tmp_path):
     path = tmp_path / "chunks.jsonl"
     path.write_text('\n{"chunk_id": 1}\n')
-    with pytest.raises(TranscriptError, match=r"chunks\.jsonl, line 2: it is not a chunk"):
+    with pytest.raises(TranscriptError, match=r"chunks\.jsonl, line 2: not a chunk"):
         read_chunks(path)
     with pytest.raises(TranscriptError, match="there is no such file"):
         read_chunks(tmp_path / "none")

@@ -96,7 +96,7 @@ def test_equal_texts_are_embedded_once_and_progress_is_told(embedder):
 
 
 def test_a_path_without_a_model_and_a_missing_package_are_told(tmp_path, monkeypatch):
-    with pytest.raises(ModelPathError, match="no embedding model is there"):
+    with pytest.raises(ModelPathError, match="no embedding model found"):
         load_embedder(tmp_path)
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     with pytest.raises(ModelPathError, match="does not load"):

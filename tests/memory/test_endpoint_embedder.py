@@ -180,7 +180,10 @@ def test_the_endpoint_is_left_alone_as_long_as_it_asks_for(endpoint):
 
 def test_a_mistake_is_told_at_once_and_a_deaf_endpoint_after_its_retries(endpoint):
     endpoint.faults = iter([fails(401)])
-    with pytest.raises(MemoryStoreError, match=r"v1/embeddings gave no vectors: status 401.*is kept, start again"):
+    with pytest.raises(
+        MemoryStoreError,
+        match=r"v1/embeddings returned no vectors: status 401.*finished batches are kept, run the command again",
+    ):
         embedder_at(endpoint, dimension=DIMENSION).embed(["a"])
     assert len(endpoint.bodies) == 1
     endpoint.faults = itertools.repeat(fails(503))
@@ -244,9 +247,9 @@ def test_settings_that_cannot_work_are_refused(endpoint):
         embedder_at(endpoint, texts_per_call=0)
     for url, words in (
         ("ftp://localhost/v1#m", "is no address"),
-        ("http://localhost/v1", "names no model; write https://HOST/v1#MODEL"),
+        ("http://localhost/v1", "has no model name; write https://HOST/v1#MODEL"),
         ("http://localhost/v1?dimensions=8#m", "Did you mean 'dimension'"),
-        ("http://localhost/v1?retries=many#m", "retries='many' in .* is no number"),
+        ("http://localhost/v1?retries=many#m", "retries='many' in .* is not a number"),
         ("http://localhost/v1?api_key_env=NOT_SET#m", "NOT_SET .* is not set"),
     ):
         with pytest.raises(SettingsError, match=words):
@@ -268,7 +271,7 @@ def test_what_was_paid_for_before_a_failure_is_not_asked_for_again(endpoint, tmp
     chunks = [Chunk(f"a_{row}", "A", "a", "Ann", text, "00:00:00", row) for row, text in enumerate(TEXTS)]
     endpoint.faults = iter([None, None, fails(400)])
     embedder = embedder_at(endpoint, dimension=DIMENSION, max_concurrency=1)
-    with pytest.raises(MemoryStoreError, match="start again to go on"):
+    with pytest.raises(MemoryStoreError, match="run the command again to continue"):
         MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks)
     assert MemoryStore.open(tmp_path / "memory", embedder=embedder).build(chunks).num_embedded == 4
     sent = [text for body in endpoint.bodies for text in body["input"]]

@@ -28,7 +28,7 @@ from midthought.memory.llm_questions.generate import generate_questions
 from midthought.memory.llm_questions.prompts import GRADE_SCHEMA, pairs_schema
 from midthought.memory.llm_questions.records import question_rows, store_questions
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel, parse_object
-from midthought.memory.llm_questions.verification import Pair, find_duplicate, misfit
+from midthought.memory.llm_questions.verification import Pair, find_duplicate, static_problem
 from midthought.memory.questions import read_questions
 from midthought.memory.store import MemoryStore
 
@@ -255,10 +255,10 @@ def pair_of(question: str, answer: str = "Copper and herring.", num_parts: int =
 
 
 def test_what_is_wrong_with_a_pair_is_seen_without_a_model():
-    assert misfit(pair_of("Why is the hand of copper?")) is None
-    assert misfit(pair_of("Why?", num_parts=1)) == "it names fewer than two parts of the talk"
-    assert misfit(pair_of("Is it copper and herring?")) == "the question holds the answer"
-    assert misfit(pair_of("What does the transcript say?")) == "it does not stand by itself"
+    assert static_problem(pair_of("Why is the hand of copper?")) is None
+    assert static_problem(pair_of("Why?", num_parts=1)) == "it names fewer than two parts of the talk"
+    assert static_problem(pair_of("Is it copper and herring?")) == "the question contains the answer"
+    assert static_problem(pair_of("What does the transcript say?")) == "it does not stand by itself"
 
 
 def test_near_repetitions_are_found_by_words_and_by_meaning(embedder):
@@ -319,7 +319,7 @@ def test_an_episode_that_fails_costs_itself_only_and_a_second_run_asks_about_it(
     answered = asked(scholar)[1:]
     assert len(answered) == len(set(answered))
     scholar.upsets = [(500, {}, b"")] * 100
-    with pytest.raises(NoReplyError, match="no question came; bell: status 500"):
+    with pytest.raises(NoReplyError, match="no question was generated; bell: status 500"):
         generate_questions(store, model_at(scholar, retries=1), embedder, tmp_path / "r.jsonl", plan)
     with pytest.raises(SettingsError, match="no episode of"):
         generate_questions(store, model_at(scholar), embedder, tmp_path / "r.jsonl", plan, only="violin")
@@ -380,4 +380,4 @@ def test_the_command_writes_json_lines_and_rows_for_verl(scholar, store, tmp_pat
     scholar.upsets = [(500, {}, b"")] * 1000
     monkeypatch.setattr("midthought.http_json.LONGEST_WAIT_SECONDS", 0.001)
     result = CliRunner().invoke(app, [*words[:2], "memory", "other.jsonl", *words[2:]])
-    assert result.exit_code == 1 and "no question came" in result.output and not Path("other.jsonl").exists()
+    assert result.exit_code == 1 and "no question was generated" in result.output and not Path("other.jsonl").exists()

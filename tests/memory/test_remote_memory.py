@@ -79,12 +79,12 @@ def test_connections_are_used_again_and_opened_anew_where_the_service_closed_the
 
 def test_the_token_is_asked_for_and_given(store, embedder, monkeypatch):
     with served(store.uri, embedder, access=AccessPolicy(token=TOKEN)) as service:
-        with pytest.raises(MemoryStoreError, match=r"does not take the token.*memory\.token_env"):
+        with pytest.raises(MemoryStoreError, match=r"rejects the token.*memory\.token_env"):
             open_memory(service.url)
         monkeypatch.setenv("MEMORY_TOKEN", TOKEN)
         assert open_memory(service.url, token_env="MEMORY_TOKEN").search("mitten", 1)[0].chunk_id == "tide_2"
         monkeypatch.setenv("MEMORY_TOKEN", "another-token-altogether")
-        with pytest.raises(MemoryStoreError, match="see its value") as raised:
+        with pytest.raises(MemoryStoreError, match="check its value") as raised:
             open_memory(service.url, token_env="MEMORY_TOKEN")
         assert "another-token" not in str(raised.value)
 
@@ -110,7 +110,7 @@ def closed_port():
 
 def test_a_service_that_is_not_there_is_a_sentence_for_the_user_and_for_the_model():
     url = f"http://127.0.0.1:{closed_port()}"
-    with pytest.raises(MemoryStoreError, match=r"no service answers there .*midthought memory serve"):
+    with pytest.raises(MemoryStoreError, match=r"no service answers at this address .*midthought memory serve"):
         open_memory(url)
     with pytest.raises(NoReplyError, match=r"the memory cannot be reached .*; go on without it"):
         RemoteMemory(url, retries=1).search("yes")
@@ -160,7 +160,7 @@ def test_what_may_pass_is_asked_again_and_what_will_not_is_not():
         RemoteMemory(wrong.url).search("yes")
     assert wrong.num_asked == 1
     other = Scripted(answer(200, {"something": "else"}))
-    with pytest.raises(MemoryStoreError, match="that is no memory service"):
+    with pytest.raises(MemoryStoreError, match="not a memory service"):
         RemoteMemory(other.url).search("yes")
     cut = Scripted(FOUND[:-5])
     with pytest.raises(NoReplyError):

@@ -77,7 +77,7 @@ def test_the_context_of_a_chunk_ends_where_its_episode_does(service):
     _, found = service.ask("/context?id=tide_1&before=3&after=2")
     assert [chunk["chunk_id"] for chunk in found["chunks"]] == ["tide_0", "tide_1", "tide_2", "tide_3"]
     assert found["position"] == 1
-    assert service.ask("/context?id=tide_99") == (404, {"detail": "there is no chunk of this id"})
+    assert service.ask("/context?id=tide_99") == (404, {"detail": "there is no chunk with this id"})
 
 
 def test_chunks_come_by_their_ids_in_the_order_asked_for(service, chunks):

@@ -78,7 +78,7 @@ def test_questions_that_come_later_are_found(store, embedder):
 def test_a_memory_of_another_model_is_not_taken_up(store, embedder, new_embedder, other_chunks, caplog):
     with served(store.uri, embedder, follow_seconds=SECONDS) as service:
         shutil.rmtree(store.uri)
-        assert comes(lambda: "served on as it was" in caplog.text)
+        assert comes(lambda: "the previous version is still served" in caplog.text)
         MemoryStore.open(store.uri, embedder=new_embedder(32)).build(other_chunks)
         assert comes(lambda: "with words (32 dimensions), not with words (64 dimensions)" in caplog.text)
         time.sleep(5 * SECONDS)

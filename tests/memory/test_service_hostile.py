@@ -162,9 +162,9 @@ def test_ten_thousand_requests_made_from_the_schema_never_break_the_service(serv
 
 
 def test_a_crowd_that_is_too_large_is_told_to_come_again(service):
-    service.state.searcher.num_under_way += 512
+    service.state.searcher.num_in_progress += 512
     try:
         status, headers, body = service.answer("/search", {"query": "tide"})
     finally:
-        service.state.searcher.num_under_way -= 512
-    assert (status, headers["retry-after"]) == (429, "1") and "come again" in json.loads(body)["detail"]
+        service.state.searcher.num_in_progress -= 512
+    assert (status, headers["retry-after"]) == (429, "1") and "try again" in json.loads(body)["detail"]

@@ -247,7 +247,7 @@ def test_a_foreign_table_or_file_is_refused(tmp_path, embedder, chunks):
         MemoryStore.open(tmp_path / "db", embedder=embedder)
     assert MemoryStore.open(tmp_path / "db", table="mine", embedder=embedder).add(chunks) == 6
     (tmp_path / "file").write_text("x")
-    with pytest.raises(MemoryStoreError, match="this is a file"):
+    with pytest.raises(MemoryStoreError, match="this path is a file"):
         MemoryStore.open(tmp_path / "file", embedder=embedder).build(chunks)
 
 
@@ -345,13 +345,13 @@ def test_versions_can_be_listed_opened_and_restored(store, chunks, embedder):
     assert first.written < second.written
     then = MemoryStore.open(store.uri, embedder=embedder, version=first.number)
     assert then.chunks() == chunks and then.search("herring", 1)[0].chunk_id == "tide_3"
-    with pytest.raises(MemoryStoreError, match=r"opened at version .* restore it first"):
+    with pytest.raises(MemoryStoreError, match=r"opened read-only at version .* restore that version first"):
         then.build(chunks)
     store.restore(second.number)
     assert store.chunks() == chunks[:2] and store.search("herring", mode="full_text") == []
     assert [version.num_chunks for version in store.versions()] == [6, 2, 4, 2]
     assert store.build(chunks[:2]).changes is False
-    with pytest.raises(MemoryStoreError, match=f"there is no version 999; there is: {first.number}, "):
+    with pytest.raises(MemoryStoreError, match=f"there is no version 999; known versions: {first.number}, "):
         store.restore(999)
     with pytest.raises(MemoryStoreError, match="there is no version 999"):
         MemoryStore.open(store.uri, version=999).search("x", mode="full_text")

@@ -234,7 +234,7 @@ def test_other_encodings_and_line_ends_are_read_right(read, encoding, line_end):
 
 def test_a_page_about_captions_is_no_transcript(read):
     page = "# Formats\n\n" + "Some words about a format.\n\n" * 20 + f"```vtt\n{SAMPLES['VTT']}```\n"
-    with pytest.raises(TranscriptError, match="no turn of a speaker was found"):
+    with pytest.raises(TranscriptError, match="no speaker turn found"):
         read("spec.md", page)
 
 
@@ -279,7 +279,7 @@ def test_prose_is_a_transcript_from_fifty_words_on(read):
     words = "".join(f"Line {number} of what was said there\nand another one of them.\n" for number in range(5))
     (turn,) = read("a.txt", words).turns
     assert turn == Turn("Unknown Speaker", " ".join(words.split()))
-    with pytest.raises(TranscriptError, match="no turn"):
+    with pytest.raises(TranscriptError, match="no speaker turn"):
         read("b.txt", "A note of eight words, and no more.")
 
 
@@ -413,7 +413,7 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.md", b"Only prose.", "no turn of a speaker was found; write each turn as '**Speaker:** text'"),
+        ("a.md", b"Only prose.", "no speaker turn found; write each turn as '**Speaker:** text'"),
         ("a.md", b"**Ann:** caf\xe9 \x81", "not UTF-8 text (byte 12); save the file as UTF-8"),
         ("a.md", "**Ann:** café, naïve".encode().replace(b"\xaf", b"?"), "not UTF-8 text (byte 18)"),
         ("a.md", "**Анна:** Привет".encode("cp1251"), "not UTF-8 text (byte 2); save the file as UTF-8"),
@@ -426,8 +426,8 @@ def test_files_of_one_name_get_stems_of_their_own(tmp_path):
         ("a.json", b'{"segments": [{"text": "x", "start": 1' + b"0" * 5000 + b"}]}", "a number that is too long"),
         ("a.json", b'{"content": ["x"]}', "not all objects"),
         ("a.json", b"[" * 100_000, "nested too deeply"),
-        ("a.vtt", b"WEBVTT\n", "no turn of a speaker was found"),
-        ("a.pdf", b"x", "no turn of a speaker was found"),
+        ("a.vtt", b"WEBVTT\n", "no speaker turn found"),
+        ("a.pdf", b"x", "no speaker turn found"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_reason_and_remedy(read, name, content, words):
@@ -442,7 +442,7 @@ def test_a_missing_path_and_a_folder_without_transcripts_are_told(tmp_path):
     with pytest.raises(TranscriptError, match="no transcript in this folder"):
         read_transcripts(tmp_path)
     (tmp_path / "a.md").write_text("prose")
-    with pytest.raises(TranscriptError, match=r"a\.md: no turn"):
+    with pytest.raises(TranscriptError, match=r"a\.md: no speaker turn"):
         read_transcripts(tmp_path)
 
 

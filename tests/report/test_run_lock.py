@@ -108,7 +108,7 @@ def test_hosts_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_the_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "SIGN_OF_LIFE_SECONDS", 0.02)
+    monkeypatch.setattr(run_lock, "HEARTBEAT_SECONDS", 0.02)
     lock = RunLock.acquire(tmp_path)
     os.utime(tmp_path / ".lock", (1, 1))
     deadline = time.monotonic() + 10

@@ -1,6 +1,6 @@
-"""The ways transcripts are written. Which one a text follows is found out from the text; its file's suffix breaks ties.
+"""Transcript formats. The format is detected from the text; the file's suffix decides only in ambiguous cases.
 
-Readers raise ValueError with the reason; they know no files (transcripts names the file).
+Readers raise ValueError with the reason; `transcripts` adds the file name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["FORMATS", "SUFFIXES", "Format", "Reading", "format_of"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A way of writing transcripts."""
+    """A transcript format."""
 
     name: str
     read: Callable[[str], Reading]
-    """From cleaned text with `\\n` as line end. Raises ValueError with the reason."""
+    """Reads cleaned text with `\\n` line ends. Raises ValueError with the reason."""
     remedy: str
-    """How a file of this format is to be written."""
+    """How to write a file of this format."""
 
 
 _CUES = "give it cues with '{} --> {}' and words"
@@ -55,7 +55,7 @@ SUFFIXES = {
     ".html": _HTML,
     ".htm": _HTML,
 }
-"""What files of a folder are read (besides those without a suffix), and what each suffix promises."""
+"""Suffixes that are read in a folder (besides files without one), with the format that each suggests."""
 
 _JSON_START = re.compile(r"\s*(?:\{|\[\s*(?:[\[\]{\"]|-?\d+\s*[],]|null|true|false))")
 _JSON_STRONG = re.compile(r"\s*(?:\{\s*(?:\"|\})|\[\s*(?:\{|\]))")
@@ -64,11 +64,12 @@ _HTML_START = re.compile(
 )
 _HEAD_LETTERS = 20_000
 _HEAD_LINES = 8
-"""A file that promises something else shows within so many lines of words what it is: pages about captions hold some, too."""
+"""A file of another suffix must show its format within so many non-empty lines: pages about captions contain captions,
+too."""
 
 
 def format_of(text: str, suffix: str = "") -> Format:
-    """The format that the text is written in; where it shows none, the one that the suffix promises, else plain text."""
+    """Returns the format of the text; if it shows none, that of the suffix, else plain text."""
     promised = SUFFIXES.get(suffix.lower())
     if text.startswith("WEBVTT"):
         return _VTT

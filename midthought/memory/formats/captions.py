@@ -1,4 +1,4 @@
-"""Captions, SRT and VTT: cues with times; a speaker stands as `<v Name>` or `Name: text` and speaks until another is named."""
+"""Captions, SRT and VTT: timed cues; the speaker is `<v Name>` or `Name: text` and stays until another one is named."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from midthought.memory.markup import unescape
 from midthought.memory.turns import CLOCK_PATTERN, Segment, clock_time
 
 CUE_TIME = re.compile(rf"^[^\S\n]{{0,9}}{CLOCK_PATTERN}[^\S\n]{{0,9}}-->[^\S\n]{{0,9}}[\d:.,]{{4,30}}", re.MULTILINE)
-"""A line that begins a cue."""
+"""A line that starts a cue."""
 
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>", re.IGNORECASE)
@@ -25,12 +25,12 @@ class _Cue(NamedTuple):
 
 
 def read_captions(text: str) -> Reading:
-    """Notes, styles, numbers and headers stand outside of cues. Captions that roll up are read once."""
+    """Ignores notes, styles, numbers and headers between cues. Lines repeated by roll-up captions are read once."""
     cues = _unrolled(_cues(text))
     spoken = [" ".join(cue.lines) for cue in cues]
     segments: list[Segment] = []
     for cue, words, prefix in zip(cues, spoken, untimed_headers(spoken), strict=True):
-        voices = _VOICE.split(words)  # words before the first voice, then name and words in turn
+        voices = _VOICE.split(words)  # words before the first voice, then name and words alternately
         named = [(unescape(name), said) for name, said in zip(voices[1::2], voices[2::2], strict=True)]
         if prefix and not named:
             named, voices[0] = [(prefix["name"], prefix["rest"] or "")], ""
@@ -47,10 +47,10 @@ def _cues(text: str) -> list[_Cue]:
     for line in text.split("\n"):
         if start := CUE_TIME.match(line):
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
-                number.pop()  # of a cue that no blank line stands before
+                number.pop()  # number of a cue without a blank line before it
             cues.append(_Cue(clock_time(start["time"]), []))
             inside = True
-        elif not line or not (is_vtt or line.strip()):  # a line of blanks ends no cue of VTT
+        elif not line or not (is_vtt or line.strip()):  # a line of blanks does not end a VTT cue
             inside = False
         elif inside:
             cues[-1].lines.append(_TAG.sub("", _DASH.sub("", line)).strip())
@@ -58,7 +58,7 @@ def _cues(text: str) -> list[_Cue]:
 
 
 def _unrolled(cues: Sequence[_Cue]) -> Sequence[_Cue]:
-    """Cues of a caption that rolls up repeat the line before theirs, as those of YouTube do: they get their new lines only."""
+    """Removes the repeated line from cues of roll-up captions, as YouTube writes them."""
     spoken = [cue for cue in cues if cue.lines]
     rolled = [bool(after.lines[0] == before.lines[-1]) for before, after in itertools.pairwise(spoken)]
     has_two = sum(len(cue.lines) > 1 for cue in spoken)

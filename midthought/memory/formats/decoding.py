@@ -1,6 +1,6 @@
-"""Bytes of a file as text: UTF-8, UTF-16 and UTF-32 by their marks, Windows-1252 where nothing speaks against it.
+"""Decodes the bytes of a file: UTF-8, UTF-16 and UTF-32 by byte order mark, Windows-1252 if nothing contradicts it.
 
-A text in another encoding is refused with a reason, and never read as something that it is not.
+Text in another encoding is refused with a reason; it is never guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is its prefix
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -23,14 +23,15 @@ _MAX_WESTERN_SHARE = 0.12  # accented letters are at most 8 % of French, a third
 
 
 class Decoded(NamedTuple):
-    """A file's words, and the encoding that they were in."""
+    """A file's text and its encoding."""
 
     text: str
     encoding: str
 
 
 def decode(content: bytes) -> Decoded:
-    """The text, without a byte order mark. Raises ValueError with the reason and the remedy where that is uncertain."""
+    """Returns the text without a byte order mark. Raises ValueError with the reason and the remedy if the encoding is
+    uncertain."""
     for magic, kind in _BINARY.items():
         if content.startswith(magic):
             raise ValueError(f"it is {kind}, not text; export its words as text, SRT, VTT or JSON")
@@ -52,7 +53,7 @@ def decode(content: bytes) -> Decoded:
 
 
 def _unmarked_utf16(content: bytes) -> str:
-    """Text whose every second byte is 0, as Western text in UTF-16 has it."""
+    """Decodes text whose every second byte is 0, as Western text in UTF-16."""
     head = content[:4096]
     for offset, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         zeros = head[offset::2].count(0)
@@ -61,14 +62,15 @@ def _unmarked_utf16(content: bytes) -> str:
                 return content.decode(encoding)
             except UnicodeDecodeError:
                 break
-    raise ValueError("it holds zero bytes, so it is no text; save the file as UTF-8")
+    raise ValueError("it has zero bytes, so it is not text; save the file as UTF-8")
 
 
 def _western(content: bytes, position: int) -> str:
-    """Windows-1252 text. Raises ValueError where it may be anything else; `position` is the first byte that is not UTF-8."""
+    """Decodes Windows-1252. Raises ValueError if it may be another encoding; `position` is the first byte that is not
+    UTF-8."""
     refusal = ValueError(f"it is not UTF-8 text (byte {position}); save the file as UTF-8")
     if _UTF8_SIGN.search(content):
-        raise refusal  # UTF-8 with a damaged byte: the others would become nonsense
+        raise refusal  # UTF-8 with a damaged byte: the others would be garbled
     try:
         text = content.decode("cp1252")
     except UnicodeDecodeError:

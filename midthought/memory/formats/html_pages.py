@@ -1,4 +1,4 @@
-"""HTML: the podcast namespace's `<cite>`, `<time>` and `<p>`; other pages by their lines, as plain text."""
+"""HTML: `<cite>`, `<time>` and `<p>` of the podcast namespace; other pages line by line, as plain text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLOCK = re.compile(
 )
 _TITLES = ("h1", "title")
 _MAX_TAGS = 500_000
-"""A tag for every word of a day would be as many."""
+"""About one tag for every word of a day."""
 
 
 def read_html(text: str) -> Reading:
@@ -34,7 +34,7 @@ def read_html(text: str) -> Reading:
 
 
 def _spoken(text: str) -> str:
-    """The page without scripts, styles and the like."""
+    """Returns the page without scripts, styles and similar elements."""
     kept: list[str] = []
     lowered, start = text.lower(), 0
     for match in _UNSPOKEN.finditer(text):
@@ -49,7 +49,7 @@ def _spoken(text: str) -> str:
 
 
 def _pieces(text: str) -> list[tuple[bool, str, str]]:
-    """(whether the tag closes, tag, text behind it) of every tag; the text before the first has an empty tag."""
+    """Returns (whether the tag closes, tag, text after it) of every tag; the text before the first has an empty tag."""
     pieces: list[tuple[bool, str, str]] = []
     closes, tag, start = False, "", 0
     for match in _TAG.finditer(text):
@@ -63,7 +63,7 @@ def _said(text: str) -> str:
 
 
 def _elements(pieces: list[tuple[bool, str, str]], wanted: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(tag, words) of the elements with these tags, in order; words outside of them have an empty tag."""
+    """Returns (tag, words) of the elements with these tags, in order; words outside of them have an empty tag."""
     elements: list[tuple[str, list[str]]] = [("", [])]
     for closes, tag, said in pieces:
         if tag in wanted:
@@ -88,7 +88,7 @@ def _cited(pieces: list[tuple[bool, str, str]]) -> list[Segment]:
 
 
 def _lines(pieces: list[tuple[bool, str, str]]) -> str:
-    """The page's words, a line for each block."""
+    """Returns the page's words, one line per block element."""
     lines: list[list[str]] = [[]]
     for _, tag, said in pieces:
         if _BLOCK.fullmatch(tag):

@@ -1,4 +1,4 @@
-"""JSON: the original's `content`, the podcast namespace's and Whisper's `segments`, whisper.cpp's and others' lists."""
+"""JSON: the original's `content`, `segments` of the podcast namespace and of Whisper, lists of whisper.cpp and others."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SPEAKER_KEYS = ("speaker", "speaker_name", "speaker_id")
 def read_json(text: str) -> Reading:
     """`{speakers, episode, content: [{speaker, transcript, time}]}`, or `{segments: [...]}`, or the list by itself.
 
-    Segments are those of podcast apps (`speaker, startTime, body`), of Whisper (`start, text` or `words`, perhaps
-    `speaker`), of editors with times for each word (`speaker_id, wdlist: [{word, start}]`), of whisper.cpp (`timestamps`)
-    or of transformers (`timestamp`). Also read: one such object on each line, and `{text}` alone.
+    Segments are those of podcast apps (`speaker, startTime, body`), of Whisper (`start, text` or `words`, optionally
+    `speaker`), of editors with a timestamp per word (`speaker_id, wdlist: [{word, start}]`), of whisper.cpp
+    (`timestamps`) or of transformers (`timestamp`). Also read: one such object per line, and `{text}` alone.
     """
     document = _parsed(text)
     if isinstance(document, list):
@@ -51,8 +51,8 @@ def _parsed(text: str) -> Any:
         raise ValueError(f"it is not valid JSON ({error.msg}, line {error.lineno} column {error.colno})") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
-    except ValueError:  # int() takes no number of thousands of digits
-        raise ValueError("its JSON holds a number that is too long") from None
+    except ValueError:  # int() refuses numbers of thousands of digits
+        raise ValueError("its JSON has a number that is too long") from None
 
 
 def _entries(entries: list[Any], where: str) -> list[Entry]:
@@ -62,7 +62,7 @@ def _entries(entries: list[Any], where: str) -> list[Entry]:
 
 
 def _content(entries: Sequence[Entry]) -> Iterator[Segment]:
-    """One turn for each entry of the original transcript files."""
+    """One turn per entry of the original transcript files."""
     for entry in entries:
         words = mark_times(_words(entry, "transcript", "text"))
         yield Segment(_speaker(entry), words, clock_time(entry.get("time")), begins_turn=True)
@@ -81,7 +81,7 @@ def _segments(entries: Sequence[Entry]) -> Iterator[Segment]:
 
 
 def _timed_words(speaker: str | None, start: str | None, timed: Sequence[Entry]) -> Iterator[Segment]:
-    """A segment from the words that one speaker says in a row; words carry their own blanks, or none at all."""
+    """Joins consecutive words of one speaker to a segment; words include their own blanks, or none at all."""
     spoken = [(_speaker(word) or speaker, _words(word, "word", "text"), _start(word)) for word in timed]
     glue = "" if any(words != words.strip() for _, words, _ in spoken) else " "
     running: list[str] = []
@@ -97,7 +97,7 @@ def _timed_words(speaker: str | None, start: str | None, timed: Sequence[Entry])
 
 
 def _start(entry: Entry) -> str | None:
-    """`HH:MM:SS` of an entry's beginning, by whatever key it stands under."""
+    """Returns `HH:MM:SS` of an entry's start, under any of the known keys."""
     for key in ("startTime", "start", "time"):
         if (value := entry.get(key)) is not None:
             return clock_time(value)
@@ -108,7 +108,7 @@ def _start(entry: Entry) -> str | None:
 
 
 def _speaker(entry: Entry) -> str | None:
-    """The name under the first key that holds one; a number gives `Speaker 1`."""
+    """Returns the name under the first key that has one; a number gives `Speaker 1`."""
     for key in _SPEAKER_KEYS:
         value = entry.get(key)
         if isinstance(value, dict):
@@ -121,7 +121,7 @@ def _speaker(entry: Entry) -> str | None:
 
 
 def _words(entry: Entry, *keys: str) -> str:
-    """What the first of the keys holds that holds words, else an empty string."""
+    """Returns the first non-empty string under these keys, else an empty string."""
     found = (value for key in keys if isinstance(value := entry.get(key), str) and value.strip())
     return without_unusable_characters(next(found, ""))
 

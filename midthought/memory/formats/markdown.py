@@ -1,4 +1,4 @@
-"""Markdown: turns `**Speaker:** text` that go on until the next speaker."""
+"""Markdown: turns `**Speaker:** text` up to the next speaker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from midthought.memory.turns import Segment
 SPEAKER = re.compile(
     r"^\s{0,3}(\*\*|__)(?P<name>[^*\n]{1,100}?)(?:\s{0,9}:\s{0,9}\1|\1\s{0,9}:)(?P<rest>.*)$", re.MULTILINE
 )
-"""A line that begins a turn."""
+"""A line that starts a turn."""
 
 _HEADING = re.compile(r"^\s{0,3}#{1,6}\s")
 _RULE = re.compile(r"^[\s\\]*(?:(?:\*[\s\\]*){3,}|(?:-\s*){3,}|(?:_\s*){3,}|=+\s*|(?:```|~~~).*)$")
@@ -20,11 +20,11 @@ _FRONT_FIELD = re.compile(r"^(?:title|episode):(?P<title>.*)$", re.MULTILINE)
 
 
 def read_markdown(text: str) -> Reading:
-    """Front matter or a first heading gives the title; a turn's paragraphs, lists and quotes are its words."""
+    """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
     title, text = _front_title(text)
     segments: list[Segment] = []
     name: str | None = None
-    lines: list[str] = []  # of the running turn
+    lines: list[str] = []  # of the current turn
 
     def end_turn() -> None:
         if name is not None:
@@ -45,7 +45,7 @@ def read_markdown(text: str) -> Reading:
 
 
 def _front_title(text: str) -> tuple[str | None, str]:
-    """The title that the front matter gives, and the text behind it."""
+    """Returns the title in the front matter, and the text after it."""
     end = text.find("\n---\n", 3) if text.startswith("---\n") else -1
     if end < 0:
         return None, text

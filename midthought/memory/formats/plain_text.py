@@ -1,4 +1,5 @@
-"""Plain text: `Name (00:29):` with or without words behind it, `[00:29] Name: text`, `Name: text`, `00:00:29 text`, prose."""
+"""Plain text: `Name (00:29):` with or without words after it, `[00:29] Name: text`, `Name: text`, `00:00:29 text`,
+prose."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from midthought.memory.markup import mark_times
 from midthought.memory.turns import CLOCK, CLOCK_PATTERN, Segment, clock_time
 
 MIN_PROSE_WORDS = 50
-"""Text without any name or time is a transcript's only from this length on: shorter, it is a note about something."""
+"""Text without names and timestamps is a transcript only from this length on; shorter, it is probably a note."""
 
 _NAME_THEN_TIME = re.compile(
     rf"^(?P<name>[^():\[\]]{{1,80}}?)\s{{0,9}}{BRACKETED_TIME}(?:\s{{0,9}}[:–—-](?:\s|$)|\s*$)(?P<rest>.*)$"
@@ -27,7 +28,7 @@ _TIME_FIRST = re.compile(
 
 
 def read_plain_text(text: str) -> Reading:
-    """The way of writing is the one that most lines follow; what stands before the first of them may be the title."""
+    """The notation is the one that most lines follow; a line before the first of them may be the title."""
     lines = [line.strip() for line in text.split("\n")]
     headers = _headers(lines)
     first = next((number for number, header in enumerate(headers) if header), len(lines))
@@ -57,7 +58,7 @@ def read_plain_text(text: str) -> Reading:
 
 
 def _headers(lines: Sequence[str]) -> Sequence[re.Match[str] | None]:
-    """For each line the match that begins a segment with it, or None."""
+    """Returns for each line the match that starts a segment, or None."""
     named: list[re.Match[str] | None] = [
         _NAME_THEN_TIME.match(line) or _time_then_name(line) or _name_and_time(line) for line in lines
     ]
@@ -82,7 +83,7 @@ def _name_and_time(line: str) -> re.Match[str] | None:
 
 
 def _prose(text: str) -> Reading:
-    """Paragraphs of nobody's: what Whisper writes as `.txt`."""
+    """Paragraphs without a speaker, as in Whisper's `.txt`."""
     if len(text.split()) < MIN_PROSE_WORDS:
         return Reading(None, [])
     lines = text.split("\n")

@@ -1,4 +1,5 @@
-"""What every reader gives, and what a speaker's name looks like. Readers raise ValueError with the reason; they know no files."""
+"""The result of every reader, and the recognition of speaker names. Readers raise ValueError with the reason; they do
+not access files."""
 
 from __future__ import annotations
 
@@ -20,22 +21,22 @@ _SENTENCE_END = re.compile(r"(?:[.!?…:—–-][\"'”’)\]]*|[)\]])$")
 
 
 class Reading(NamedTuple):
-    """The episode's title, None where the source has none, and what is said in it."""
+    """The episode's title, None if the source has none, and its segments."""
 
     title: str | None
     segments: list[Segment]
 
 
 def looks_like_name(text: str) -> bool:
-    """True for one to six words that begin with capitals, particles such as `van` aside: `Mireille B. Reece, Psy.D`."""
+    """True for one to six capitalized words, except particles such as `van`: `Mireille B. Reece, Psy.D`."""
     words = text.split() if len(text) <= MAX_NAME_LETTERS else []
     return 1 <= len(words) <= 6 and words[0][0].isupper() and all(_NAME_WORD.fullmatch(word) for word in words)
 
 
 def untimed_headers(lines: Sequence[str]) -> list[re.Match[str] | None]:
-    """Lines that begin with a speaker's name and a colon, told from sentences that hold a colon.
+    """Returns the lines that start with a speaker's name and a colon, as opposed to sentences with a colon.
 
-    A name's words begin with capitals, and it either comes more than once or stands where a sentence has ended.
+    A name's words are capitalized, and it either occurs more than once or follows the end of a sentence.
     """
     candidates = [
         match if (match := _NAME_ONLY.match(line)) and looks_like_name(match["name"].strip("[]")) else None
@@ -53,5 +54,5 @@ def untimed_headers(lines: Sequence[str]) -> list[re.Match[str] | None]:
 
 
 def name_of(written: str) -> str:
-    """A speaker's name without brackets, dashes and colons around it."""
+    """Returns a speaker's name without surrounding brackets, dashes and colons."""
     return " ".join(written.strip(" \t[]:–—-").split())

@@ -1,4 +1,5 @@
-"""Writes and verifies the questions of episodes, several at once. What a killed run was told is not asked again."""
+"""Generates and verifies the questions of episodes, several at once. Cached replies of an interrupted run are not
+requested again."""
 
 from __future__ import annotations
 
@@ -18,14 +19,15 @@ MIN_CHUNKS = 2
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """How many questions, and how much is asked for them."""
+    """Number of questions and limits of the requests."""
 
     num_pairs: int = 20
-    """Accepted questions of an episode, where it gives them."""
+    """Wanted number of accepted questions per episode."""
     num_rounds: int = 3
-    """A round asks for as many pairs as are still missing."""
+    """Maximum number of rounds; each requests the pairs that are still missing."""
     max_transcript_letters: int = 400_000
-    """Of one request, about four times its tokens; a longer episode is asked about in stretches, a share of the pairs each."""
+    """Characters per request, about four per token; a longer episode is processed in windows, each with a share of the
+    pairs."""
     num_episodes_at_once: int = 4
     temperature: float = 0.7
 
@@ -37,17 +39,17 @@ class GenerationPlan:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeQuestions:
-    """The pairs of one episode in the order in which they were written, refused ones among them."""
+    """The pairs of one episode in the order of generation, including rejected ones."""
 
     episode: str
     stem: str
     pairs: tuple[Pair, ...]
     problem: str | None = None
-    """Why there are not more; None where the model answered to the end."""
+    """Why there are not more; None if no request failed."""
 
     @property
     def accepted(self) -> list[Pair]:
-        """Those that passed every check."""
+        """The pairs that passed every check."""
         return [pair for pair in self.pairs if pair.verdict.is_accepted]
 
 
@@ -59,9 +61,9 @@ async def generate_for_episodes(
     plan: GenerationPlan,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[EpisodeQuestions]:
-    """Ask about each episode (its chunks, in order). An endpoint that fails for good costs its episode only.
+    """Generates questions for each episode (its chunks, in order). A lasting endpoint error skips only its episode.
 
-    The same replies give the same pairs, in whatever order they come.
+    The same replies give the same pairs, whatever their order of arrival.
     """
     slots = asyncio.Semaphore(plan.num_episodes_at_once)
     num_done = 0
@@ -103,7 +105,7 @@ async def _generate_for_episode(
 async def _write(
     chunks: Sequence[Chunk], num_pairs: int, asked: Sequence[str], model: StructuredOutputModel, plan: GenerationPlan
 ) -> list[Pair]:
-    """At most so many pairs; evidence that names no part is left out of it."""
+    """Generates at most this many pairs; evidence with unknown part numbers is dropped."""
     material = {
         "episode": chunks[0].episode,
         "num_pairs": num_pairs,
@@ -128,7 +130,7 @@ async def _write(
 async def _verified(
     written: Sequence[Pair], before: Sequence[Pair], model: StructuredOutputModel, search: Search
 ) -> list[Pair]:
-    """The pairs with their verdicts. Those that need no model to be refused cost no request."""
+    """Returns the pairs with their verdicts. Pairs that fail a static check cost no request."""
     judged: list[Pair] = []
     for pair in written:
         problem = static_problem(pair)
@@ -136,9 +138,9 @@ async def _verified(
         if other:
             problem = "it was asked before"
         judged.append(replace(pair, verdict=Verdict(problem=problem, duplicate_of=other.question if other else None)))
-    open_places = [place for place, pair in enumerate(judged) if pair.verdict.is_accepted]
-    verdicts = await asyncio.gather(*(_checked(judged[place], model, search) for place in open_places))
-    for place, verdict in zip(open_places, verdicts, strict=True):
+    passing = [place for place, pair in enumerate(judged) if pair.verdict.is_accepted]
+    verdicts = await asyncio.gather(*(_checked(judged[place], model, search) for place in passing))
+    for place, verdict in zip(passing, verdicts, strict=True):
         judged[place] = replace(judged[place], verdict=verdict)
     return judged
 
@@ -151,7 +153,7 @@ async def _checked(pair: Pair, model: StructuredOutputModel, search: Search) -> 
 
 
 def _without_repeats(episodes: list[EpisodeQuestions]) -> list[EpisodeQuestions]:
-    """The same with pairs refused that an earlier episode asks, too."""
+    """Rejects pairs that an earlier episode has, too."""
     kept: list[Pair] = []
     result: list[EpisodeQuestions] = []
     for episode in episodes:
@@ -172,12 +174,12 @@ def _numbered(chunk: Chunk) -> str:
 
 
 def _windows(chunks: Sequence[Chunk], max_letters: int) -> list[list[Chunk]]:
-    """The episode in as few stretches of like length as keep below `max_letters`."""
+    """Splits the episode into as few windows of similar size as fit into `max_letters`."""
     sizes = [len(_numbered(chunk)) + 4 for chunk in chunks]
     num = -(-sum(sizes) // max_letters)
     stretches: list[list[Chunk]] = [[] for _ in range(num)]
-    passed = 0
+    position = 0
     for chunk, size in zip(chunks, sizes, strict=True):
-        stretches[min(passed * num // sum(sizes), num - 1)].append(chunk)
-        passed += size
+        stretches[min(position * num // sum(sizes), num - 1)].append(chunk)
+        position += size
     return [stretch for stretch in stretches if stretch]

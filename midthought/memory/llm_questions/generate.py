@@ -1,4 +1,5 @@
-"""`midthought memory questions --from-model`: asks about the episodes of a memory and keeps what was verified."""
+"""`midthought memory questions --from-model`: generates questions about the episodes of a memory and keeps the verified
+ones."""
 
 from __future__ import annotations
 
@@ -21,17 +22,17 @@ from midthought.types import Task
 
 @dataclass(frozen=True, slots=True)
 class GenerationReport:
-    """What came of asking."""
+    """Result of generating questions."""
 
     accepted: tuple[Task, ...]
     refused: tuple[Task, ...]
     problems: tuple[tuple[str, str], ...]
-    """(stem, reason) of the episodes that the endpoint gave up on; a further run asks about them again."""
+    """(stem, reason) of the episodes for which the endpoint failed; another run tries them again."""
     num_asked: int
-    """Requests of this run; what an earlier one was told is taken from its cache."""
+    """Requests of this run; cached replies of earlier runs are not counted."""
     num_retries: int
     num_rows: int
-    """Rows of the table of questions, two a question."""
+    """Rows of the table of questions, two per question."""
 
 
 def generate_questions(
@@ -45,15 +46,15 @@ def generate_questions(
     max_episodes: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> GenerationReport:
-    """Ask about the memory's episodes, those whose title or file name has `only` in it, at most so many.
+    """Generates questions about the memory's episodes whose title or file name contains `only`, at most `max_episodes`.
 
-    Accepted questions go to `out` (JSON lines), refused ones beside it (`NAME.refused.jsonl`), and the accepted ones into the
-    table `questions` of the memory. Raises SettingsError where no episode is left, NoReplyError where the endpoint gave
+    Accepted questions are written to `out` (JSON lines), rejected ones to `NAME.refused.jsonl`, and accepted ones also
+    to the memory's table `questions`. Raises SettingsError if no episode matches, NoReplyError if the endpoint returned
     nothing for any.
     """
     episodes = _episodes(store.chunks(), only)[:max_episodes]
     if not episodes:
-        raise SettingsError(f"no episode of {store.uri} has {only!r} in its title or file name; give other words")
+        raise SettingsError(f"no episode of {store.uri} has {only!r} in its title or file name; give another text")
 
     async def search(query: str, k: int) -> Sequence[Any]:
         return await asyncio.to_thread(store.search, query, k)
@@ -62,7 +63,7 @@ def generate_questions(
     tasks = [task for episode in asked for task in tasks_of(episode, model.name)]
     problems = [(episode.stem, episode.problem) for episode in asked if episode.problem is not None]
     if not tasks:
-        raise NoReplyError(f"no question came; {_first(asked)}", is_passing=True)
+        raise NoReplyError(f"no question was generated; {_first(asked)}", is_passing=True)
     accepted = [task for task in tasks if is_accepted(task)]
     refused = [task for task in tasks if not is_accepted(task)]
     write_tasks(accepted, out)

@@ -1,4 +1,4 @@
-"""What the model is asked, and the shape of its replies. Knows no endpoint."""
+"""The prompts, and the schemas of the replies. Does not depend on the endpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _TEXT = {"type": "string"}
 
 
 def pairs_schema(num_pairs: int) -> dict[str, Any]:
-    """`{qa_pairs: [{question, answer, evidence, difficulty, requires_synthesis}]}`; pairs beyond the number are let be."""
+    """`{qa_pairs: [{question, answer, evidence, difficulty, requires_synthesis}]}`; pairs beyond the number are
+    ignored."""
     pair = {
         "type": "object",
         "properties": {

@@ -1,4 +1,4 @@
-"""Asked questions as records: tasks for training, JSON lines, and rows of the table `questions` beside the transcripts."""
+"""Generated questions as training tasks, JSON lines, and rows of the table `questions` beside the transcripts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE = "questions"
 
 
 def tasks_of(episode: EpisodeQuestions, model: str) -> list[Task]:
-    """All pairs of an episode, refused ones among them; `labels["verdict"]["accepted"]` tells them apart."""
+    """Returns all pairs of an episode, including rejected ones; `labels["verdict"]["accepted"]` distinguishes them."""
     return [
         Task(
             task_id=f"{episode.stem}:asked:{index}",
@@ -52,7 +52,7 @@ def is_accepted(task: Task) -> bool:
 
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
-    """One JSON object per line; the file appears whole or not at all."""
+    """Writes one JSON object per line, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -63,10 +63,10 @@ def write_tasks(tasks: Iterable[Task], path: Path) -> None:
 
 
 def question_rows(tasks: Sequence[Task], embedder: Embedder) -> pa.Table:
-    """Two rows a task, `qa_question` and `qa_answer`, with the original's columns and, behind them, ours.
+    """Returns two rows per task, `qa_question` and `qa_answer`, with the original's columns followed by ours.
 
-    `text` is embedded: the question in one row, where `answer` has the answer, the answer in the other, where `question`
-    has the question. `evidence` holds the ids of chunks, `verdict` JSON.
+    `text` is embedded: the question in one row, which has the answer in `answer`; the answer in the other, which has
+    the question in `question`. `evidence` has the ids of chunks, `verdict` is JSON.
     """
     try:
         import pyarrow as pa
@@ -114,7 +114,8 @@ def _schema(pa: Any) -> Any:
 
 
 def store_questions(rows: pa.Table, uri: str, table: str = TABLE) -> int:
-    """Put rows into the table beside the transcripts, in place of those of the same episodes; how many it holds then."""
+    """Writes rows to the table beside the transcripts, replacing those of the same episodes; returns the table's number
+    of rows."""
     try:
         import lancedb
         import pyarrow as pa

@@ -1,6 +1,6 @@
-"""Asks a model behind an OpenAI-compatible endpoint for JSON of a given shape. Knows no questions.
+"""Requests JSON of a given schema from a model behind an OpenAI-compatible endpoint. Does not depend on questions.
 
-Every reply is kept by the hash of its request, so that work that was killed goes on where it was, and nothing is asked twice.
+Every reply is cached by the hash of its request, so that an interrupted run resumes without repeating requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_STARTS = 100
 
 
 class StructuredOutputModel:
-    """One model, asked by name. Raises SettingsError for settings that cannot work, MissingExtraError without httpx."""
+    """A model by name. Raises SettingsError for invalid settings, MissingExtraError without httpx."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class StructuredOutputModel:
         max_reply_tokens: int = 8192,
     ) -> None:
         if not name:
-            raise SettingsError("the model's name is empty; give --model NAME, as the endpoint knows it")
+            raise SettingsError("the model's name is empty; give --model NAME, its name at the endpoint")
         if min(num_attempts, max_reply_tokens) < 1:
             raise SettingsError(
                 f"num_attempts={num_attempts} and max_reply_tokens={max_reply_tokens} must be at least 1"
             )
         self.name = name
         self.num_asked = 0
-        """Requests that went to the endpoint, its own retries aside; replies from the cache are none."""
+        """Requests sent, without retries and cached replies."""
         self._endpoint = ChatEndpoint(endpoint)
         self._cache = ReplyCache(cache_path)
         self._num_attempts = num_attempts
@@ -52,7 +52,7 @@ class StructuredOutputModel:
 
     @property
     def num_retries(self) -> int:
-        """Requests that were sent again, because the endpoint was busy, broken or silent."""
+        """Requests that were repeated because the endpoint was busy, failed or did not answer."""
         return self._endpoint.num_retries
 
     async def ask(
@@ -64,10 +64,11 @@ class StructuredOutputModel:
         temperature: float = 0.0,
         max_tokens: int | None = None,
     ) -> dict[str, Any]:
-        """The object that the model writes, valid by the schema. `material` is foreign text and reaches it as one JSON object.
+        """Returns the model's JSON object, valid by the schema. `material` is untrusted text and is sent as one JSON
+        object.
 
-        A reply that holds none is asked for again with another seed, `num_attempts` times in all; of one that was cut off,
-        the whole entries of its last list are taken. Raises NoReplyError.
+        A reply without a valid object is requested again with another seed, `num_attempts` times in total; of a
+        truncated reply the complete entries of its last list are used. Raises NoReplyError.
         """
         problem = ""
         for attempt in range(self._num_attempts):
@@ -86,10 +87,11 @@ class StructuredOutputModel:
                 return parse_object(reply.text, schema, was_cut=reply.finish_reason == "length")
             except ValueError as error:
                 problem = str(error)
-        raise NoReplyError(f"{self._num_attempts} replies, the last of which {problem}", is_passing=True)
+        raise NoReplyError(f"{self._num_attempts} replies were invalid; the last one {problem}", is_passing=True)
 
     async def _reply(self, request: dict[str, Any], schema: Mapping[str, Any]) -> Reply:
-        """From the cache, else from the endpoint: with the schema enforced where the server knows how, else by words alone."""
+        """Returns the reply from the cache, else from the endpoint: with `response_format` if the server supports it,
+        else with the schema in the prompt only."""
         body = json.dumps(request, sort_keys=True)
         key = hashlib.sha256(f"{self._endpoint.url}\n{body}".encode()).hexdigest()
         if (known := await asyncio.to_thread(self._cache.get, key)) is not None:
@@ -108,13 +110,13 @@ class StructuredOutputModel:
         if reply is None:
             self.num_asked += 1
             reply = await self._endpoint.ask(body.encode())
-            self._takes_schema = False  # the same request passes without it
+            self._takes_schema = False  # the same request succeeds without it
         await asyncio.to_thread(self._cache.put, key, reply)
         return reply
 
 
 def strict(schema: Any) -> Any:
-    """The schema as OpenAI's strict mode takes it: every property is required, and there are no others."""
+    """Converts the schema to OpenAI's strict mode: every property is required, and no others are allowed."""
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):
@@ -126,9 +128,10 @@ def strict(schema: Any) -> Any:
 
 
 def parse_object(text: str, schema: Mapping[str, Any], *, was_cut: bool = False) -> dict[str, Any]:
-    """The first JSON object of a reply that is valid: alone, in a fence, or among words, after the model's thought.
+    """Returns the first valid JSON object of a reply: alone, in a code fence, or within text, after the model's
+    reasoning.
 
-    Raises ValueError with what is wrong with the reply.
+    Raises ValueError with the problem.
     """
     text = _THOUGHT.sub("", text)
     decoder = json.JSONDecoder()
@@ -152,7 +155,7 @@ def parse_object(text: str, schema: Mapping[str, Any], *, was_cut: bool = False)
 
 
 def _fits(found: Any, schema: Mapping[str, Any]) -> str | None:
-    """What is wrong with an object, None where nothing is."""
+    """Returns the problem of an object, None if it is valid."""
     try:
         jsonschema.validate(found, schema)
     except jsonschema.ValidationError as error:
@@ -161,7 +164,7 @@ def _fits(found: Any, schema: Mapping[str, Any]) -> str | None:
 
 
 def _mended(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
-    """`{"name": [{…}, {…}, {cut` with the whole entries of its list; None where it is something else."""
+    """Returns `{"name": [{…}, {…}, {cut` with the complete entries of its list; None for anything else."""
     head = re.match(r"\{\s*\"(\w{1,50})\"\s*:\s*\[\s*", text)
     if not head:
         return None

@@ -1,4 +1,4 @@
-"""Whether a pair is worth keeping: answered with its evidence, not without it, and not asked before."""
+"""Verifies a pair: answerable with its evidence, not answerable without, and not a duplicate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from midthought.memory.llm_questions.structured_output import StructuredOutputMo
 from midthought.memory.tool import format_chunk
 
 Search = Callable[[str, int], Awaitable[Sequence[Any]]]
-"""The best hits (`chunk_id`, `speaker`, `episode`, `time`, `transcript`) for a query, at most so many."""
+"""Returns the best hits (`chunk_id`, `speaker`, `episode`, `time`, `transcript`) for a query, at most this many."""
 
 NUM_RETRIEVED = 5
 MAX_SHARED_WORDS = 0.8
@@ -24,20 +24,20 @@ MAX_COSINE = 0.93
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the checks said; None where an earlier one made a check needless."""
+    """Results of the checks; None if a check was not run because an earlier one failed."""
 
     with_evidence: bool | None = None
-    """The model answers right with the evidence before it: it must."""
+    """The model's answer is right with the evidence: required."""
     closed_book: bool | None = None
-    """The model answers right with nothing: it must not."""
+    """The model's answer is right without any passage: must be False."""
     without_evidence: bool | None = None
-    """The model answers right with what a search finds besides the evidence: it must not."""
+    """The model's answer is right with search results other than the evidence: must be False."""
     evidence_rank: int | None = None
-    """Where the first chunk of the evidence stands among what the search finds, from 1; None: not among the first."""
+    """Rank of the first chunk of the evidence in the search results, from 1; None: not among the first."""
     duplicate_of: str | None = None
-    """The question that this one repeats."""
+    """The question of which this one is a duplicate."""
     problem: str | None = None
-    """Why it was refused; None where it was accepted."""
+    """Why the pair was rejected; None if it was accepted."""
 
     @property
     def is_accepted(self) -> bool:
@@ -45,7 +45,7 @@ class Verdict:
         return self.problem is None
 
     def to_dict(self) -> dict[str, Any]:
-        """With `accepted` besides."""
+        """All fields, and `accepted`."""
         return {"accepted": self.is_accepted, **asdict(self)}
 
 
@@ -60,24 +60,25 @@ class Pair:
     requires_synthesis: bool = True
     verdict: Verdict = field(default_factory=Verdict)
     vector: np.ndarray | None = field(default=None, compare=False)
-    """Of the question, float32 [D]."""
+    """Embedding of the question, float32 [D]."""
 
 
 def static_problem(pair: Pair) -> str | None:
-    """What is wrong with a pair as it stands, None where nothing is."""
+    """Returns the problem of a pair that needs no model to detect, None if there is none."""
     if len({chunk.chunk_id for chunk in pair.evidence}) < 2:
         return "it names fewer than two parts of the talk"
     if words_of(pair.answer) <= words_of(pair.question):
-        return "the question holds the answer"
+        return "the question contains the answer"
     if re.search(r"\b(?:transcript|part \d+|parts \d+|this episode)\b", pair.question, re.IGNORECASE):
         return "it does not stand by itself"
     return None
 
 
 async def verify(pair: Pair, model: StructuredOutputModel, search: Search) -> Verdict:
-    """Ask the model with the evidence, with nothing, and with what a search finds besides the evidence, in this order.
+    """Asks the model with the evidence, without passages, and with search results other than the evidence, in this
+    order.
 
-    The first check that fails ends it. Raises NoReplyError where the model gives nothing usable.
+    Stops at the first failed check. Raises NoReplyError if the model gives no usable reply.
     """
     own = {chunk.chunk_id for chunk in pair.evidence}
     verdict = Verdict(with_evidence=await _answers(pair, model, pair.evidence))
@@ -105,7 +106,8 @@ async def _answers(pair: Pair, model: StructuredOutputModel, passages: Sequence[
 
 
 def find_duplicate(pair: Pair, others: Sequence[Pair]) -> Pair | None:
-    """The first of the others that asks nearly the same: by its words, or by the cosine of the questions' vectors."""
+    """Returns the first other pair with nearly the same question: by shared words, or by the cosine of the questions'
+    vectors."""
     words = words_of(pair.question)
     for other in others:
         theirs = words_of(other.question)
@@ -117,5 +119,5 @@ def find_duplicate(pair: Pair, others: Sequence[Pair]) -> Pair | None:
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The different words, without case and punctuation."""
+    """Returns the set of words, without case and punctuation."""
     return frozenset(re.findall(r"\w+", text.lower()))

@@ -1,4 +1,4 @@
-"""The service's routes: requests to searches, hits to answers. Knows no address, no token and no process."""
+"""The service's routes: requests to searches, hits to responses. Does not depend on addresses, tokens or processes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _REFUSALS = {
     401: "no token",
     408: "too slow",
     413: "too large",
-    415: "not JSON's type",
+    415: "wrong content type",
     422: "not valid",
 }
 _DOCUMENTED = {status: {"model": schemas.Refusal, "description": words} for status, words in _REFUSALS.items()}
-_MAX_TOLD = 5
+_MAX_PROBLEMS = 5
 
-Letters = Annotated[schemas.Name, Query(description="Only names that hold these letters, whatever their case.")]
+Letters = Annotated[schemas.Name, Query(description="Only names that contain this text, ignoring case.")]
 Offset = Annotated[int, Query(ge=0, le=schemas.MAX_OFFSET)]
 Limit = Annotated[int, Query(ge=1, le=schemas.MAX_PAGE)]
 Neighbours = Annotated[int, Query(ge=0, le=schemas.MAX_NEIGHBOURS)]
@@ -55,7 +55,7 @@ def make_app(
     answer_seconds: float = 30.0,
     follow_seconds: float | None = FOLLOW_SECONDS,
 ) -> SecurityMiddleware:
-    """The whole service as an ASGI application. `follow_seconds` None: the memory is served as it is now."""
+    """Returns the whole service as an ASGI application. `follow_seconds` None: the memory is served as it is now."""
     return SecurityMiddleware(
         make_routes(state, follow_seconds),
         access,
@@ -67,7 +67,7 @@ def make_app(
 
 
 def make_routes(state: ServiceState, follow_seconds: float | None = None) -> FastAPI:
-    """The routes, without what guards them."""
+    """Returns the routes, without the security middleware."""
     store, searcher = state.store, state.searcher
 
     @asynccontextmanager
@@ -82,7 +82,7 @@ def make_routes(state: ServiceState, follow_seconds: float | None = None) -> Fas
         title="midthought memory",
         description="Searches a podcast memory: what was said, by whom, in which episode and when.",
         version=importlib.metadata.version("midthought"),
-        docs_url=None,  # their pages load scripts from elsewhere
+        docs_url=None,  # their pages load scripts from other hosts
         redoc_url=None,
         lifespan=lifespan,
         responses=_DOCUMENTED,  # type: ignore[arg-type]
@@ -92,39 +92,39 @@ def make_routes(state: ServiceState, follow_seconds: float | None = None) -> Fas
     @app.post("/search", tags=["search"], responses={429: {"model": schemas.Refusal, "description": "too busy"}})
     async def search(asked: schemas.Query) -> schemas.Found:
         """The best `k` chunks for a query, best first."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         hits = await _search(searcher, [asked.query], asked)
-        return schemas.Found(hits=hits[0], seconds=time.perf_counter() - begun)
+        return schemas.Found(hits=hits[0], seconds=time.perf_counter() - started)
 
     @app.post("/search/batch", tags=["search"], responses={429: {"model": schemas.Refusal, "description": "too busy"}})
     async def search_batch(asked: schemas.QueryBatch) -> schemas.FoundBatch:
-        """The same for several queries at once."""
-        begun = time.perf_counter()
+        """The best `k` chunks for each of several queries."""
+        started = time.perf_counter()
         results = await _search(searcher, asked.queries, asked)
-        return schemas.FoundBatch(results=results, seconds=time.perf_counter() - begun)
+        return schemas.FoundBatch(results=results, seconds=time.perf_counter() - started)
 
     @app.post("/chunks", tags=["browse"])
     async def chunks(asked: schemas.Ids) -> schemas.Chunks:
-        """Chunks by their ids, in the order asked for; ids that are not there are left out."""
+        """Chunks by their ids, in the order of the request; unknown ids are left out."""
         found = await searcher.run(functools.partial(store.get, asked.ids))
         return schemas.Chunks(chunks=[found[chunk_id] for chunk_id in dict.fromkeys(asked.ids) if chunk_id in found])
 
     @app.get("/context", tags=["browse"], responses={404: {"model": schemas.Refusal, "description": "no such chunk"}})
     async def context(id: schemas.Name, before: Neighbours = 2, after: Neighbours = 2) -> schemas.Context:
-        """A chunk with those before and after it in its episode."""
+        """A chunk with its neighbours in its episode."""
         found = await searcher.run(functools.partial(neighbours, store, id, before, after))
         if found is None:
-            raise HTTPException(404, "there is no chunk of this id")
+            raise HTTPException(404, "there is no chunk with this id")
         return schemas.Context(chunks=found[0], position=found[1])
 
     @app.get("/episodes", tags=["browse"])
     async def episodes(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
-        """The episodes with their numbers of chunks, in the order of names."""
+        """The episodes with their numbers of chunks, ordered by name."""
         return _counted(*page(state.facets.episodes, contains, offset, limit))
 
     @app.get("/speakers", tags=["browse"])
     async def speakers(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
-        """The speakers with their numbers of chunks, in the order of names."""
+        """The speakers with their numbers of chunks, ordered by name."""
         return _counted(*page(state.facets.speakers, contains, offset, limit))
 
     @app.post(
@@ -133,9 +133,9 @@ def make_routes(state: ServiceState, follow_seconds: float | None = None) -> Fas
         responses={404: {"model": schemas.Refusal, "description": "the memory has no questions"}},
     )
     async def qa_batch(asked: schemas.QuestionChoice) -> schemas.QuestionBatch:
-        """Questions with their answers, drawn by a seed or in their order."""
+        """Questions with their answers, sampled with a seed or in order."""
         if not len(state.questions):
-            raise HTTPException(404, "this memory has no questions; make some with 'midthought memory questions'")
+            raise HTTPException(404, "this memory has no questions; generate some with 'midthought memory questions'")
         taken, num_available, seed = await searcher.run(functools.partial(state.questions.take, **asked.model_dump()))
         return schemas.QuestionBatch(
             questions=[_question(task, state.questions.episode_of(task)) for task in taken],
@@ -145,7 +145,7 @@ def make_routes(state: ServiceState, follow_seconds: float | None = None) -> Fas
 
     @app.get("/stats", tags=["service"])
     async def stats() -> schemas.Stats:
-        """How much there is, and the limits of a search."""
+        """The size of the memory, and the limits of a search."""
         facets = state.facets
         name, dimension = facets.embedding or (None, None)
         return schemas.Stats(
@@ -161,12 +161,12 @@ def make_routes(state: ServiceState, follow_seconds: float | None = None) -> Fas
 
     @app.get("/healthz", tags=["service"])
     async def healthz() -> schemas.Health:
-        """A sign of life; needs no token."""
+        """Health check; needs no token."""
         return schemas.Health()
 
     @app.get("/metrics", tags=["service"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """Counts and times, for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
     folder = resources.files("midthought.memory.service") / "page"
@@ -191,14 +191,14 @@ async def _static(body: bytes, media_type: str) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    """One sentence for what was wrong. It repeats nothing of the request: not all of it could be sent back."""
+    """Returns one sentence about what is invalid. Does not repeat the request: some of it may not be encodable."""
     assert isinstance(error, RequestValidationError)
-    told = []
-    for problem in error.errors()[:_MAX_TOLD]:
+    problems = []
+    for problem in error.errors()[:_MAX_PROBLEMS]:
         place = ".".join(str(part)[:50] for part in problem["loc"] if part not in ("body", "query"))
         words = problem["msg"].removeprefix("Value error, ")
-        told.append(f"{place}: {words}" if place else words)
-    detail = "; ".join(told).encode(errors="replace").decode()
+        problems.append(f"{place}: {words}" if place else words)
+    detail = "; ".join(problems).encode(errors="replace").decode()
     return JSONResponse({"detail": detail}, 400 if "json_invalid" in _kinds(error) else 422)
 
 

@@ -1,4 +1,4 @@
-"""Who may ask: where the service listens, under which names, and with which token. Knows no search and no server."""
+"""Access control of the service: allowed Host headers, loopback or token. Does not depend on routes or the server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from midthought.errors import SettingsError
 
 MIN_TOKEN_CHARS = 16
 OPEN_PATHS = frozenset({"/", "/page.css", "/page.js", "/healthz"})
-"""What needs no token: the empty page, which asks for it, and the sign of life. None of them tells anything of the memory."""
+"""Paths without a token: the empty page, which asks for the token, and the health check. None of them reveals the
+memory's contents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccessPolicy:
-    """What a request must bring.
+    """Requirements on a request.
 
-    On a loopback address its Host must name this machine: a page from elsewhere whose name was made to point here
-    (DNS rebinding) says its own. Beyond it, the token takes that place.
+    On a loopback address the Host header must name this machine; this stops DNS rebinding, where a foreign page's name
+    points here. On other addresses the token protects the service instead.
     """
 
     host: str = "127.0.0.1"
@@ -30,32 +31,33 @@ class AccessPolicy:
 
     @classmethod
     def of(cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None) -> AccessPolicy:
-        """Raises SettingsError where the token is missing or short, and beyond loopback where none is asked for."""
+        """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is
+        set."""
         environ = os.environ if environ is None else environ
         if token_env is None:
             if not is_loopback(host):
                 raise SettingsError(
-                    f"--host {host} is reached from other machines, so the service needs a token: put one into an "
-                    "environment variable and name it with --token-env; or take --host 127.0.0.1"
+                    f"--host {host} can be reached from other machines, so the service needs a token: put one into an "
+                    "environment variable and name it with --token-env; or use --host 127.0.0.1"
                 )
             return cls(host=host)
         token = environ.get(token_env, "")
         if not is_valid_token(token):
             raise SettingsError(
                 f"the environment variable {token_env} holds no token of {MIN_TOKEN_CHARS} or more visible ASCII "
-                "characters; make one, e.g. with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                "characters; create one, for example with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
             )
         return cls(host=host, token=token)
 
     def accepts_host(self, header: str) -> bool:
-        """Whether a request to this `Host` was meant for us."""
+        """Whether the `Host` header names this service."""
         if not is_loopback(self.host):
             return True
         name = _host_name(header)
         return name is not None and (name == self.host.lower() or name == "localhost" or _is_loopback_address(name))
 
     def is_authorized(self, path: str, authorization: str) -> bool:
-        """Whether the request may go on; the time this takes says nothing of the token."""
+        """Whether the request may proceed. Compares in constant time."""
         if self.token is None or path in OPEN_PATHS:
             return True
         scheme, _, given = authorization.partition(" ")
@@ -64,17 +66,17 @@ class AccessPolicy:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether only this machine can reach the address."""
     return host.lower() == "localhost" or _is_loopback_address(host.strip("[]"))
 
 
 def is_valid_token(token: str) -> bool:
-    """Long enough, and nothing that a header could not carry."""
+    """Long enough, and only characters that a header can carry."""
     return len(token) >= MIN_TOKEN_CHARS and all("!" <= letter <= "~" for letter in token)
 
 
 def is_same_origin(origin: str, host: str) -> bool:
-    """Whether a page at `origin` came from the service at `host`."""
+    """Whether a page at `origin` was served by `host`."""
     try:
         return urlsplit(origin).netloc.lower() == host.lower() != ""
     except ValueError:
@@ -82,7 +84,7 @@ def is_same_origin(origin: str, host: str) -> bool:
 
 
 def _host_name(header: str) -> str | None:
-    """The name in a Host header, without port and brackets; None where it is no such thing."""
+    """Returns the name in a Host header, without port and brackets; None if it is invalid."""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port

@@ -1,4 +1,4 @@
-"""What a memory holds besides search: episodes and speakers with their sizes, a chunk's neighbours, questions."""
+"""Browsing a memory without a query: episodes and speakers with their sizes, a chunk's neighbours, questions."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _QUESTION_COLUMNS = ("id", "text", "answer", "episode", "episode_file", "qa_inde
 
 @dataclass(frozen=True, slots=True)
 class FacetCounts:
-    """The memory as it was when it was read; the chunks stay where they lie."""
+    """Counts of one version of the memory. The chunks stay in the table."""
 
     episodes: Mapping[str, int]
-    """Chunks by episode, in the order of names."""
+    """Number of chunks by episode, ordered by name."""
     speakers: Mapping[str, int]
     num_chunks: int
     embedding: tuple[str, int] | None
-    """Model and dimension; None where the memory is empty."""
+    """Model and dimension; None if the memory is empty."""
 
     @classmethod
     def read(cls, store: MemoryStore) -> FacetCounts:
-        """Raises MemoryStoreError where nothing was built."""
+        """Raises MemoryStoreError if the memory is not built."""
         opened = store._open_table()
         counts: dict[str, Counter[str]] = {"episode": Counter(), "speaker": Counter()}
         for batch in opened.table.search().select(list(counts)).to_batches(65_536):
@@ -41,14 +41,16 @@ class FacetCounts:
 
 
 def page(counts: Mapping[str, int], contains: str, offset: int, limit: int) -> tuple[list[tuple[str, int]], int]:
-    """Names that hold these letters, whatever their case, with their counts; and how many there are in all."""
+    """Returns one page of the names that contain this text (ignoring case) with their counts, and the total number of
+    such names."""
     wanted = contains.casefold()
     found = [(name, count) for name, count in counts.items() if wanted in name.casefold()]
     return found[offset : offset + limit], len(found)
 
 
 def neighbours(store: MemoryStore, chunk_id: str, num_before: int, num_after: int) -> tuple[list[Chunk], int] | None:
-    """The chunk among those before and after it in its episode, and its place; None where there is no such chunk."""
+    """Returns the chunk with its neighbours in its episode, and its position among them; None if there is no such
+    chunk."""
     chunk = store.get([chunk_id]).get(chunk_id)
     if chunk is None:
         return None
@@ -59,10 +61,10 @@ def neighbours(store: MemoryStore, chunk_id: str, num_before: int, num_after: in
 
 
 class QuestionSet:
-    """Questions to be leafed through, or drawn from."""
+    """Questions to browse or to sample from."""
 
     def __init__(self, tasks: Sequence[Task] = (), store: MemoryStore | None = None) -> None:
-        """Where a store is given, questions name their episode as its chunks do, whatever their own label says."""
+        """With a store, a question's episode is the title in its chunks, not its own label."""
         self._tasks = list(tasks)
         self._episode_of = _episodes_by_label(self._tasks, store) if store else {}
         self._words = [f"{task.prompt}\n{task.answer}".casefold() for task in self._tasks]
@@ -73,7 +75,7 @@ class QuestionSet:
     def take(
         self, size: int, *, shuffle: bool, seed: int | None, offset: int, episodes: Sequence[str], contains: str
     ) -> tuple[list[Task], int, int | None]:
-        """Questions, how many there are of that choice, and the seed that they were drawn by."""
+        """Returns questions, the number of all matching ones, and the seed of the sample."""
         wanted, among = contains.casefold(), set(episodes)
         found = [
             task
@@ -87,13 +89,13 @@ class QuestionSet:
         return drawn[offset : offset + size], len(found), seed
 
     def episode_of(self, task: Task) -> str:
-        """The episode that a question is about; empty where nothing says so."""
+        """Returns the title of the question's episode; empty if unknown."""
         label = str(task.labels.get("episode", ""))
         return self._episode_of.get(label, label)
 
 
 class QuestionTable:
-    """The questions of a memory's own table, as `midthought memory questions --from-model` writes it."""
+    """The questions in the memory's own table, written by `midthought memory questions --from-model`."""
 
     def __init__(self, uri: str, table: str = "questions") -> None:
         import lancedb
@@ -103,7 +105,8 @@ class QuestionTable:
         self._version: dict[str, Any] | None = None
 
     def changed(self) -> list[Task] | None:
-        """All of them where they are others than the last time, else None; none where there is no such table, or another's."""
+        """Returns all questions if they changed since the last call, else None. Returns none if there is no such table,
+        or it is not ours."""
         opened = self._open()
         version = opened.list_versions()[-1] if opened is not None else {}
         if version == self._version:
@@ -134,7 +137,8 @@ def _tasks_of(table: Any) -> list[Task]:
 
 
 def _episodes_by_label(tasks: Sequence[Task], store: MemoryStore) -> dict[str, str]:
-    """Titles by the label `episode` of questions, which may be a file's name: one question's evidence tells for all."""
+    """Returns titles by the questions' label `episode`, which may be a file name, from the evidence of one question
+    each."""
     proof_of = {
         str(task.labels["episode"]): task.evidence[0] for task in tasks if task.labels.get("episode") and task.evidence
     }

@@ -1,4 +1,4 @@
-"""What `midthought memory serve` does: opens a memory and serves it until it is told to end. Knows no command line."""
+"""`midthought memory serve`: opens a memory and serves it until a signal arrives. Does not depend on the command line."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def serve(
     limits: SearchLimits | None = None,
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Serve the memory at `path` until SIGINT or SIGTERM; requests in flight are answered first.
+    """Serves the memory at `path` until SIGINT or SIGTERM; requests in progress are answered first.
 
-    Questions are those of the file, else of the memory's own table `questions`. What builds write meanwhile is seen, unless
-    `follow` is False.
+    Questions come from the file, else from the memory's own table `questions`. Later builds of the memory become
+    visible, unless `follow` is False.
 
-    Raises SettingsError where the address is not loopback and no token is named, or cannot be listened on,
-    MemoryStoreError where there is no memory, MissingExtraError without the extra `serve`.
+    Raises SettingsError if the address is not loopback and no token is set, or the port cannot be opened,
+    MemoryStoreError if there is no memory, MissingExtraError without the extra `serve`.
     """
     access = AccessPolicy.of(host, token_env)
     _require_extra()

@@ -1,4 +1,5 @@
-"""Things that come at about the same time are worked on together. Knows no embedding model, only items and results."""
+"""Dynamic batching: items that arrive at about the same time are processed together. Does not depend on what the items
+are."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ Other = TypeVar("Other")
 
 
 class DynamicBatcher(Generic[Item, Result]):
-    """Calls `work` in one thread with what has gathered, at most `max_batch_size` at once.
+    """Calls `work` in one thread with batches of at most `max_batch_size` items.
 
-    An item that comes while nothing else is under way goes at once. What comes while `work` runs waits for it to end and
-    goes together. Where others are about to ask again (`num_others()` of them), the next call waits for them as well, but
-    never longer than `max_wait_seconds`.
+    An item that arrives while nothing is running starts at once. Items that arrive while `work` runs form the next
+    batch. If further callers are about to submit (`num_others()` of them), a batch waits for them, but at most
+    `max_wait_seconds`.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class DynamicBatcher(Generic[Item, Result]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="midthought-collector")
 
     async def submit(self, item: Item) -> Result:
-        """What `work` makes of the item. Raises what `work` raised for the items that went together."""
+        """Returns the result of `work` for the item. Raises what `work` raised for the batch."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         self._came.set()
@@ -48,15 +49,15 @@ class DynamicBatcher(Generic[Item, Result]):
         return await future
 
     async def alone(self, function: Callable[[], Other]) -> Other:
-        """`function()` in the thread of `work`, so that not two of them compute at once."""
+        """Runs `function()` in the thread of `work`, so that the two never compute at the same time."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     def before_all(self, function: Callable[[], Other]) -> Other:
-        """The same where no event loop runs yet."""
+        """The same before an event loop runs."""
         return self._thread.submit(function).result()
 
     def close(self) -> None:
-        """End the thread."""
+        """Stops the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self) -> None:
@@ -65,7 +66,7 @@ class DynamicBatcher(Generic[Item, Result]):
             while self._waiting:
                 await self._gather()
                 taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_items))]
-                taken = [(item, future) for item, future in taken if not future.done()]  # nobody waits for these
+                taken = [(item, future) for item, future in taken if not future.done()]  # skip cancelled items
                 if not taken:
                     continue
                 try:

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a service. Every application has a registry of its own."""
+"""Metrics for Prometheus. Every application has its own registry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"
 
 
 class Metrics:
-    """Requests by route, method and status; their seconds; how queries were embedded and searched."""
+    """Counts requests by route, method and status, their durations, and how queries were embedded and searched."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -28,7 +28,7 @@ class Metrics:
         self._observed = {
             "embedded_together": Histogram(
                 "midthought_memory_embedded_together",
-                "Queries embedded in one go.",
+                "Queries embedded in one batch.",
                 registry=registry,
                 buckets=(1, 2, 4, 8, 16, 32, 64),
             ),
@@ -41,19 +41,19 @@ class Metrics:
         }
 
     def watch(self, num_under_way: Callable[[], int], num_chunks: Callable[[], int]) -> None:
-        """Take these when asked."""
+        """Sets the callbacks for these gauges."""
         self._under_way.set_function(num_under_way)
         self._chunks.set_function(num_chunks)
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """One request more. A method that is no method has no name of its own."""
+        """Counts a request. Unknown methods are counted as `other`."""
         self._requests.labels(route, method if method in _METHODS else "other", str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def observe(self, name: str, value: float) -> None:
-        """One of `embedded_together`, `embed_seconds`, `search_seconds`."""
+        """Records one of `embedded_together`, `embed_seconds`, `search_seconds`."""
         self._observed[name].observe(value)
 
     def render(self) -> bytes:
-        """The page that Prometheus reads."""
+        """Returns the metrics in Prometheus' text format."""
         return generate_latest(self._registry)

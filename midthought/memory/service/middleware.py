@@ -1,6 +1,7 @@
-"""Stands before the application: lets in what may come in, bounds it in size and time, and sends safe headers.
+"""ASGI middleware: authenticates requests, limits their size and time, and sets security headers. Does not depend on
+routes.
 
-Plain ASGI; knows no route.
+Starlette's middleware covers none of these limits, and its host check knows no loopback addresses.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Refused(Exception):
 
 
 class SecurityMiddleware:
-    """`observe(route, method, status, seconds)` is called after every answer; `route` as the application names it."""
+    """Calls `observe(route, method, status, seconds)` after every response; `route` is the application's path template."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class SecurityMiddleware:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 0
+        started, status = time.perf_counter(), 0
 
         async def send_on(message: Message) -> None:
             nonlocal status
@@ -90,23 +91,25 @@ class SecurityMiddleware:
         except Exception:
             logger.exception("%s %s was not answered", scope["method"], scope["path"])
             if status == 0:
-                await _refuse(send_on, _Refused(500, "the service failed; its log says why"))
+                await _refuse(send_on, _Refused(500, "internal error; see the service's log"))
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self._observe(route, scope["method"], status, time.perf_counter() - begun)
+            self._observe(route, scope["method"], status, time.perf_counter() - started)
 
     async def _admitted(self, scope: Scope, receive: Receive) -> bytes:
-        """The body of a request that may come in."""
+        """Returns the body of an accepted request."""
         head = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope.get("raw_path") or b"")
-        if head + len(scope["query_string"]) > MAX_HEAD_BYTES:  # uvicorn bounds heads only that come in pieces
+        if (
+            head + len(scope["query_string"]) > MAX_HEAD_BYTES
+        ):  # uvicorn limits only heads that arrive in several pieces
             raise _Refused(431, f"a request's head may hold {MAX_HEAD_BYTES:,} bytes at most", connection="close")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         host = headers.get("host", "")
         if not self._access.accepts_host(host):
-            raise _Refused(421, "this Host is not served here; ask by the address that the service listens on")
+            raise _Refused(421, "unknown Host; use the address that the service listens on")
         origin = headers.get("origin")
         if origin is not None and not is_same_origin(origin, host):
-            raise _Refused(403, "pages from elsewhere may not ask")
+            raise _Refused(403, "requests from pages of other origins are not allowed")
         if not self._access.is_authorized(scope["path"], headers.get("authorization", "")):
             words = "a token is needed: Authorization: Bearer …"
             raise _Refused(401, words, **{"www-authenticate": "Bearer"})
@@ -137,7 +140,7 @@ class SecurityMiddleware:
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
-            words = f"the body did not come within {self._body_seconds:g} seconds"
+            words = f"the body did not arrive within {self._body_seconds:g} seconds"
             raise _Refused(408, words, connection="close") from None
 
 

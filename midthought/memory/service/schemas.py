@@ -1,4 +1,5 @@
-"""What the service takes and gives, with its limits; OpenAPI is made from it. Knows no search and no server."""
+"""Requests and responses of the service, with their limits; OpenAPI is generated from them. Does not depend on search
+or the server."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ MAX_OFFSET = 1_000_000_000
 
 
 def _plain(text: str) -> str:
-    """Raises ValueError for what no transcript holds, and what could not be sent on."""
+    """Raises ValueError for characters that no transcript has and that cannot be encoded."""
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError("it holds a NUL or half a surrogate pair")
+        raise ValueError("it has a NUL or a lone surrogate")
     return text
 
 
-def _said(text: str) -> str:
+def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("it is empty")
     return text
@@ -36,7 +37,7 @@ def _said(text: str) -> str:
 
 Name = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS), AfterValidator(_plain)]
 QueryText = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARS), AfterValidator(_plain), AfterValidator(_said)
+    str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARS), AfterValidator(_plain), AfterValidator(_not_blank)
 ]
 
 
@@ -46,48 +47,48 @@ class _Given(BaseModel):
 
 class _Choice(_Given):
     k: int = Field(3, ge=1, le=MAX_K)
-    """How many results."""
+    """Number of results."""
     mode: SearchMode = "hybrid"
-    """By words (`full_text`), by meaning (`vector`), or by both."""
+    """By words (`full_text`), by meaning (`vector`), or both."""
     episodes: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
-    """Only what was said in these episodes; none named: in all."""
+    """Only these episodes; empty: all."""
     speakers: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
-    """Only what was said by these speakers; none named: by all."""
+    """Only these speakers; empty: all."""
 
 
 class Query(_Choice):
     """One search."""
 
     query: QueryText
-    """Plain words: no sign in it has power."""
+    """Plain text, without query syntax."""
 
 
 class QueryBatch(_Choice):
-    """Several searches that differ in their words."""
+    """Several searches with the same options."""
 
     queries: list[QueryText] = Field(min_length=1, max_length=MAX_QUERIES)
 
 
 class Ids(_Given):
-    """Chunks by their ids."""
+    """Ids of chunks."""
 
     ids: list[Name] = Field(max_length=MAX_IDS)
 
 
 class QuestionChoice(_Given):
-    """Which questions are wanted."""
+    """Selection of questions."""
 
     size: int = Field(32, ge=1, le=MAX_PAGE)
-    """How many, where there are so many."""
+    """Maximum number of questions."""
     shuffle: bool = True
-    """Draw them by `seed`, or take them in their order from `offset` on."""
+    """Sample with `seed`, or take them in order from `offset`."""
     seed: int | None = Field(None, ge=0, lt=2**63)
-    """The same seed draws the same questions; null: a seed is drawn, and told."""
+    """The same seed selects the same questions; null: a random seed, which is returned."""
     offset: int = Field(0, ge=0, le=MAX_OFFSET)
     episodes: list[Name] = Field(default_factory=list, max_length=MAX_NAMES)
     """Only questions about these episodes."""
     contains: Name = ""
-    """Only those whose question or answer holds these letters, whatever their case."""
+    """Only questions whose question or answer contains this text, ignoring case."""
 
 
 class Found(BaseModel):
@@ -98,35 +99,35 @@ class Found(BaseModel):
 
 
 class FoundBatch(BaseModel):
-    """What was found for each query, in their order."""
+    """Hits for each query, in order."""
 
     results: list[list[Hit]]
     seconds: float
 
 
 class Chunks(BaseModel):
-    """Chunks, those that are there."""
+    """The chunks that exist."""
 
     chunks: list[Chunk]
 
 
 class Context(BaseModel):
-    """A chunk with those before and after it."""
+    """A chunk with its neighbours."""
 
     chunks: list[Chunk]
     position: int
-    """Which of them was asked for."""
+    """Index of the requested chunk."""
 
 
 class Counted(BaseModel):
-    """An episode, or a speaker."""
+    """An episode or a speaker."""
 
     name: str
     num_chunks: int
 
 
 class CountedPage(BaseModel):
-    """Episodes, or speakers, in the order of their names."""
+    """Episodes or speakers, ordered by name."""
 
     items: list[Counted]
     num_available: int
@@ -144,16 +145,16 @@ class Question(BaseModel):
 
 
 class QuestionBatch(BaseModel):
-    """Questions as they were asked for."""
+    """The selected questions."""
 
     questions: list[Question]
     num_available: int
     seed: int | None
-    """What they were drawn by; null where they come in their order."""
+    """Seed of the sample; null if they are in order."""
 
 
 class Stats(BaseModel):
-    """What the service holds."""
+    """Contents of the memory and limits of a search."""
 
     table: str
     num_chunks: int
@@ -169,12 +170,12 @@ class Stats(BaseModel):
 
 
 class Health(BaseModel):
-    """The service lives."""
+    """The service is running."""
 
     status: str = "ok"
 
 
 class Refusal(BaseModel):
-    """Why a request was not answered, in one sentence."""
+    """Why a request was rejected, in one sentence."""
 
     detail: str

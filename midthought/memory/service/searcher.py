@@ -1,6 +1,6 @@
-"""Searches for many at once: queries that come together are embedded, and compared with all vectors, together.
+"""Concurrent searches: queries that arrive together are embedded together, and compared with all vectors together.
 
-LanceDB is asked in threads. Knows the store and an event loop, and no HTTP.
+LanceDB is called in threads. Depends on the store and an event loop, not on HTTP.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ T = TypeVar("T")
 
 
 class BusyError(Exception):
-    """More is under way than the service takes."""
+    """Too many queries are in progress."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchLimits:
-    """How much goes on at once."""
+    """Concurrency limits."""
 
     max_concurrent_queries: int = 512
-    """Queries under way; what comes beyond is told to come again."""
+    """Queries in progress; further ones are rejected with BusyError."""
     max_batch_size: int = 32
-    """Queries that are embedded in one go, or compared with all vectors; 1: every one by itself."""
+    """Queries that are embedded in one batch, or compared with all vectors together; 1: no batching."""
     max_wait_seconds: float = 0.003
-    """How long a query waits for others, where others are under way."""
+    """Time that a query waits for others, if others are in progress."""
     num_threads: int = max(2, min(8, os.cpu_count() or 2))
-    """That ask LanceDB."""
+    """Threads that call LanceDB."""
 
 
 class PrecomputedQueryEmbedder:
-    """An embedder for the store that answers with what was embedded beforehand, for the thread that asks.
+    """An embedder for the store that returns vectors computed beforehand, per thread.
 
-    So the store's own `search_batch` is what searches, and the embedding model is asked by the collector alone.
+    So the store's own `search_batch` does the search, and only the batcher calls the embedding model.
     """
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder = embedder
         self.name = embedder.name
         self.dimension = embedder.dimension
-        self._here = threading.local()
+        self._local = threading.local()
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Unit vectors, float32 [N, D], of what is to be stored."""
+        """Returns unit vectors of texts to be stored, float32 [N, D]."""
         return self.embedder.embed(texts)
 
     def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Unit vectors, float32 [N, D]: those at hand, else the model's."""
-        at_hand = getattr(self._here, "vectors", None)
-        return embed_queries(queries, self.embedder) if at_hand is None else at_hand
+        """Returns unit vectors, float32 [N, D]: the precomputed ones, else the model's."""
+        precomputed = getattr(self._local, "vectors", None)
+        return embed_queries(queries, self.embedder) if precomputed is None else precomputed
 
     def with_vectors(self, vectors: np.ndarray, ask: Callable[[], T]) -> T:
-        """`ask()`, which finds these vectors, [N, D], of all that it asks for at hand."""
-        self._here.vectors = vectors
+        """Calls `ask()` with these precomputed vectors, [N, D], of all its queries."""
+        self._local.vectors = vectors
         try:
             return ask()
         finally:
-            self._here.vectors = None
+            self._local.vectors = None
 
 
 @dataclass(frozen=True, slots=True)
 class _VectorQuery:
-    """A search by meaning whose query is embedded."""
+    """A vector search whose query is embedded."""
 
     query: str
     vector: np.ndarray
@@ -85,12 +85,12 @@ class _VectorQuery:
 
     @property
     def choice(self) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
-        """Those of equal choice are searched together."""
+        """Queries with equal options are searched together."""
         return self.k, self.episodes, self.speakers
 
 
 class Searcher:
-    """Belongs to one event loop. `observe(name, value)` is told `embedded_together`, `embed_seconds`, `search_seconds`."""
+    """Belongs to one event loop. `observe(name, value)` gets `embedded_together`, `embed_seconds`, `search_seconds`."""
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class Searcher:
         self._vectors = vectors
         self._limits = limits or SearchLimits()
         self._observe = observe
-        self.num_under_way = 0
+        self.num_in_progress = 0
         self._num_embedding = 0
         self._threads = ThreadPoolExecutor(self._limits.num_threads, thread_name_prefix="midthought-search")
         self._embedding_batcher: DynamicBatcher[str, np.ndarray] = DynamicBatcher(
             self._embed,
             max_batch_size=self._limits.max_batch_size,
             max_wait_seconds=self._limits.max_wait_seconds,
-            num_others=lambda: self.num_under_way - self._num_embedding,
+            num_others=lambda: self.num_in_progress - self._num_embedding,
         )
         self._search_batcher: DynamicBatcher[_VectorQuery, list[Hit]] = DynamicBatcher(
             self._search_together, max_batch_size=self._limits.max_batch_size, max_wait_seconds=0.0
@@ -124,35 +124,36 @@ class Searcher:
         episodes: Sequence[str] = (),
         speakers: Sequence[str] = (),
     ) -> list[list[Hit]]:
-        """What `MemoryStore.search` finds for each query. Raises BusyError where too much is under way already."""
-        if self.num_under_way and self.num_under_way + len(queries) > self._limits.max_concurrent_queries:
-            raise BusyError(f"{self.num_under_way} queries are under way; come again in a second")
-        self.num_under_way += len(queries)
+        """Returns the hits of `MemoryStore.search` for each query. Raises BusyError if too many queries are in
+        progress."""
+        if self.num_in_progress and self.num_in_progress + len(queries) > self._limits.max_concurrent_queries:
+            raise BusyError(f"{self.num_in_progress} queries are in progress; try again in a second")
+        self.num_in_progress += len(queries)
         try:
             one = functools.partial(self._search, k=k, mode=mode, episodes=episodes, speakers=speakers)
             if len(queries) == 1:
                 return [await one(queries[0])]
             return await _all_or_none([one(query) for query in queries])
         finally:
-            self.num_under_way -= len(queries)
+            self.num_in_progress -= len(queries)
 
     def warm(self) -> None:
-        """Before the event loop runs: `MemoryStore.warm`, in the thread that will embed. Another one that had computed before
-        would keep OpenMP threads of its own, which then wake up slowly, its own and those of the thread that embeds."""
+        """Calls `MemoryStore.warm` before the event loop runs, in the thread that will embed. A second thread that has
+        computed would keep its own OpenMP threads, which slows both down."""
         self._embedding_batcher.before_all(self.store.warm)
 
     async def run(self, function: Callable[[], T]) -> T:
-        """`function()` in one of the threads: for what else is asked of the table."""
+        """Runs `function()` in one of the threads: for other accesses to the table."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stops the threads."""
         self._embedding_batcher.close()
         self._search_batcher.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _search(self, query: str, **choice: Any) -> list[Hit]:
-        if choice["mode"] != "full_text" and self.num_under_way == 1:  # one thread after another would only cost time
+        if choice["mode"] != "full_text" and self.num_in_progress == 1:  # a second thread would only take longer
             self._observe("embedded_together", 1)
             return await self._embedding_batcher.alone(functools.partial(self._ask, query, None, **choice))
         vector = None
@@ -162,16 +163,16 @@ class Searcher:
                 vector = await self._embedding_batcher.submit(query)
             finally:
                 self._num_embedding -= 1
-        begun = time.perf_counter()
-        if vector is not None and choice["mode"] == "vector" and self._goes_together():
+        started = time.perf_counter()
+        if vector is not None and choice["mode"] == "vector" and self._can_batch_search():
             names = (tuple(choice["episodes"]), tuple(choice["speakers"]))
             hits = await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], *names))
         else:
             hits = await self.run(functools.partial(self._ask, query, vector, **choice))
-        self._observe("search_seconds", time.perf_counter() - begun)
+        self._observe("search_seconds", time.perf_counter() - started)
         return hits
 
-    def _goes_together(self) -> bool:
+    def _can_batch_search(self) -> bool:
         return self._limits.max_batch_size > 1 and self.store.compares_all
 
     def _ask(self, query: str, vector: np.ndarray | None, **choice: Any) -> list[Hit]:
@@ -190,17 +191,17 @@ class Searcher:
         return [found[number] for number in range(len(batch))]
 
     def _embed(self, queries: list[str]) -> Sequence[np.ndarray]:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         unique = list(dict.fromkeys(queries))
         row_of = {query: row for row, query in enumerate(unique)}
         found = embed_queries(unique, self._vectors.embedder)
         self._observe("embedded_together", len(queries))
-        self._observe("embed_seconds", time.perf_counter() - begun)
+        self._observe("embed_seconds", time.perf_counter() - started)
         return [found[row_of[query]] for query in queries]
 
 
 async def _all_or_none(coroutines: Sequence[Any]) -> list[Any]:
-    """All results in order; where one fails, the others end with it."""
+    """Returns all results in order; if one fails, the others are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in coroutines]
     try:
         return await asyncio.gather(*tasks)

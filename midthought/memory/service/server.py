@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn with our limits and a timeout for request heads. Does not depend on routes."""
+"""The HTTP server: uvicorn with our limits, and a timeout for request heads. Does not depend on routes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from midthought.memory.service.middleware import MAX_HEAD_BYTES, App
 
 MAX_CONNECTIONS = 1024
 IDLE_SECONDS = 30
-"""How long a connection without a request is kept."""
+"""Keep-alive timeout of a connection without a request."""
 STOP_SECONDS = 30
-"""How long requests in flight may take to be answered once the service is told to end."""
+"""Time for requests in progress after the signal to stop."""
 HEAD_SECONDS = 10.0
-"""From connecting, or from the first byte of another request, until its head is whole."""
+"""Timeout from connecting, or from the first byte of a further request, until its head is complete."""
 
 
 class HeadTimeoutProtocol(H11Protocol):
-    """Uvicorn's own has no such limit. h11 itself bounds a head's size."""
+    """Closes connections that send no request, or their head too slowly. Uvicorn has no such limit. h11 limits the size
+    of a head."""
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -32,9 +33,9 @@ class HeadTimeoutProtocol(H11Protocol):
         super().connection_made(transport)
         connected = transport.get_extra_info(
             "socket"
-        )  # asyncio knows it only by its protocol number, which uvicorn leaves at 0
+        )  # asyncio sets it only if the protocol number is TCP's; uvicorn leaves it at 0
         if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else head and body come 40 ms apart
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else head and body arrive 40 ms apart
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -68,15 +69,15 @@ class HeadTimeoutProtocol(H11Protocol):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes one that is free."""
+    """Returns a listening socket; port 0 selects a free port."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
     except OverflowError:
-        raise SettingsError(f"--port {port} is none; give 0 to 65535") from None
+        raise SettingsError(f"--port {port} is not a port; give 0 to 65535") from None
     except OSError as error:
         reason = error.strerror or error
-        raise SettingsError(f"{host}, port {port} cannot be listened on ({reason}); give another --port") from None
+        raise SettingsError(f"cannot listen on {host}, port {port} ({reason}); give another --port") from None
 
 
 def address(listening: socket.socket) -> str:
@@ -86,7 +87,7 @@ def address(listening: socket.socket) -> str:
 
 
 def make_server(app: App) -> uvicorn.Server:
-    """Uvicorn as the service needs it."""
+    """Returns uvicorn with the service's settings."""
     config = uvicorn.Config(
         app,
         http=HeadTimeoutProtocol,
@@ -94,7 +95,7 @@ def make_server(app: App) -> uvicorn.Server:
         loop="asyncio",
         lifespan="on",
         log_level="warning",
-        access_log=False,  # queries are nobody else's business
+        access_log=False,  # queries are private
         server_header=False,
         date_header=False,
         proxy_headers=False,
@@ -107,12 +108,12 @@ def make_server(app: App) -> uvicorn.Server:
 
 
 def run(server: uvicorn.Server, listening: socket.socket) -> None:
-    """Serve until a signal says to end. Uvicorn raises the signal anew when it has ended; by then it is heard."""
+    """Serves until a signal arrives. Uvicorn raises the signal again after its shutdown; it is ignored then."""
 
-    def heard(number: int, frame: FrameType | None) -> None: ...
+    def ignore(number: int, frame: FrameType | None) -> None: ...
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, heard) for number in numbers]
+    before = [signal.signal(number, ignore) for number in numbers]
     try:
         server.run(sockets=[listening])
     finally:

@@ -1,4 +1,4 @@
-"""What the service's routes speak to, and how it keeps up with what builds write. Knows no HTTP."""
+"""The state that the service's routes use, and polling for later builds. Does not depend on HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
 FOLLOW_SECONDS = 10.0
-"""How often a service looks for what was written since."""
+"""Interval at which the service looks for a new version."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ class ServiceState:
         self.questions = QuestionSet(questions, store)
         self.metrics = Metrics()
         self.searcher = Searcher(store, vectors, limits, self.metrics.observe)
-        self.metrics.watch(lambda: self.searcher.num_under_way, lambda: self.facets.num_chunks)
+        self.metrics.watch(lambda: self.searcher.num_in_progress, lambda: self.facets.num_chunks)
 
     def follow(self) -> bool:
-        """See what was written since: chunks, and questions where they are the memory's own. True where there was anything.
+        """Switches to a new version of the chunks, and of the memory's own questions. Returns True if there was one.
 
-        Raises MemoryStoreError where that cannot be served (`MemoryStore.follow`). What fails is made up for by the next call.
+        Raises MemoryStoreError if it cannot be served (`MemoryStore.follow`). A failure is repeated by the next call.
         """
         chunks_changed = self._are_facets_stale = self.store.follow() or self._are_facets_stale
         if chunks_changed:
@@ -55,15 +55,15 @@ class ServiceState:
         return chunks_changed or changed is not None
 
     async def poll(self, seconds: float = FOLLOW_SECONDS) -> None:
-        """`follow`, again and again. What stands in the way is logged once, and tried again."""
-        told = ""
+        """Calls `follow` repeatedly. A lasting error is logged once, and tried again."""
+        logged = ""
         while True:
             await asyncio.sleep(seconds)
             try:
                 if await self.searcher.run(self.follow):
                     _log.info("%s: %d chunks now", self.store.uri, self.facets.num_chunks)
-                told = ""
+                logged = ""
             except (MemoryStoreError, ValueError, RuntimeError, OSError) as error:  # those of LanceDB
-                if str(error) != told:
-                    _log.warning("%s; served on as it was", error)
-                    told = str(error)
+                if str(error) != logged:
+                    _log.warning("%s; the previous version is still served", error)
+                    logged = str(error)

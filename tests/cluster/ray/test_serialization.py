@@ -109,5 +109,5 @@ def test_a_memory_that_another_machine_does_not_see_is_said_at_once(tmp_path):
     assert not twin.is_built
     reopened, (place, *others, was_built) = store.__reduce__()
     assert not was_built
-    with pytest.raises(MemoryStoreError, match=r"no memory .* every machine sees it"):
+    with pytest.raises(MemoryStoreError, match=r"no memory .* every machine can read"):
         reopened(place, *others, True)
