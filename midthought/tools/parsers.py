@@ -1,12 +1,9 @@
-"""Parsers: a text in, the calls in it out. Users extend `ActionParser`; the others are the call formats' own parsers.
-
-Knows nothing of tokens nor of which tools there are.
-"""
+"""Parsers: find the calls in a text. Users extend `ActionParser`; the others read the built-in call formats."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.function_calling import FunctionCallingFormat
@@ -15,12 +12,13 @@ from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
+from midthought.tools.call_formats.streaming import StreamingCallFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
 
 
 class ActionParser:
-    """Reads calls out of what a model wrote. Extend it: write `parse` or `parse_all`, the other follows.
+    """Finds the calls in a model's output. Extend it: write `parse` or `parse_all`; the other one is derived from it.
 
     >>> class ShoutParser(ActionParser):
     ...     def parse_all(self, text: str) -> list[ParsedAction]:
@@ -32,46 +30,42 @@ class ActionParser:
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         if cls.parse is ActionParser.parse and cls.parse_all is ActionParser.parse_all:
-            raise TypeError(f"{cls.__name__} has neither parse nor parse_all of its own; extend ActionParser with one")
+            raise TypeError(f"{cls.__name__} defines neither parse nor parse_all; define one of them")
         return super().__new__(cls)
 
     def parse(self, text: str) -> ParsedAction:
-        """The first call of a turn's text. Where there is none: `success` False, no name, error "no call found"."""
-        return next(iter(self.parse_all(text)), no_call(text))
+        """Returns the first call of a turn's text. If there is none: `success` False, no name, error "no call found"."""
+        nothing = ParsedAction(tool_name=None, parameters={}, raw_text=text, success=False, error="no call found")
+        return next(iter(self.parse_all(text)), nothing)
 
     def parse_all(self, text: str) -> list[ParsedAction]:
-        """Every call of a turn's text, in order, malformed ones (`success` False) included.
+        """Returns every call of a turn's text, in order, malformed ones (`success` False) included.
 
-        Where only `parse` is written, at most one: what it gives, unless it failed and names no tool.
+        If only `parse` is defined, at most one: its result, unless it failed and has no tool name.
         """
         action = self.parse(text)
         return [action] if action.success or action.tool_name is not None else []
 
     @property
     def call_format(self) -> ToolCallFormat:
-        """What the rollout loop takes."""
+        """The parser as a call format for the rollout loop."""
         return ParsedTurnFormat(self)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """A call as the policy should write it, for demonstrations. NotImplementedError unless you write it."""
+        """Returns a call as the policy should write it, for demonstrations. NotImplementedError unless you define it."""
         raise NotImplementedError(
-            f"{type(self).__name__} only reads calls; write its render_call(tool_name, parameters)"
+            f"{type(self).__name__} only reads calls; define its render_call(tool_name, parameters)"
         )
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """What the system prompt says of the tools: their list. Extend it with how your parser wants calls written."""
+        """Returns the system prompt's list of the tools. Extend it with the syntax of a call that your parser reads."""
         return describe_tools(definitions) if definitions else ""
 
 
-def no_call(text: str) -> ParsedAction:
-    """What `parse` gives for a text without a call."""
-    return ParsedAction(tool_name=None, parameters={}, raw_text=text, success=False, error="no call found")
-
-
 class ParsedTurnFormat:
-    """A parser as a call format for the rollout loop: the turn's text is collected and parsed when the turn has ended.
+    """A parser as a call format for the rollout loop: collects the turn's text and parses it when the turn has ended.
 
-    The parser sees the whole text, thoughts and fences included, and decides alone what of it is a call.
+    The parser gets the whole text, thoughts and fences included, and decides alone which parts are calls.
     """
 
     name = "parser"
@@ -80,26 +74,20 @@ class ParsedTurnFormat:
 
     def __init__(self, parser: ActionParser) -> None:
         self.parser = parser
+        self.render_call = parser.render_call
+        self.instructions = parser.instructions
 
     def scanner(self, *, in_thought: bool) -> ParsedTurnScanner:
-        """A fresh scanner; whether the prompt opened a thought is the same to it."""
+        """Returns a new scanner, which does not depend on `in_thought`."""
         return ParsedTurnScanner(self.parser)
 
     def parse_all(self, text: str, *, in_thought: bool = False) -> list[ParsedAction]:
-        """What the parser finds."""
+        """Returns the calls that the parser finds."""
         return self.parser.parse_all(text)
 
-    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """As the parser writes it; NotImplementedError where it cannot."""
-        return self.parser.render_call(tool_name, parameters)
-
     def render_results(self, events: Sequence[ToolEvent]) -> str:
-        """The words of the results, one after the other."""
+        """Returns the text of the results, one after the other."""
         return "\n".join(event.call.result or "" for event in events)
-
-    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """As the parser words it."""
-        return self.parser.instructions(definitions)
 
 
 class ParsedTurnScanner:
@@ -110,74 +98,71 @@ class ParsedTurnScanner:
         self._pieces: list[str] = []
 
     def feed(self, piece: str) -> bool:
-        """Take the next piece; never a reason to stop."""
+        """Collects the next piece. Never asks to stop."""
         self._pieces.append(piece)
         return False
 
     def take(self) -> list[ParsedAction]:
-        """The calls in all that was fed since the last `take`."""
+        """Returns the calls in the text since the last `take`."""
         text, self._pieces = "".join(self._pieces), []
         return self._parser.parse_all(text)
 
     def resume(self) -> None:
-        """A result or reply now stands in the context: what was not taken is void."""
+        """Discards the collected text: other text now follows it in the context."""
         self._pieces = []
 
 
 class _FormatParser(ActionParser):
-    """A call format's own parser. `call_format` goes to the rollout loop as it is: it stops and streams."""
+    """The parser of a built-in call format. The rollout loop gets the format itself, which streams and can stop at calls."""
 
-    def __init__(self, call_format: ToolCallFormat) -> None:
-        self._call_format = call_format
+    _format_class: ClassVar[type[StreamingCallFormat]]
+
+    def __init__(self) -> None:
+        self._call_format = self._format_class()
 
     @property
     def call_format(self) -> ToolCallFormat:
-        """The call format."""
+        """The call format itself."""
         return self._call_format
 
     def parse_all(self, text: str) -> list[ParsedAction]:
-        """Every finished call of a text, malformed ones included."""
+        """Returns every finished call of a text, malformed ones included."""
         return self._call_format.parse_all(text)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """A call as the policy should write it."""
+        """Returns a call as the policy should write it."""
         return self._call_format.render_call(tool_name, parameters)
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """What the system prompt says of the tools and of how to call them."""
+        """Returns the system prompt's description of the tools and of the syntax of a call."""
         return self._call_format.instructions(definitions)
 
 
 class JSONActionParser(_FormatParser):
     """`{"tool": "NAME", "parameters": {…}}` anywhere in the text; see `JSONFormat`."""
 
-    def __init__(self) -> None:
-        super().__init__(JSONFormat())
+    _format_class = JSONFormat
 
 
 class ReActActionParser(_FormatParser):
     """`Thought: … / Action: NAME / Action Input: {…}`; see `ReActFormat`."""
 
-    def __init__(self) -> None:
-        super().__init__(ReActFormat())
+    _format_class = ReActFormat
 
 
 class FunctionCallingParser(_FormatParser):
     """`<function_calls>{"tool_name": "NAME", "parameters": {…}}</function_calls>`; see `FunctionCallingFormat`."""
 
-    def __init__(self) -> None:
-        super().__init__(FunctionCallingFormat())
+    _format_class = FunctionCallingFormat
 
 
 class HermesParser(_FormatParser):
     """`<tool_call>{"name": "NAME", "arguments": {…}}</tool_call>`; see `HermesFormat`."""
 
-    def __init__(self) -> None:
-        super().__init__(HermesFormat())
+    _format_class = HermesFormat
 
 
 class InThoughtParser(_FormatParser):
     """`#call NAME {…}` in a text that begins inside a thought; see `InThoughtFormat`."""
 
-    def __init__(self) -> None:
-        super().__init__(InThoughtFormat())
+    _format_class = InThoughtFormat

@@ -357,7 +357,7 @@ def work(name: str, text: str) -> int:
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal num_lines
-        if "/call formats/" not in frame.f_code.co_filename:
+        if "/call_formats/" not in frame.f_code.co_filename:
             return None
         num_lines += event == "line"
         return trace
@@ -383,7 +383,7 @@ def test_twice_the_text_is_twice_the_work(name: str, monkeypatch: pytest.MonkeyP
 
         return count_and_read
 
-    for module in ("call_form", "react", "in_thought"):
+    for module in ("call_object", "streaming"):
         where = sys.modules[f"midthought.tools.call_formats.{module}"]
         for reader in {"load_object", "load_values"} & vars(where).keys():
             monkeypatch.setattr(where, reader, counting(getattr(where, reader)))
@@ -445,7 +445,7 @@ def test_an_unknown_name_names_the_near_ones() -> None:
 
 
 def test_a_users_own_call_format_is_registered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_MAKERS", dict(registry._MAKERS))
+    monkeypatch.setattr(registry, "_FACTORIES", dict(registry._FACTORIES))
 
     class Mine(type(find_call_format("json"))):
         name = "mine"
@@ -457,5 +457,5 @@ def test_a_users_own_call_format_is_registered_in_one_line(monkeypatch: pytest.M
 
 
 def test_a_name_of_the_library_cannot_be_taken() -> None:
-    with pytest.raises(SettingsError, match="'json' is this library's own; register yours under another name"):
+    with pytest.raises(SettingsError, match="'json' is built in; register yours under another name"):
         register_call_format("json", lambda: find_call_format("react"))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from midthought.tools.call_formats import ToolCallFormat, json_object
 from midthought.tools.call_formats.in_thought import InThoughtFormat, InThoughtScanner
 from midthought.tools.definition import ToolDefinition
+from midthought.tools.parsers import InThoughtParser
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
 
 INSIDE, BETWEEN = InThoughtFormat(), InThoughtFormat(layout="between")
@@ -157,19 +158,19 @@ def test_it_stops_at_the_closing_brace_and_nowhere_else() -> None:
 
 
 def test_the_raw_text_runs_from_the_sharp_to_the_brace() -> None:
-    call = INSIDE.parse('Hm. #call  look\n{"q": 1} there')
+    call = InThoughtParser().parse('Hm. #call  look\n{"q": 1} there')
     assert call.raw_text == '#call  look\n{"q": 1}'
     assert call.success and call.error is None
 
 
 def test_a_malformed_call_says_what_and_where() -> None:
-    call = INSIDE.parse('#call look {"q": 1,}')
+    call = InThoughtParser().parse('#call look {"q": 1,}')
     assert not call.success and call.tool_name == "look" and call.parameters == {}
     assert call.error is not None and re.fullmatch(r"bad JSON: [\w ,]+ at character \d+", call.error)
 
 
 def test_a_text_without_a_call_parses_to_a_failure_without_a_name() -> None:
-    call = INSIDE.parse("nothing here")
+    call = InThoughtParser().parse("nothing here")
     assert (call.tool_name, call.success, call.error) == (None, False, "no call found")
 
 
@@ -315,7 +316,7 @@ def test_the_work_grows_with_the_text_and_not_faster(scrap: str, monkeypatch: py
 
     def counted_step(self: InThoughtScanner, character: str) -> None:
         work["stepped"] += 1
-        assert len(self._thought._tags._begun) < len("</think>")
+        assert len(self._thought._tags._partial) < len("</think>")
         step(self, character)
 
     def counted_skip(self: InThoughtScanner, piece: str) -> str:
@@ -329,7 +330,7 @@ def test_the_work_grows_with_the_text_and_not_faster(scrap: str, monkeypatch: py
 
     monkeypatch.setattr(InThoughtScanner, "_step", counted_step)
     monkeypatch.setattr(InThoughtScanner, "_skip", counted_skip)
-    monkeypatch.setattr("midthought.tools.call_formats.in_thought.load_object", counted_load)
+    monkeypatch.setattr("midthought.tools.call_formats.streaming.load_object", counted_load)
     text = scrap * (20_000 // len(scrap))
     INSIDE.parse_all(text)
     assert work["stepped"] + work["skipped"] == len(text)

@@ -108,9 +108,9 @@ def test_a_parser_without_either_method_cannot_be_made() -> None:
     class Neither(ActionParser):
         pass
 
-    with pytest.raises(TypeError, match="Neither has neither parse nor parse_all of its own"):
+    with pytest.raises(TypeError, match="Neither defines neither parse nor parse_all"):
         Neither()
-    with pytest.raises(TypeError, match="ActionParser has neither"):
+    with pytest.raises(TypeError, match="ActionParser defines neither"):
         ActionParser()
 
 
@@ -149,5 +149,5 @@ def test_a_users_parser_lists_the_tools_unless_it_says_more() -> None:
 
 
 def test_a_parser_that_only_reads_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="Angles only reads calls; write its render_call"):
+    with pytest.raises(NotImplementedError, match="Angles only reads calls; define its render_call"):
         Angles().call_format.render_call("look", {})

@@ -1,4 +1,4 @@
-"""How calls are written: one file per call format, with its streaming scanner, parser and rendering of results."""
+"""Call formats: how a model writes tool calls and how results are written back. One file per format."""
 
 from __future__ import annotations
 
@@ -10,49 +10,52 @@ from midthought.types import ParsedAction, ToolEvent
 
 
 class Scanner(Protocol):
-    """Follows one episode's sampled text, piece by piece, however it was split."""
+    """Finds the calls in one episode's sampled text, which comes in pieces of any size."""
 
     def feed(self, piece: str) -> bool:
-        """Take the next piece; True where generation is to stop after it: a call of a call format that `stops_at_call`."""
+        """Reads the next piece. True if generation should stop after it: a call ended and the call format `stops_at_call`."""
         ...
 
     def take(self) -> list[ParsedAction]:
-        """The calls that ended since the last `take`, malformed ones included (`success` False)."""
+        """Returns the calls that ended since the last `take`, malformed ones (`success` False) included."""
         ...
 
     def resume(self) -> None:
-        """Foreign text (a result, a reply) now stands in the context: an unfinished call before it is void."""
+        """Discards an unfinished call: text of another origin (a result, a reply) now follows it in the context."""
         ...
 
 
 class ToolCallFormat(Protocol):
-    """One way of writing calls and results."""
+    """One way of writing calls and results.
+
+    A format with a scanner extends `StreamingCallFormat` (`streaming.py`), which implements the rest.
+    """
 
     name: str
     fence_may_hold_call: bool
-    """Whether a call inside a Markdown code fence is one."""
+    """Whether text inside a Markdown code fence can be a call."""
     stops_at_call: bool
-    """True: sampling stops where a call ends, and the result is written into the running text. False: the policy writes
-    to the end of its turn, all calls of the turn are run, and every result is a chat message of the role `tool`."""
+    """True: sampling stops at the end of a call, and the result is written into the running text. False: the policy
+    finishes its turn, all calls of the turn are run, and every result is a chat message with the role `tool`."""
 
     def scanner(self, *, in_thought: bool) -> Scanner:
-        """A fresh scanner; `in_thought` where the prompt already opened the thought."""
+        """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
         ...
 
     def parse_all(self, text: str, *, in_thought: bool = ...) -> list[ParsedAction]:
-        """Every finished call of a whole turn's text, in order, malformed ones included. `in_thought`: the prompt had
-        already opened the thought; left out, as is usual for the call format (True where calls stand in thoughts)."""
+        """Returns every finished call of a whole turn's text, in order, malformed ones included. `in_thought`: whether the
+        prompt already opened the thought; the default is the usual case for the format (True if calls are in thoughts)."""
         ...
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """A call as the policy should write it."""
+        """Returns a call as the policy should write it."""
         ...
 
     def render_results(self, events: Sequence[ToolEvent]) -> str:
-        """Where it `stops_at_call`, the text that follows the calls in the running text; otherwise the content of the
-        chat message that answers one event (it is then asked for one event at a time)."""
+        """Returns the text that follows the calls if the format `stops_at_call`; otherwise the content of the chat message
+        for one event (then it is called once per event)."""
         ...
 
     def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """What a system prompt says of these tools and of how to call them; empty without tools."""
+        """Returns the system prompt's description of the tools and of the syntax of a call; empty without tools."""
         ...

@@ -1,7 +1,4 @@
-"""Calls in mid-thought: `#call NAME {json}` anywhere in running text, ended by the object's closing brace.
-
-Knows nothing of tokens (text comes in pieces, however it was split) nor of which tools there are.
-"""
+"""Calls in mid-thought: `#call NAME {json}` anywhere in running text, ended by the object's closing brace."""
 
 from __future__ import annotations
 
@@ -9,10 +6,11 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from midthought.tools.call_formats.instructions import describe_tools, example_parameters
-from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
+from midthought.tools.call_formats.instructions import describe_tools
+from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.quoting import QuotingTracker
-from midthought.tools.call_formats.thought_tags import ThoughtTracker, plain_text
+from midthought.tools.call_formats.streaming import StoppingScanner, StreamingCallFormat, without_empty_lines
+from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
@@ -23,7 +21,7 @@ Layout = Literal["inside", "between"]
 
 
 class _Stage(enum.Enum):
-    """What of a call has been read."""
+    """The part of a call that is being read."""
 
     NONE = enum.auto()
     KEYWORD = enum.auto()
@@ -33,122 +31,90 @@ class _Stage(enum.Enum):
     OBJECT = enum.auto()
 
 
-class InThoughtFormat:
+class InThoughtFormat(StreamingCallFormat):
     """`#call NAME {json}`, with the result written back into the same thought.
 
-    - `#call` may stand anywhere but directly after a word character or another `#`; blanks or line ends follow it.
-      NAME is a letter or `_`, then letters, digits, `_`, `.` or `-`; blanks or line ends may follow. Then comes `{`, or
-      it is no call. The call ends with the brace that balances it, whether or not the JSON can be read.
-    - Quoted text holds no call: fenced code, a code span up to the end of its line, and a `#NAME_result:` or
+    - `#call` may occur anywhere except directly after a word character or another `#`. Spaces or line ends follow it.
+      NAME is a letter or `_`, then letters, digits, `_`, `.` or `-`; spaces or line ends may follow. The next character
+      is `{`, or it is no call. The call ends with its closing brace, whether or not the JSON can be read.
+    - Quoted text contains no call: fenced code, a code span up to the end of its line, and a `#NAME_result:` or
       `#NAME_error:` that the policy wrote itself, up to a blank line (`quoting.py`).
-    - Layout `inside`: calls stand within `<think>…</think>` only. `between`: the thought is closed before a call and
-      opened anew after it, so calls count everywhere. A think tag counts wherever it stands; one inside a call's braces
-      makes that call void.
+    - Layout `inside`: only calls within `<think>…</think>` count. `between`: the thought is closed before a call and
+      opened again after it, so calls count everywhere. A think tag counts everywhere; inside a call's braces it discards
+      the call.
     """
 
     name = "in_thought"
     fence_may_hold_call = False
     stops_at_call = True
 
-    def __init__(self, layout: Layout = "inside", think_open: str = "<think>", think_close: str = "</think>") -> None:
+    def __init__(self, layout: Layout = "inside", think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
+        super().__init__(think_open, think_close)
         self.layout = layout
         self.think_open = think_open
         self.think_close = think_close
 
     def scanner(self, *, in_thought: bool) -> InThoughtScanner:
-        """A fresh scanner; `in_thought` where the prompt already opened the thought."""
-        return InThoughtScanner(self, in_thought=in_thought)
+        """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
+        return InThoughtScanner(self.think_tags, calls_everywhere=self.layout == "between", in_thought=in_thought)
 
-    def parse_all(self, text: str, *, in_thought: bool = True) -> list[ParsedAction]:
-        """Every finished call of a text, malformed ones included."""
-        scanner = self.scanner(in_thought=in_thought)
-        scanner.feed(text)
-        return scanner.take()
-
-    def parse(self, text: str, *, in_thought: bool = True) -> ParsedAction:
-        """The first finished call of a text; where there is none, `success` False and no name."""
-        nothing = ParsedAction(tool_name=None, parameters={}, raw_text=text, success=False, error="no call found")
-        return next(iter(self.parse_all(text, in_thought=in_thought)), nothing)
+    def parse_all(self, text: str, *, in_thought: bool | None = True) -> list[ParsedAction]:
+        """Returns every finished call of a text, malformed ones included. Usually the prompt opened the thought."""
+        return super().parse_all(text, in_thought=bool(in_thought))
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """A call as the policy should write it, for demonstrations. A think tag in an argument is escaped."""
-        return f"{_KEYWORD} {tool_name} {write_json(dict(parameters), (self.think_open, self.think_close))}"
+        """Returns a call as the policy should write it. A think tag inside an argument is escaped."""
+        return f"{_KEYWORD} {tool_name} {write_json(dict(parameters), self.think_tags)}"
 
     def render_results(self, events: Sequence[ToolEvent]) -> str:
-        r"""What stands after the closing brace: `"\n#NAME_result:\n<text>\n\n"`, or `"\n#NAME_error: <text>\n\n"` on
-        one line (`#call_error:` where the call had no name). Several follow each other without a further line.
+        r"""Returns the text after the closing brace: `"\n#NAME_result:\n<text>\n\n"`, or `"\n#NAME_error: <text>\n\n"`
+        on one line (`#call_error:` if the call had no name). Several results follow each other without another line.
 
-        Empty lines of a result are left out, so that the first empty line is where the tool's words end.
+        Empty lines of a result are removed, so the first empty line marks its end.
         """
         return "".join(["\n", *(_render(event) for event in events)])
 
-    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """The tools and the form of a call, with an example; empty without tools."""
-        if not definitions:
-            return ""
-        first = definitions[0]
+    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         where = (
             f"Between {self.think_open} and {self.think_close}" if self.layout == "inside" else "Between two thoughts"
         )
         return (
             f"You can call tools while you think. {where}, write {_KEYWORD}, the tool's name and its arguments as a JSON "
-            f"object, like this:\n{self.render_call(first.name, example_parameters(first))}\n"
-            f"Stop there: the result follows after `#{first.name}_result:`. Then think on.\n\n"
+            f"object, like this:\n{example}\n"
+            f"Stop there: the result follows after `#{definitions[0].name}_result:`. Then think on.\n\n"
             f"{describe_tools(definitions)}"
         )
 
 
 def _render(event: ToolEvent) -> str:
-    name, words = event.call.tool_name or "call", event.call.result or ""
+    name, text = event.call.tool_name or "call", event.call.result or ""
     if event.outcome is ToolOutcome.OK:
-        lines = [line.rstrip() for line in words.splitlines() if line.strip()]
-        return "\n".join([f"#{name}_result:", *lines, "", ""])
-    return f"#{name}_error: {' '.join(words.split())}\n\n"
+        text = without_empty_lines(text)
+        return f"#{name}_result:\n{text}\n\n" if text else f"#{name}_result:\n\n"
+    return f"#{name}_error: {' '.join(text.split())}\n\n"
 
 
-class InThoughtScanner:
-    """Follows one episode's sampled text; amortised constant time per character.
+class InThoughtScanner(StoppingScanner):
+    """Finds `#call`s. After a call's closing brace, the rest of the piece is still read and may contain another call."""
 
-    A piece is read to its end even where a call ends in it, so that how the text was split changes nothing: what
-    follows the brace in the same piece belongs to the record, and may even hold another call.
-    """
-
-    def __init__(self, call_format: InThoughtFormat, *, in_thought: bool) -> None:
-        tags = (call_format.think_open, call_format.think_close)
-        self._thought = ThoughtTracker(tags, in_thought=in_thought)
-        self._is_prose = plain_text("\n`#", tags)
-        self._calls_everywhere = call_format.layout == "between"
-        self._finished: list[ParsedAction] = []
-        self._reset()
+    def __init__(self, think_tags: tuple[str, str], *, calls_everywhere: bool, in_thought: bool) -> None:
+        self._calls_everywhere = calls_everywhere
+        super().__init__(think_tags, "\n`#", in_thought=in_thought)
+        self._quoting = QuotingTracker()
 
     def _reset(self) -> None:
         self._thought.forget()
         self._is_at_rest = False
-        """In prose, behind a line's first words: what is prose itself changes nothing."""
         self._last = ""
-        """The last piece or character that is not empty."""
         self._quoting = QuotingTracker()
-        self._begin_text()
+        self._clear_call()
 
-    def _begin_text(self) -> None:
+    def _clear_call(self) -> None:
+        super()._clear_call()
         self._stage = _Stage.NONE
-        self._raw: list[str] = []
         self._name: list[str] = []
-        self._object: list[str] = []
-        self._object_scanner = ObjectScanner()
-
-    def feed(self, piece: str) -> bool:
-        """Take the next piece; True where a call ended inside it."""
-        if self._is_at_rest and self._is_prose(piece):
-            self._last = piece or self._last
-            return False
-        num_finished = len(self._finished)
-        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
-            self._step(character)
-        return len(self._finished) > num_finished
 
     def _skip(self, piece: str) -> str:
-        """Take at once what may be of a piece without tags; what is left of it is to be stepped over."""
         if self._stage is _Stage.OBJECT:
             return self._in_object(piece)
         if self._stage is not _Stage.NONE or not self._is_prose(piece) or not self._quoting.skip(piece):
@@ -156,14 +122,9 @@ class InThoughtScanner:
         self._is_at_rest, self._last = not self._quoting.line_is_blank, piece or self._last
         return ""
 
-    def take(self) -> list[ParsedAction]:
-        """The calls that ended since the last `take`."""
-        taken, self._finished = self._finished, []
-        return taken
-
     def resume(self) -> None:
-        """A result or reply now stands in the context, ending in a line end: calls, code and quotes left open before it
-        are void; only the thought goes on."""
+        """Discards unfinished calls, code and quotes: other text, with a line end, now follows them in the context. An open
+        thought stays open."""
         self._reset()
 
     def _step(self, character: str) -> None:
@@ -187,7 +148,7 @@ class InThoughtScanner:
         return (self._thought.in_thought or self._calls_everywhere) and not follows_word
 
     def _in_head(self, character: str) -> None:
-        """Between `#` and `{`: go a stage on, or back to none where the character does not fit."""
+        """Between `#` and `{`: enters the next stage, or none if the character does not fit."""
         stage, is_blank = self._stage, character in _BLANKS
         if stage is _Stage.KEYWORD:
             read = len(self._raw)
@@ -206,7 +167,7 @@ class InThoughtScanner:
 
     def _enter(self, stage: _Stage, character: str) -> None:
         if stage is _Stage.NONE:
-            self._begin_text()
+            self._clear_call()
             return
         self._stage = stage
         if stage is _Stage.NAME:
@@ -216,24 +177,9 @@ class InThoughtScanner:
         else:
             self._raw.append(character)
 
-    def _in_object(self, text: str) -> str:
-        """Take a text up to the brace that closes the object; what follows it."""
-        length = self._object_scanner.feed(text)
-        taken = text[:length] if length else text
-        self._last = taken
-        self._raw.append(taken)
-        self._object.append(taken)
-        if not length:
-            return ""
+    def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
         name, raw_text = "".join(self._name), "".join(self._raw)
-        parameters: dict[str, Any] = {}
-        error = None
-        try:
-            parameters = load_object("".join(self._object))
-        except BadObjectError as bad:
-            error = str(bad)
         self._finished.append(
             ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=error is None, error=error)
         )
-        self._begin_text()
-        return text[length:]
+        self._clear_call()

@@ -1,4 +1,4 @@
-"""What a system prompt says of tools, whatever the call format. Knows nothing of how a call is written."""
+"""Descriptions of tools for a system prompt, independent of the call format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLES: dict[str, Any] = {
 
 
 def describe_tools(definitions: Sequence[ToolDefinition]) -> str:
-    """The tools with their parameters, a line each, under the head "Tools:"."""
+    """Returns the tools and their parameters, one per line, after the heading "Tools:"."""
     lines = ["Tools:"]
     for definition in definitions:
         lines.append(f"- {definition.name}: {definition.description}")
@@ -28,7 +28,7 @@ def describe_tools(definitions: Sequence[ToolDefinition]) -> str:
 
 
 def example_parameters(definition: ToolDefinition) -> dict[str, Any]:
-    """Arguments for showing what a call looks like: every required parameter with a value of its type."""
+    """Returns arguments for an example call: every required parameter with a value of its type."""
     return {parameter.name: _example(parameter) for parameter in definition.parameters if parameter.required}
 
 

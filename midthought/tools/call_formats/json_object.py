@@ -1,4 +1,4 @@
-"""A JSON object found character by character, read strictly, and written. Knows nothing of what stands around it."""
+"""Finds the end of a JSON object in a stream of characters, reads it strictly, and writes one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BETWEEN_VALUES = " \t\r\n,"
 
 
 class BadObjectError(ValueError):
-    """Text in balanced braces that is no JSON object; the message is written for the model."""
+    """Text in balanced braces that is not a JSON object; the message is written for the model."""
 
 
 class ObjectScanner:
-    """Finds the brace that closes an object. Braces in strings do not count; brackets are left to the parser.
+    """Finds the closing brace of an object. Braces in strings do not count; brackets are checked by the JSON reader.
 
     >>> scanner = ObjectScanner()
     >>> [scanner.feed(text) for text in ('{"a', '}": ', '1} and so on')]
@@ -26,26 +26,26 @@ class ObjectScanner:
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = False
-        self._escaped = False
+        self._is_escaped = False
 
     def feed(self, text: str) -> int:
-        """Take the next text, the opening brace first: how many of its characters reach to the brace that closes the
-        object, 0 where none does. What stands behind that brace is not taken."""
+        """Reads the next text; the first text starts with the opening brace. Returns the number of characters up to and
+        including the closing brace, or 0 if the object does not end here. The rest is not read."""
         if self._changes_nothing(text):
             return 0
         return next((position for position, character in enumerate(text, 1) if self._closes(character)), 0)
 
     def _changes_nothing(self, text: str) -> bool:
         if self._in_string:
-            return not self._escaped and '"' not in text and "\\" not in text
+            return not self._is_escaped and '"' not in text and "\\" not in text
         return '"' not in text and "{" not in text and "}" not in text
 
     def _closes(self, character: str) -> bool:
         if self._in_string:
-            if self._escaped:
-                self._escaped = False
+            if self._is_escaped:
+                self._is_escaped = False
             elif character == "\\":
-                self._escaped = True
+                self._is_escaped = True
             elif character == '"':
                 self._in_string = False
         elif character == '"':
@@ -59,8 +59,8 @@ class ObjectScanner:
 
 
 def load_object(text: str) -> dict[str, Any]:
-    """Read a JSON object. BadObjectError for anything else, and for what no UTF-8 file or other JSON reader could hold:
-    NaN, infinities, lone surrogates."""
+    """Reads a JSON object. Raises `BadObjectError` for anything else, and for values that UTF-8 files or other JSON readers
+    cannot represent: NaN, infinities, lone surrogates."""
     with _explained():
         value = _DECODER.decode(text)
         _require_encodable(value, text)
@@ -70,7 +70,7 @@ def load_object(text: str) -> dict[str, Any]:
 
 
 def load_values(text: str) -> list[Any]:
-    """Read JSON values that stand one after the other, blanks, line ends or commas between them; as strict."""
+    """Reads several JSON values, separated by spaces, line ends or commas, as strictly as `load_object`."""
     values, position = [], 0
     with _explained():
         while position < len(text):
@@ -83,7 +83,7 @@ def load_values(text: str) -> list[Any]:
 
 
 def write_json(value: Any, tags: Sequence[str] = ()) -> str:
-    """JSON on one line, Unicode as it is. `tags` do not appear in it: their first character is escaped."""
+    """Returns JSON on one line, with Unicode unescaped. `tags` do not occur in it: their first character is escaped."""
     written = json.dumps(value, ensure_ascii=False)
     for tag in tags:
         written = written.replace(tag, f"\\u{ord(tag[0]):04x}{tag[1:]}")
@@ -92,7 +92,7 @@ def write_json(value: Any, tags: Sequence[str] = ()) -> str:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Whatever goes wrong in reading, in words for the model."""
+    """Turns every reading error into a `BadObjectError` with a message for the model."""
     try:
         yield
     except json.JSONDecodeError as error:

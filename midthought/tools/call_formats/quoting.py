@@ -1,7 +1,7 @@
-"""Tells, character by character, which text only quotes: fenced code, code spans, tool results that somebody copied.
+"""Finds quoted text in a stream of characters: fenced code, code spans, copied tool results.
 
-CommonMark's rules for fences (up to three blanks of indent, at least three of ` or ~, closed by a run that is no
-shorter with nothing after it). A code span counts up to the end of its line: what stops at a call cannot look ahead.
+Fences follow CommonMark: up to three spaces of indent, at least three ` or ~, closed by a run that is at least as long and
+has nothing after it. A code span ends at the end of its line: a scanner that stops at calls cannot look ahead.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ _MIN_FENCE = 3
 
 
 class _Stage(enum.Enum):
-    """Where in its line the next character stands."""
+    """Position of the next character in its line."""
 
     INDENT = enum.auto()
     MARKER = enum.auto()
-    """In the run of ` or ~ that the line begins with."""
+    """In the run of ` or ~ at the beginning of the line."""
     HEAD = enum.auto()
-    """In the `#name` that the line begins with."""
+    """In the `#name` at the beginning of the line."""
     INFO = enum.auto()
     """After three or more markers: a fence's info string, unless a backtick follows."""
     REST = enum.auto()
 
 
 class QuotingTracker:
-    """Follows a text. `feed` says whether the character just taken stands in quoted text (markers themselves aside)."""
+    """`feed` returns whether the last character is in quoted text (the markers themselves excluded)."""
 
     def __init__(self) -> None:
         self._fence = ""
-        """The markers that opened the fence; empty outside of one."""
+        """The markers that opened the fence; empty outside of fences."""
         self._in_result = False
         self._begin_line()
 
@@ -43,18 +43,18 @@ class QuotingTracker:
         self._num_markers = 0
         self._head: list[str] = []
         self.line_is_blank = True
-        """So far."""
+        """Whether the line so far has no text."""
         self._tail_is_blank = True
         self._run = 0
         self._span = 0
 
     @property
     def in_fence(self) -> bool:
-        """Whether the next character stands in fenced code."""
+        """Whether the next character is in fenced code."""
         return bool(self._fence)
 
     def feed(self, character: str) -> bool:
-        """Take the next character; amortised constant time."""
+        """Reads the next character in amortized constant time."""
         if character == "\n":
             self._end_line()
             return bool(self._fence) or self._in_result
@@ -64,8 +64,8 @@ class QuotingTracker:
         return bool(self._fence) or self._in_result or self._stage is _Stage.INFO or self._span > 0
 
     def skip(self, text: str) -> bool:
-        """Take a text without line ends and backticks at once, where a line has come so far that these alone count; False,
-        and nothing taken, elsewhere."""
+        """Reads a text without line ends and backticks at once if only these can change the state at this position in the
+        line; otherwise returns False and reads nothing."""
         if self._stage is _Stage.INDENT and text and text[0] not in " ~#":
             self._stage = _Stage.REST
         if self._stage is not _Stage.REST or self._run:

@@ -1,7 +1,4 @@
-"""ReAct: lines `Thought: …`, `Action: NAME`, `Action Input: {json}`; the call ends with the object's closing brace.
-
-Knows nothing of tokens (text comes in pieces, however it was split) nor of which tools there are.
-"""
+"""ReAct: lines `Thought: …`, `Action: NAME`, `Action Input: {json}`; the call ends with the object's closing brace."""
 
 from __future__ import annotations
 
@@ -10,16 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from midthought.tools.call_formats.call_form import result_words
-from midthought.tools.call_formats.instructions import describe_tools, example_parameters
-from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
+from midthought.tools.call_formats.instructions import describe_tools
+from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.quoting import QuotingTracker
-from midthought.tools.call_formats.thought_tags import (
-    THINK_CLOSE,
-    THINK_OPEN,
-    ThoughtTracker,
-    begins_in_thought,
-    plain_text,
+from midthought.tools.call_formats.streaming import (
+    StoppingScanner,
+    StreamingCallFormat,
+    result_text,
+    without_empty_lines,
 )
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
@@ -30,62 +25,47 @@ _INPUT_LABEL = re.compile(rf"[\s*#]*{_INPUT}", re.IGNORECASE)
 _INPUT_AT_END = re.compile(rf"(?:^|[\s*#`]){_INPUT}$", re.IGNORECASE)
 _OBSERVATION_LABEL = re.compile(r"[\s*#]*observation[ \t]*\d*[ \t*]*", re.IGNORECASE)
 _MAX_LABEL = 40
-"""Characters before a line's first colon; with more it is prose."""
+"""Characters before a line's first colon; a longer beginning is prose."""
 _MAX_HEAD = 200
-"""Characters between `Action:` and `Action Input:`; with more it is prose."""
+"""Characters between `Action:` and `Action Input:`; a longer text is prose."""
 _AROUND_NAME = " \t\r*`\"'[]"
 _NO_OBJECT = 'after "Action Input:" should stand a JSON object in braces, for example {"name": "value"}'
 _NO_NAME = 'no tool is named; write "Action: NAME" on the line before "Action Input:"'
 
 
-class ReActFormat:
+class ReActFormat(StreamingCallFormat):
     r"""`Action: NAME` and `Action Input: {json}` in running text; the result is written back as `\nObservation: …\n`.
 
-    - `Action:` begins a line; NAME is the rest of it, or the next line that is not blank. `Action Input:` follows, then
-      blanks or line ends, then `{`. With anything else there, the call is malformed and ends: the policy is told at
-      once. Labels may be in bold, numbered, in any case; names in quotes, backticks or brackets; the object in a fence
-      or a code span.
-    - Quoted text holds no call: fenced code, and what follows an `Observation:` that the policy wrote itself, up to a
-      blank line.
-    - Nothing within `<think>…</think>` is a call. A think tag counts wherever it stands; one inside a call makes that
-      call void.
+    - `Action:` is at the beginning of a line; NAME is the rest of it, or the next line that is not blank. `Action Input:`
+      follows, then spaces or line ends, then `{`. If another character follows, the call is malformed and ends: the
+      policy gets an error at once. Labels may be in bold, numbered, and in any case; names in quotes, backticks or
+      brackets; the object in a fence or a code span.
+    - Quoted text contains no call: fenced code, and the text after an `Observation:` that the policy wrote itself, up to
+      a blank line.
+    - Nothing within `<think>…</think>` is a call. A think tag counts everywhere; inside a call it discards the call.
     """
 
     name = "react"
     fence_may_hold_call = False
     stops_at_call = True
 
-    def __init__(self, think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
-        self.think_tags = (think_open, think_close)
-
     def scanner(self, *, in_thought: bool) -> ReActScanner:
-        """A fresh scanner; `in_thought` where the prompt already opened the thought."""
-        return ReActScanner(self, in_thought=in_thought)
-
-    def parse_all(self, text: str, *, in_thought: bool | None = None) -> list[ParsedAction]:
-        """Every finished call of a turn's text, malformed ones included. `in_thought` None: as its first tag shows."""
-        if in_thought is None:
-            in_thought = begins_in_thought(text, self.think_tags)
-        scanner = self.scanner(in_thought=in_thought)
-        scanner.feed(text)
-        return scanner.take()
+        """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
+        return ReActScanner(self.think_tags, in_thought=in_thought)
 
     def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
-        """A call as the policy should write it, beginning a line. A think tag in an argument is escaped."""
+        """Returns a call as the policy should write it, for the beginning of a line. A think tag inside an argument is
+        escaped."""
         return f"Action: {tool_name}\nAction Input: {write_json(dict(parameters), self.think_tags)}"
 
     def render_results(self, events: Sequence[ToolEvent]) -> str:
-        r"""`\nObservation: <words>\n`; `error: …` where the tool failed. Several follow each other on lines of their own.
+        r"""Returns `\nObservation: <text>\n`, or `error: …` if the call failed. Each result starts a line.
 
-        Empty lines of a result are left out, so that the first empty line is where the tool's words end.
+        Empty lines of a result are removed, so the first empty line marks its end.
         """
-        return "".join(["\n", *(f"Observation: {_without_empty_lines(result_words([event]))}\n" for event in events)])
+        return "".join(["\n", *(f"Observation: {without_empty_lines(result_text([event]))}\n" for event in events)])
 
-    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
-        """The tools and the form of a call, with an example; empty without tools."""
-        if not definitions:
-            return ""
-        example = self.render_call(definitions[0].name, example_parameters(definitions[0]))
+    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         return (
             "You can call tools. To call one, write what you think, the tool's name and its arguments as a JSON object, "
             f"on lines like these:\nThought: why I need it\n{example}\n"
@@ -95,7 +75,7 @@ class ReActFormat:
 
 
 class _Stage(enum.Enum):
-    """What of a call has been read."""
+    """The part of a call that is being read."""
 
     NONE = enum.auto()
     HEAD = enum.auto()
@@ -103,64 +83,45 @@ class _Stage(enum.Enum):
     INPUT = enum.auto()
     """After `Action Input:`."""
     FENCE = enum.auto()
-    """In the backticks, and the language after them, that the object may be wrapped in."""
+    """In the backticks, and the language after them, that may enclose the object."""
     OBJECT = enum.auto()
 
 
-class ReActScanner:
-    """Follows one turn's text; amortised constant time per character.
+class ReActScanner(StoppingScanner):
+    """Finds lines with the labels of a call."""
 
-    A piece is read to its end even where a call ends in it, so that how the text was split changes nothing.
-    """
-
-    def __init__(self, call_format: ReActFormat, *, in_thought: bool) -> None:
-        self._thought = ThoughtTracker(call_format.think_tags, in_thought=in_thought)
-        self._is_prose = plain_text("\n`:", call_format.think_tags)
-        self._finished: list[ParsedAction] = []
+    def __init__(self, think_tags: tuple[str, str], *, in_thought: bool) -> None:
+        super().__init__(think_tags, "\n`:", in_thought=in_thought)
         self._begin_text()
 
     def _begin_text(self) -> None:
         self._quoting = QuotingTracker()
         self._in_observation = False
         self._label: list[str] | None = []
-        """The line so far; None behind its first colon, or where it is too long for a label."""
+        """The line so far; None after its first colon, or if it is too long for a label."""
         self._line_is_blank = True
         self._is_at_rest = False
-        """In prose, where no label can end: what is prose itself changes nothing."""
         self._num_to_unwrap = 0
-        """Backticks that close what the last call's object was wrapped in, still to come."""
-        self._drop_call()
+        """Expected backticks that close the fence or code span around the last call's object."""
+        self._clear_call()
 
-    def _drop_call(self) -> None:
+    def _clear_call(self) -> None:
+        super()._clear_call()
         self._stage = _Stage.NONE
-        self._raw: list[str] = []
-        """Everything since the label `Action`."""
         self._head = ""
-        """What stands after `Action:`."""
+        """The text after `Action:`."""
         self._name: str | None = None
-        """The tool's name, empty where there is none in its place; None where there is no `Action:`."""
+        """The tool's name, empty if it is missing; None if there is no `Action:`."""
         self._num_wrapping = 0
         """Backticks before the object."""
-        self._object: list[str] = []
-        self._object_scanner = ObjectScanner()
-
-    def feed(self, piece: str) -> bool:
-        """Take the next piece; True where a call ended inside it."""
-        if self._is_at_rest and self._is_prose(piece):
-            return False
-        num_finished = len(self._finished)
-        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
-            self._step(character)
-        return len(self._finished) > num_finished
 
     def _skip(self, piece: str) -> str:
-        """Take at once what may be of a piece without tags; what is left of it is to be stepped over."""
         if self._thought.in_thought or self._skip_outside_object(piece):
             return ""
         return self._in_object(piece) if self._stage is _Stage.OBJECT else piece
 
     def _skip_outside_object(self, piece: str) -> bool:
-        """Take a piece at once where nothing in it may begin or end a call, a line or a quote; else False."""
+        """Reads a piece at once if nothing in it can begin or end a call, a line or a quote; otherwise returns False."""
         is_in_head = self._stage is _Stage.HEAD and len(self._head) + len(piece) <= _MAX_HEAD
         if not (is_in_head or self._stage is _Stage.NONE) or self._num_to_unwrap:
             return False
@@ -174,18 +135,13 @@ class ReActScanner:
             self._label.extend(piece)
             if len(self._label) > _MAX_LABEL:
                 self._label = None
-        is_begun = not (self._line_is_blank or self._quoting.line_is_blank)
-        self._is_at_rest = is_begun and self._label is None and not is_in_head
+        has_text = not (self._line_is_blank or self._quoting.line_is_blank)
+        self._is_at_rest = has_text and self._label is None and not is_in_head
         return True
 
-    def take(self) -> list[ParsedAction]:
-        """The calls that ended since the last `take`."""
-        taken, self._finished = self._finished, []
-        return taken
-
     def resume(self) -> None:
-        """A result or reply now stands in the context, ending in a line end: calls, code and quotes left open before it
-        are void; only the thought goes on."""
+        """Discards unfinished calls, code and quotes: other text, with a line end, now follows them in the context. An open
+        thought stays open."""
         self._thought.forget()
         self._begin_text()
 
@@ -204,10 +160,10 @@ class ReActScanner:
             elif not (self._quoting.in_fence or self._in_observation):
                 self._outside_input(character, label)
             elif self._stage is _Stage.HEAD:
-                self._drop_call()
+                self._clear_call()
 
     def _follow_line(self, character: str) -> str | None:
-        """Keep track of lines, fences and observations; the line's label where its first colon was just read."""
+        """Tracks lines, fences and observations; returns the line's label if this is its first colon."""
         if self._num_to_unwrap and (character == "`" or character.isspace()):
             self._num_to_unwrap -= character == "`"
         else:
@@ -240,10 +196,10 @@ class ReActScanner:
             self._raw.append(character)
             self._head += character
             if len(self._head) > _MAX_HEAD:
-                self._drop_call()
+                self._clear_call()
 
     def _at_colon(self, label: str | None) -> bool:
-        """Whether a label ended here that begins a call or its input."""
+        """Returns whether a label that begins a call or its input ended here."""
         if found := _INPUT_AT_END.search(self._head):
             self._name = _name_in(self._head[: found.start()])
             self._stage = _Stage.INPUT
@@ -252,7 +208,7 @@ class ReActScanner:
         elif _INPUT_LABEL.fullmatch(label):
             self._stage, self._raw = _Stage.INPUT, list(label)
         elif _ACTION_LABEL.fullmatch(label):
-            self._drop_call()
+            self._clear_call()
             self._stage, self._raw = _Stage.HEAD, list(label)
         else:
             return False
@@ -273,27 +229,13 @@ class ReActScanner:
             self._stage = _Stage.INPUT
         elif not (character == "*" or (self._stage is _Stage.FENCE and character.isalnum())):
             if self._name is None:
-                self._drop_call()
+                self._clear_call()
             else:
-                self._finish({}, _NO_OBJECT)
+                self._end_call({}, _NO_OBJECT)
 
-    def _in_object(self, text: str) -> str:
-        """Take a text up to the brace that closes the object; what follows it."""
-        length = self._object_scanner.feed(text)
-        taken = text[:length] if length else text
-        self._raw.append(taken)
-        self._object.append(taken)
-        if not length:
-            return ""
-        if self._num_wrapping:
+    def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
+        if self._num_wrapping and self._stage is _Stage.OBJECT:
             self._num_to_unwrap, self._quoting = self._num_wrapping, QuotingTracker()
-        try:
-            self._finish(load_object("".join(self._object)))
-        except BadObjectError as bad:
-            self._finish({}, str(bad))
-        return text[length:]
-
-    def _finish(self, parameters: Mapping[str, Any], error: str | None = None) -> None:
         raw_text, name = "".join(self._raw), self._name or None
         error = error if name else _NO_NAME
         self._finished.append(
@@ -305,13 +247,9 @@ class ReActScanner:
                 error=error,
             )
         )
-        self._drop_call()
+        self._clear_call()
 
 
 def _name_in(head: str) -> str:
-    """The first line's words that are not mere decoration; empty where there are none."""
+    """Returns the first line that is not empty, without quotes, backticks and brackets around it; or the empty string."""
     return next((name for line in head.split("\n") if (name := line.strip(_AROUND_NAME))), "")
-
-
-def _without_empty_lines(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())

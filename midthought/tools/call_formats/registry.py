@@ -1,4 +1,4 @@
-"""call formats by name, for settings; a user's own is registered in one line."""
+"""Call formats by name, for settings. A user registers another format in one line."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ _OURS: dict[str, Callable[[], ToolCallFormat]] = {
     "function_calling": FunctionCallingFormat,
     "hermes": HermesFormat,
 }
-_MAKERS = dict(_OURS)
+_FACTORIES = dict(_OURS)
 
 
 def call_format_names() -> list[str]:
-    """Every name that `find_call_format` knows: ours, then the registered ones."""
-    return list(_MAKERS)
+    """Returns every name that `find_call_format` accepts: the built-in formats, then the registered ones."""
+    return list(_FACTORIES)
 
 
 def find_call_format(name: str) -> ToolCallFormat:
-    """A new call format of that name. SettingsError, with the near names, where there is none."""
-    if name not in _MAKERS:
-        raise SettingsError(f"unknown call format {name!r}. {near_names(name, _MAKERS)}")
-    return _MAKERS[name]()
+    """Returns a new call format of that name. Raises `SettingsError`, with similar names, if there is none."""
+    if name not in _FACTORIES:
+        raise SettingsError(f"unknown call format {name!r}. {near_names(name, _FACTORIES)}")
+    return _FACTORIES[name]()
 
 
 def register_call_format(name: str, make: Callable[[], ToolCallFormat]) -> None:
-    """Let settings name your own: `register_call_format("angle", AngleFormat)`. Doing so again replaces it.
+    """Makes your call format available to settings: `register_call_format("angle", AngleFormat)`. A second registration
+    replaces the first.
 
-    A parser: `register_call_format("angle", lambda: AngleParser().call_format)`. SettingsError for a name of this library.
+    For a parser: `register_call_format("angle", lambda: AngleParser().call_format)`. Raises `SettingsError` if the name is
+    that of a built-in format.
     """
     if name in _OURS:
-        raise SettingsError(f"call format {name!r} is this library's own; register yours under another name")
-    _MAKERS[name] = make
+        raise SettingsError(f"call format {name!r} is built in; register yours under another name")
+    _FACTORIES[name] = make

@@ -1,71 +1,72 @@
-"""The streaming scanner of call formats that write their calls between two tags.
-
-Knows neither what the tags are called nor how the text between them is read.
-"""
+"""Call formats that write calls as JSON objects between two tags. Does not depend on the tags or the object's keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
-from midthought.tools.call_formats.thought_tags import TagTracker, ThoughtTracker
+from midthought.tools.call_formats.call_object import CallObject
+from midthought.tools.call_formats.streaming import StreamingCallFormat, StreamingScanner
+from midthought.tools.call_formats.thought_tags import TagTracker
 from midthought.types import ParsedAction
 
 
-class TagScanner:
-    """Follows one turn's text; amortised constant time per character.
+class TaggedCallFormat(StreamingCallFormat):
+    """A subclass sets the tags, the keys of the object, and what separates tag and object when a call is written."""
 
-    - A block runs from the opening tag to the next closing tag, wherever these stand, in strings too. One that never
-      closes is no call.
-    - An opening tag inside a block begins another. What stood before it counts where every call in it can be read (the
-      closing tag was forgotten), else it was a false start.
-    - A thought is not an act: nothing within one is a call. A think tag inside a block makes it void.
+    tags: tuple[str, str]
+    call_object: CallObject
+    separator = ""
 
-    `read_block` takes the text between the tags and the block with its tags.
+    def scanner(self, *, in_thought: bool) -> TagScanner:
+        """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
+        return TagScanner(self.tags, self.think_tags, self.call_object, in_thought=in_thought)
+
+    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
+        """Returns a call as the policy should write it. Tags of calls and thoughts inside an argument are escaped."""
+        written = self.call_object.write(tool_name, parameters, (*self.tags, *self.think_tags))
+        return self.separator.join((self.tags[0], written, self.tags[1]))
+
+
+class TagScanner(StreamingScanner):
+    """Finds the blocks between two tags.
+
+    - A block extends from the opening tag to the next closing tag, even if a tag is inside a string. A block that is never
+      closed is no call.
+    - An opening tag inside a block starts a new block. The text before it counts if every call in it can be read (the
+      closing tag was forgotten); otherwise it is discarded.
+    - Nothing inside a thought is a call. A think tag inside a block discards the block.
     """
 
     def __init__(
-        self,
-        tags: tuple[str, str],
-        think_tags: tuple[str, str],
-        read_block: Callable[[str, str], list[ParsedAction]],
-        *,
-        in_thought: bool,
+        self, tags: tuple[str, str], think_tags: tuple[str, str], call_object: CallObject, *, in_thought: bool
     ) -> None:
+        super().__init__(think_tags, in_thought=in_thought)
         self._opening, self._closing = tags
         self._tags = TagTracker(tags)
-        self._thought = ThoughtTracker(think_tags, in_thought=in_thought)
-        self._read_block = read_block
-        self._finished: list[ParsedAction] = []
+        self._call_object = call_object
         self._block: list[str] | None = None
-        """What has been read since the opening tag; None outside of a block."""
-
-    def feed(self, piece: str) -> bool:
-        """Take the next piece; never a reason to stop."""
-        if self._thought.may_skip(piece) and (self._thought.in_thought or self._tags.may_skip(piece)):
-            if self._block is not None:
-                self._block.append(piece)
-            return False
-        for character in piece:
-            self._step(character)
-        return False
-
-    def take(self) -> list[ParsedAction]:
-        """The calls that ended since the last `take`."""
-        taken, self._finished = self._finished, []
-        return taken
+        """The text since the opening tag; None outside of a block."""
 
     def resume(self) -> None:
-        """A result or reply now stands in the context: a block left open before it is void; the thought goes on."""
+        """Discards a block that is still open: other text now follows it in the context. An open thought stays open."""
         self._thought.forget()
-        self._void()
+        self._discard_block()
+
+    def _skip(self, piece: str) -> str:
+        if not (self._thought.in_thought or self._tags.may_skip(piece)):
+            return piece
+        if self._block is not None:
+            self._block.append(piece)
+        return ""
 
     def _step(self, character: str) -> None:
         if self._thought.feed(character):
-            self._void()
+            self._discard_block()
         elif not self._thought.in_thought:
             self._outside_thoughts(character)
 
-    def _void(self) -> None:
+    def _discard_block(self) -> None:
         self._block = None
         self._tags.forget()
 
@@ -76,10 +77,9 @@ class TagScanner:
         if tag is None:
             return
         if self._block is not None:
-            self._end_block("".join(self._block)[: -len(tag)], tag)
+            self._finished += self._calls_in("".join(self._block)[: -len(tag)], is_closed=tag == self._closing)
         self._block = [] if tag == self._opening else None
 
-    def _end_block(self, text: str, tag: str) -> None:
-        calls = self._read_block(text, f"{self._opening}{text}{tag if tag == self._closing else ''}")
-        if tag == self._closing or all(call.success for call in calls):
-            self._finished += calls
+    def _calls_in(self, text: str, *, is_closed: bool) -> list[ParsedAction]:
+        calls = self._call_object.read_block(text, f"{self._opening}{text}{self._closing if is_closed else ''}")
+        return calls if is_closed or all(call.success for call in calls) else []

@@ -1,6 +1,6 @@
-"""Follows tags in a text, character by character: which one just ended, and whether a thought is open.
+"""Finds tags in a stream of characters, and tracks whether a thought is open.
 
-Knows nothing of calls. A tag counts wherever it stands, in quotes and in code too.
+A tag counts everywhere, also in quotes and in code. Does not depend on calls.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 class TagTracker:
-    """Says which of some tags ends with the character just taken. No tag stands inside another."""
+    """Reports which tag ends with the last character. No tag may contain another."""
 
     def __init__(self, tags: Sequence[str]) -> None:
         self._tags = tuple(tags)
         self._first_characters = {tag[0] for tag in tags}
-        self._begun = ""
-        """The longest end of the text that a tag begins with."""
+        self._partial = ""
+        """The longest suffix of the text that is the beginning of a tag."""
 
     def feed(self, character: str) -> str | None:
-        """Take the next character; the tag that it completes, or None. Amortised constant time."""
-        if not self._begun and character not in self._first_characters:
+        """Reads the next character; returns the tag that it completes, or None. Amortized constant time."""
+        if not self._partial and character not in self._first_characters:
             return None
-        self._begun += character
-        while self._begun and not any(tag.startswith(self._begun) for tag in self._tags):
-            self._begun = self._begun[1:]
-        if self._begun not in self._tags:
+        self._partial += character
+        while self._partial and not any(tag.startswith(self._partial) for tag in self._tags):
+            self._partial = self._partial[1:]
+        if self._partial not in self._tags:
             return None
-        tag, self._begun = self._begun, ""
+        tag, self._partial = self._partial, ""
         return tag
 
     def may_skip(self, text: str) -> bool:
-        """Whether nothing is to be taken of a text, for no tag begins or ends in it."""
-        return not self._begun and self._first_characters.isdisjoint(text)
+        """Returns whether a text can be skipped because no tag begins or ends in it."""
+        return not self._partial and self._first_characters.isdisjoint(text)
 
     def forget(self) -> None:
-        """Other text stands in between: a tag that has only begun is none."""
-        self._begun = ""
+        """Discards a partial tag: other text follows it."""
+        self._partial = ""
 
 
 class ThoughtTracker:
-    """Follows the two tags of a thought; thoughts do not nest."""
+    """Tracks whether a thought is open. Thoughts do not nest."""
 
     def __init__(self, tags: tuple[str, str], *, in_thought: bool) -> None:
         self._opening = tags[0]
         self._tags = TagTracker(tags)
         self.may_skip = self._tags.may_skip
-        """Whether nothing is to be taken of a text: the tags' own answer, for it is asked for every token."""
+        """`TagTracker.may_skip`, bound directly because it is called for every token."""
         self.in_thought = in_thought
 
     def feed(self, character: str) -> bool:
-        """Take the next character; True where it completes a tag."""
+        """Reads the next character; True if it completes a tag."""
         tag = self._tags.feed(character)
         if tag is None:
             return False
@@ -61,18 +61,18 @@ class ThoughtTracker:
         return True
 
     def forget(self) -> None:
-        """Other text stands in between: a tag that has only begun is none. The thought goes on."""
+        """Discards a partial tag: other text follows it. An open thought stays open."""
         self._tags.forget()
 
 
 @functools.cache
 def plain_text(marks: str, tags: Sequence[str]) -> Callable[[str], object]:
-    """Tells (by truth) whether a text has none of the marks, nor what a tag begins with."""
+    """Returns a test (by truth value) that a text contains none of the marks and no first character of a tag."""
     firsts = "".join(tag[0] for tag in tags)
     return re.compile(f"[^{re.escape(marks + firsts)}]*").fullmatch
 
 
 def begins_in_thought(text: str, tags: tuple[str, str]) -> bool:
-    """Whether a turn's text shows that the prompt had opened the thought: its first tag closes one."""
+    """Returns whether the prompt must have opened the thought: the first tag of the turn's text closes one."""
     opening, closing = (text.find(tag) for tag in tags)
     return closing >= 0 and not 0 <= opening < closing

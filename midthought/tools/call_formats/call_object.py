@@ -1,6 +1,6 @@
-"""A call as a JSON object that names the tool and holds its arguments: read, written, explained to the model.
+"""A call as a JSON object with the tool's name and its arguments: reading, writing, and errors for the model.
 
-Knows nothing of what stands around the object (call formats) nor of which tools there are.
+Does not depend on the text around the object (call formats) or on which tools exist.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from midthought.tools.call_formats.json_object import BadObjectError, load_object, load_values, write_json
-from midthought.types import ParsedAction, ToolEvent, ToolOutcome
+from midthought.types import ParsedAction
 
 _FENCE = "```"
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
 
 
 @dataclass(frozen=True, slots=True)
-class CallForm:
-    """The keys under which the tool's name and its arguments stand.
+class CallObject:
+    """The keys of the tool's name and of its arguments.
 
-    Strict but where the meaning is certain: the arguments may be left out where the name stands alone, may be null
-    (none), or a string that holds the object's JSON, as OpenAI's API writes them. Keys beside the two are ignored.
+    Strict unless the meaning is certain: the arguments may be missing if the name is the only key, may be null (none), or a
+    string with the object's JSON, as in OpenAI's API. Other keys are ignored.
     """
 
     name_key: str
     parameters_key: str
 
     def read(self, value: Any, raw_text: str) -> ParsedAction:
-        """The call that a JSON value holds; `success` False, with words for the model, where it holds none."""
+        """Returns the call in a JSON value; `success` False, with an error for the model, if there is none."""
         name = None
         try:
             name = self._name(value)
@@ -39,7 +39,7 @@ class CallForm:
         return ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=True)
 
     def read_object(self, text: str) -> ParsedAction:
-        """The call that an object's text holds."""
+        """Returns the call in an object's text."""
         try:
             value = load_object(text)
         except BadObjectError as bad:
@@ -47,9 +47,9 @@ class CallForm:
         return self.read(value, text)
 
     def read_block(self, text: str, raw_text: str) -> list[ParsedAction]:
-        """The calls of a block: an object, several, or a list of them, with or without a code fence around it all.
+        """Returns the calls of a block: one object, several, or a list of them, optionally in a code fence.
 
-        The text is read whole or not at all: where it is no JSON, it is one malformed call.
+        Text that is not JSON throughout is one malformed call.
         """
         try:
             values = load_values(_without_fence(text.strip()))
@@ -61,7 +61,7 @@ class CallForm:
         return [self.read(call, raw_text) for call in calls]
 
     def write(self, tool_name: str, parameters: Mapping[str, Any], tags: Sequence[str]) -> str:
-        """A call on one line; the `tags` cannot be read in it: their first character is escaped."""
+        """Returns a call on one line. The `tags` cannot occur in it: their first character is escaped."""
         return write_json({self.name_key: tool_name, self.parameters_key: dict(parameters)}, tags)
 
     def _name(self, call: Any) -> str:
@@ -95,15 +95,8 @@ class CallForm:
 
 
 def malformed(error: str, raw_text: str, tool_name: str | None = None) -> ParsedAction:
-    """A call that cannot be run, with words for the model."""
+    """Returns a call that cannot be run, with an error for the model."""
     return ParsedAction(tool_name=tool_name, parameters={}, raw_text=raw_text, success=False, error=error)
-
-
-def result_words(events: Sequence[ToolEvent]) -> str:
-    """What a chat message says of these events: the tool's own words, `error: …` where it failed; one after the other."""
-    return "\n".join(
-        ("" if event.outcome is ToolOutcome.OK else "error: ") + (event.call.result or "") for event in events
-    )
 
 
 def _without_fence(text: str) -> str:

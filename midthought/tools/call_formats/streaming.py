@@ -1,0 +1,166 @@
+"""What the call formats share: a streaming scanner that skips thoughts, and a format that reads a whole turn with it.
+
+Does not depend on how a particular format marks its calls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from midthought.tools.call_formats import Scanner
+from midthought.tools.call_formats.instructions import example_parameters
+from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object
+from midthought.tools.call_formats.thought_tags import (
+    THINK_CLOSE,
+    THINK_OPEN,
+    ThoughtTracker,
+    begins_in_thought,
+    plain_text,
+)
+from midthought.tools.definition import ToolDefinition
+from midthought.types import ParsedAction, ToolEvent, ToolOutcome
+
+
+class StreamingCallFormat(ABC):
+    """A `ToolCallFormat` with a scanner. A format defines `name`, `scanner`, `render_call` and `_explain`.
+
+    The defaults are those of a chat format: all calls of a turn are run when the turn has ended, and every result is a
+    message of its own.
+    """
+
+    name: str
+    fence_may_hold_call = True
+    stops_at_call = False
+
+    def __init__(self, think_open: str = THINK_OPEN, think_close: str = THINK_CLOSE) -> None:
+        self.think_tags = (think_open, think_close)
+
+    @abstractmethod
+    def scanner(self, *, in_thought: bool) -> Scanner:
+        """Returns a new scanner; `in_thought` if the prompt already opened the thought."""
+
+    @abstractmethod
+    def render_call(self, tool_name: str, parameters: Mapping[str, Any]) -> str:
+        """Returns a call as the policy should write it. Tags inside an argument are escaped."""
+
+    def parse_all(self, text: str, *, in_thought: bool | None = None) -> list[ParsedAction]:
+        """Returns every finished call of a turn's text, malformed ones included.
+
+        `in_thought` None: inferred from the text (`begins_in_thought`).
+        """
+        if in_thought is None:
+            in_thought = begins_in_thought(text, self.think_tags)
+        scanner = self.scanner(in_thought=in_thought)
+        scanner.feed(text)
+        return scanner.take()
+
+    def render_results(self, events: Sequence[ToolEvent]) -> str:
+        """Returns the text of the results, each with the prefix `error: ` if the call failed."""
+        return result_text(events)
+
+    def instructions(self, definitions: Sequence[ToolDefinition]) -> str:
+        """Returns the tools and the syntax of a call, with an example; empty without tools."""
+        if not definitions:
+            return ""
+        return self._explain(self.render_call(definitions[0].name, example_parameters(definitions[0])), definitions)
+
+    @abstractmethod
+    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+        """Returns the instructions for one or more tools; `example` is a call of the first."""
+
+
+class StreamingScanner(ABC):
+    """Follows one turn's text in amortized constant time per character; subclasses define `_step` and `_skip`.
+
+    A piece is read to its end even if a call ends inside it, so the way the text is split changes nothing.
+    """
+
+    def __init__(self, think_tags: tuple[str, str], *, in_thought: bool) -> None:
+        self._thought = ThoughtTracker(think_tags, in_thought=in_thought)
+        self._finished: list[ParsedAction] = []
+
+    def feed(self, piece: str) -> bool:
+        """Reads the next piece. Never asks to stop."""
+        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
+            self._step(character)
+        return False
+
+    def take(self) -> list[ParsedAction]:
+        """Returns the calls that ended since the last `take`."""
+        taken, self._finished = self._finished, []
+        return taken
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Discards an unfinished call: other text now follows it in the context. An open thought stays open."""
+
+    @abstractmethod
+    def _step(self, character: str) -> None:
+        """Reads one character."""
+
+    @abstractmethod
+    def _skip(self, piece: str) -> str:
+        """Reads as much as possible of a piece without think tags at once; returns the rest, to be read step by step."""
+
+
+class StoppingScanner(StreamingScanner):
+    """Scanner that asks to stop after each call, which ends with the closing brace of its JSON object.
+
+    `marks` are the characters other than tags that can change its state in running text.
+    """
+
+    def __init__(self, think_tags: tuple[str, str], marks: str, *, in_thought: bool) -> None:
+        super().__init__(think_tags, in_thought=in_thought)
+        self._is_prose = plain_text(marks, think_tags)
+        self._is_at_rest = False
+        """In prose at a position where further prose changes no state."""
+        self._last = ""
+        """The last piece or character that is not empty."""
+        self._clear_call()
+
+    def _clear_call(self) -> None:
+        self._raw: list[str] = []
+        """The text of the call so far."""
+        self._object: list[str] = []
+        self._object_scanner = ObjectScanner()
+
+    def feed(self, piece: str) -> bool:
+        """Reads the next piece; True if a call ended inside it."""
+        if self._is_at_rest and self._is_prose(piece):
+            self._last = piece or self._last
+            return False
+        num_finished = len(self._finished)
+        super().feed(piece)
+        return len(self._finished) > num_finished
+
+    def _in_object(self, text: str) -> str:
+        """Reads up to the brace that closes the object; returns the text after it."""
+        length = self._object_scanner.feed(text)
+        self._last = text[:length] if length else text
+        self._raw.append(self._last)
+        self._object.append(self._last)
+        if not length:
+            return ""
+        try:
+            self._end_call(load_object("".join(self._object)), None)
+        except BadObjectError as bad:
+            self._end_call({}, str(bad))
+        return text[length:]
+
+    @abstractmethod
+    def _end_call(self, parameters: Mapping[str, Any], error: str | None) -> None:
+        """Records the call whose object just ended."""
+
+
+def result_text(events: Sequence[ToolEvent]) -> str:
+    """Returns the tools' results, one after the other, each with the prefix `error: ` if the call failed."""
+    return "\n".join(
+        ("" if event.outcome is ToolOutcome.OK else "error: ") + (event.call.result or "") for event in events
+    )
+
+
+def without_empty_lines(text: str) -> str:
+    """Returns the text without empty lines, so that the first empty line after it marks its end."""
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
