@@ -22,7 +22,7 @@ from midthought.env.environment import BaseEnvironment, check_config, finite_num
 from midthought.env.reasoning import last_answer
 from midthought.env.signature import takes_environment
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
-from midthought.tools.threads import DaemonThreads
+from midthought.tools.concurrency import DaemonThreads
 from midthought.types import Reward, Task, Trajectory, Turn
 
 RewardFunction = Callable[..., Any]

@@ -26,7 +26,7 @@ from midthought.env.reward_functions import (
     short,
     without_partial,
 )
-from midthought.tools.threads import DaemonThreads
+from midthought.tools.concurrency import DaemonThreads
 from midthought.types import ToolOutcome, Trajectory
 
 P = ParamSpec("P")

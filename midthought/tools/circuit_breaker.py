@@ -1,6 +1,6 @@
-"""Whether a tool that failed again and again is asked at all. Knows exceptions and a clock; no tool, call or result.
+"""Stops calls to a tool that fails repeatedly. Depends only on exceptions and a clock.
 
-Only signs of a dead tool count: too late, refused or broken connections. Any other error is an answer: the tool lives.
+Only missed deadlines and failed connections count as failures. Any other error is an answer of a working tool.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ _UNREACHABLE = frozenset({errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, er
 
 
 class RefusedError(Exception):
-    """The tool is not asked at present."""
+    """The tool is not called at present."""
 
 
 class CircuitBreaker:
-    """Of one tool. Closed: it is asked. Open, after `max_failures` in a row: it is left alone for `pause_seconds`, and
-    then one call is let through on trial. An answer, of whichever call, closes it; a trial that fails begins the pause
-    anew; one that is cancelled says nothing, and the next call is the trial. Safe for threads.
+    """Circuit breaker of one tool. Thread-safe.
+
+    Closed: calls run. Open, after `max_failures` consecutive failures: calls are refused for `pause_seconds`, then one
+    trial call runs. Any call that is answered closes it. A failed trial restarts the pause; if a trial is cancelled, the
+    next call is the trial.
 
     >>> circuit_breaker = CircuitBreaker("look", max_failures=1, pause_seconds=60.0)
     >>> with contextlib.suppress(ConnectionError), circuit_breaker.call():
@@ -43,35 +45,35 @@ class CircuitBreaker:
         self._clock = clock
         self._lock = threading.Lock()
         self._num_failures = 0
-        """In a row, over all calls."""
+        """Consecutive failures over all calls."""
         self._opened_at: float | None = None
-        self._is_tried = False
+        self._has_trial = False
 
     def refuses(self) -> bool:
-        """Whether a call that came now would be refused."""
+        """Returns whether a call would be refused now."""
         opened_at = self._opened_at
-        return opened_at is not None and (self._is_tried or self._clock() - opened_at < self._pause_seconds)
+        return opened_at is not None and (self._has_trial or self._clock() - opened_at < self._pause_seconds)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """Stands around one call, and learns from what it raises. RefusedError where the tool is to be left alone."""
+        """Wraps one call and counts its failure or success. Raises `RefusedError` if the tool must not be called now."""
         with self._lock:
             if self.refuses():
                 raise RefusedError
-            is_trial = self._is_tried = self._opened_at is not None
+            is_trial = self._has_trial = self._opened_at is not None
         try:
             yield
         except Exception as error:
-            self._learn(error, is_trial)
+            self._record(error, is_trial)
             raise
         else:
-            self._learn(None, is_trial)
+            self._record(None, is_trial)
         finally:
             if is_trial:
-                self._is_tried = False
+                self._has_trial = False
 
-    def _learn(self, error: Exception | None, is_trial: bool) -> None:
-        is_failure = error is not None and is_sign_of_death(error)
+    def _record(self, error: Exception | None, is_trial: bool) -> None:
+        is_failure = error is not None and is_unreachable(error)
         with self._lock:
             was_open = self._opened_at is not None
             self._num_failures = self._num_failures + 1 if is_failure else 0
@@ -82,7 +84,7 @@ class CircuitBreaker:
             is_open = self._opened_at is not None
         if is_open and not was_open:
             logger.warning(
-                "tool %r has failed %d times in a row and is not asked for %g seconds; the last time: %s",
+                "tool %r has failed %d times in a row and is not called for %g seconds; the last error: %s",
                 self._name,
                 self._num_failures,
                 self._pause_seconds,
@@ -92,10 +94,10 @@ class CircuitBreaker:
             logger.warning("tool %r answers again", self._name)
 
 
-def is_sign_of_death(error: BaseException) -> bool:
-    """Whether this exception, or one that it was raised from, says that nobody was reached or answered in time.
+def is_unreachable(error: BaseException) -> bool:
+    """Returns whether this exception, or one of its causes, means that there was no connection or no answer in time.
 
-    What a tool raises about a question (ValueError, KeyError, FileNotFoundError, …) does not.
+    Errors about a question (ValueError, KeyError, FileNotFoundError, …) do not count.
     """
     left: list[BaseException] = [error]
     seen: set[int] = set()
@@ -111,7 +113,7 @@ def is_sign_of_death(error: BaseException) -> bool:
         if isinstance(error, OSError):
             if error.errno in _UNREACHABLE:
                 return True
-            if error.__context__ is not None:  # urllib and requests raise theirs while they handle the first
+            if error.__context__ is not None:  # urllib and requests raise their own error while they handle the first
                 left.append(error.__context__)
         if error.__cause__ is not None:
             left.append(error.__cause__)

@@ -1,45 +1,123 @@
-"""How many calls run at once on one event loop: of one tool, in threads, of all. Knows no call and no deadline."""
+"""Limits on simultaneous tool calls, and daemon threads for blocking functions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple, TypeVar
 
 from midthought.tools.definition import Tool
 
+T = TypeVar("T")
 
-class Places:
-    """Who comes first is served first. A place that is waited for while another is held is always a more common one, so
-    nobody waits in a circle."""
+_IDLE_SECONDS = 30.0
+_numbers = itertools.count()
+
+
+class ConcurrencyLimits:
+    """Limits of one event loop: calls of one tool, calls in threads, all calls. First come, first served.
+
+    The semaphores are always acquired in this order, so calls cannot deadlock.
+    """
 
     def __init__(self, *, max_concurrency: int, max_threads: int) -> None:
         self._all = asyncio.Semaphore(max_concurrency)
         self._threads = asyncio.Semaphore(max_threads)
-        self._of_tools: dict[str, asyncio.Semaphore] = {}
+        self._by_tool: dict[str, asyncio.Semaphore] = {}
 
     @contextlib.asynccontextmanager
-    async def take(self, tool: Tool) -> AsyncIterator[None]:
-        """Wait for a place among the calls of this tool, if those are limited; among the threads, if it needs one; and
-        among all."""
-        taken: list[asyncio.Semaphore] = []
-        try:
-            for places in self._needed(tool):
-                await places.acquire()
-                taken.append(places)
+    async def acquire(self, tool: Tool) -> AsyncIterator[None]:
+        """Waits until a call of this tool may run: under the tool's own limit if it has one, the limit of threads if its
+        `execute` is a plain function, and the limit of all calls."""
+        async with contextlib.AsyncExitStack() as stack:
+            for semaphore in self._semaphores(tool):
+                await stack.enter_async_context(semaphore)
             yield
-        finally:
-            for places in taken:
-                places.release()
 
-    def _needed(self, tool: Tool) -> list[asyncio.Semaphore]:
+    def _semaphores(self, tool: Tool) -> list[asyncio.Semaphore]:
         needed = []
         if tool.max_concurrency is not None:
             name = tool.definition.name
-            if name not in self._of_tools:
-                self._of_tools[name] = asyncio.Semaphore(tool.max_concurrency)
-            needed.append(self._of_tools[name])
+            if name not in self._by_tool:
+                self._by_tool[name] = asyncio.Semaphore(tool.max_concurrency)
+            needed.append(self._by_tool[name])
         if not inspect.iscoroutinefunction(tool.execute):
             needed.append(self._threads)
         return [*needed, self._all]
+
+
+class _Job(NamedTuple):
+    function: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+
+class DaemonThreads:
+    """Runs blocking functions in as many threads as there are simultaneous calls. Threads are reused and end after 30 idle
+    seconds. May be shared by several event loops.
+
+    Not `asyncio.to_thread`: the interpreter joins its threads at exit, so one hung tool would block the exit. Here a caller
+    that is cancelled abandons its thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._idle: deque[queue.SimpleQueue[_Job]] = deque()
+        self.num_abandoned = 0
+        """Calls whose caller was cancelled (a deadline) while their thread continued."""
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Awaits `function()`. Raises what it raises, or RuntimeError if that is not an Exception (SystemExit)."""
+        loop = asyncio.get_running_loop()
+        job = _Job(function, loop, loop.create_future())
+        self._inbox().put(job)
+        try:
+            value, error = await job.future
+        except asyncio.CancelledError:
+            self.num_abandoned += 1
+            raise
+        if error is not None:
+            raise error
+        return value
+
+    def _inbox(self) -> queue.SimpleQueue[_Job]:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            inbox: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+            name = f"{self._name}-{next(_numbers)}"
+            threading.Thread(target=self._work, args=(inbox,), name=name, daemon=True).start()
+            return inbox
+
+    def _work(self, inbox: queue.SimpleQueue[_Job]) -> None:
+        while True:
+            try:
+                job = inbox.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    self._idle.remove(inbox)
+                except ValueError:  # just taken: a job will follow
+                    continue
+                return
+            value, error = None, None
+            try:
+                value = job.function()
+            except Exception as raised:
+                error = raised
+            except BaseException as raised:
+                error = RuntimeError(f"{type(raised).__name__}: {raised}")
+            self._idle.append(inbox)
+            with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
+                job.loop.call_soon_threadsafe(_settle, job.future, (value, error))
+            del job, value, error
+
+
+def _settle(future: asyncio.Future[Any], outcome: tuple[Any, Exception | None]) -> None:
+    if not future.done():
+        future.set_result(outcome)

@@ -1,7 +1,4 @@
-"""Runs a stranger's coroutine under a deadline, whatever it does: hang, swallow its cancellation, leave the program.
-
-Knows no tool and no call.
-"""
+"""Runs a coroutine of unknown code under a deadline, even if it hangs, ignores its cancellation or raises SystemExit."""
 
 from __future__ import annotations
 
@@ -12,31 +9,31 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _CANCEL_SECONDS = 0.5
-"""How long a coroutine may take to end once it is cancelled; a tool's own has half of it (`loops`)."""
+"""Time for a cancelled coroutine to end. A tool's own coroutine has half of it (`event_loops`)."""
 
 
 class TooLateError(Exception):
-    """The deadline came first."""
+    """The deadline has passed."""
 
 
-async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_deaf: Callable[[], None]) -> T:
-    """The result of `coroutine`, which runs in a task of its own; what it raises is raised here.
+async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_uncancelled: Callable[[], None]) -> T:
+    """Returns the result of `coroutine`, which runs in its own task, or raises what it raises.
 
-    TooLateError after `seconds`; RuntimeError where the coroutine cancelled itself, or tried to leave the program.
-    When the deadline has passed, or whoever waits here is cancelled, it is cancelled and has a moment to end.
-    `on_deaf` is called where it does not; it is left behind then, and no event loop waits for it at its own end.
+    Raises `TooLateError` after `seconds`, and RuntimeError if the coroutine cancelled itself or raised SystemExit.
+    When the deadline has passed or the caller is cancelled, the coroutine is cancelled and has 0.5 s to end. If it does not
+    end, `on_uncancelled` is called and the task is abandoned: its event loop does not wait for it when the loop closes.
 
-    `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that refuses to be cancelled.
+    `asyncio.wait_for` and `asyncio.timeout` would wait for a coroutine that ignores its cancellation.
     """
     running = asyncio.ensure_future(contained(coroutine))
-    running.add_done_callback(_look_at)
+    running.add_done_callback(_retrieve_exception)
     is_late = False
     try:
         await asyncio.wait((running,), timeout=seconds)
         is_late = not running.done()
     finally:
         if not running.done():
-            await _stop(running, on_deaf)
+            await _stop(running, on_uncancelled)
     if is_late:
         raise TooLateError
     if running.cancelled():
@@ -48,7 +45,8 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], *, on_deaf: 
 
 
 async def contained(coroutine: Awaitable[T]) -> T:
-    """A task would throw these out of the event loop, past everybody who awaits the task."""
+    """Turns SystemExit and KeyboardInterrupt into RuntimeError: a task would raise them out of the event loop, and whoever
+    awaits the task would not get them."""
     try:
         return await coroutine
     except (SystemExit, KeyboardInterrupt) as stop:
@@ -59,23 +57,23 @@ def _failure(stop: BaseException) -> RuntimeError:
     return RuntimeError(f"{type(stop).__name__}: {stop}".removesuffix(": "))
 
 
-async def _stop(running: asyncio.Task[Any], on_deaf: Callable[[], None]) -> None:
+async def _stop(running: asyncio.Task[Any], on_uncancelled: Callable[[], None]) -> None:
     running.cancel()
     try:
         await asyncio.wait((running,), timeout=_CANCEL_SECONDS)
     finally:
         if not running.done():
-            on_deaf()
-            _leave(running)
+            on_uncancelled()
+            _abandon(running)
 
 
-def _leave(running: asyncio.Task[Any]) -> None:
-    """Take it from the tasks for whose end `asyncio.run` waits: this one may never come to it."""
+def _abandon(running: asyncio.Task[Any]) -> None:
+    """Removes it from the tasks that `asyncio.run` waits for at its end: this one may never end."""
     asyncio.tasks._unregister_task(running)
     running._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
-    """Ask for the exception, so that asyncio does not report it as never looked at."""
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Prevents asyncio's message "exception was never retrieved"."""
     if not future.cancelled():
         future.exception()

@@ -1,6 +1,6 @@
 """The stateful tools of one episode: opened by the first call of each, closed with the episode.
 
-Does not depend on how calls are written, limited or retried.
+Does not depend on call formats, limits or retries.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import logging
 from collections.abc import AsyncIterator
 
 from midthought.tools.circuit_breaker import CircuitBreaker
+from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.deadline import TooLateError, contained, within
 from midthought.tools.definition import Tool, ToolEpisode
 from midthought.tools.event_loops import settled
-from midthought.tools.threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
 
 class EpisodeTools:
-    """What a tool executor holds for one episode. `close` it when the episode has ended, however it ended.
+    """The tool executor's state for one episode. `close` it when the episode has ended, also after an error.
 
-    Calls of one stateful tool run one after the other, in order. If `open` takes longer than the call that needed it, the
-    next call waits for the same `open`.
+    Calls of one stateful tool run one after the other, in order. If `open` takes longer than the deadline of the call that
+    needed it, the next call waits for the same `open`.
     """
 
     def __init__(self, episode: ToolEpisode, threads: DaemonThreads, close_seconds: float) -> None:
@@ -33,20 +33,20 @@ class EpisodeTools:
         self._close_seconds = close_seconds
         self._opening: dict[str, asyncio.Future[Tool]] = {}
         self._opened: dict[str, tuple[Tool, Tool]] = {}
-        """What is registered, and what it gave to the episode."""
+        """The registered tool, and the tool that its `open` returned."""
         self._turns: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Lock] = {}
         self._is_closed = False
 
     @contextlib.asynccontextmanager
     async def turn(self, tool: Tool) -> AsyncIterator[None]:
-        """Wait until the calls before have ended, if the tool is stateful."""
+        """Waits for the earlier calls of the tool if it is stateful."""
         async with self._turn(tool.definition.name) if tool.is_stateful else contextlib.nullcontext():
             yield
 
     async def opened(self, tool: Tool, circuit_breaker: CircuitBreaker, ends_at: float) -> Tool:
-        """The tool bound to this episode. What `open` raises is raised here, and the next call opens it again.
+        """Returns the tool opened for this episode. Raises what `open` raises; then the next call opens it again.
 
-        `circuit_breaker` learns whether it could be opened; at `ends_at`, on the loop's clock, waiting counts as a failure.
+        `circuit_breaker` counts whether `open` succeeded; waiting until `ends_at`, on the loop's clock, is a failure.
         """
         name = tool.definition.name
         if self._is_closed:
@@ -73,7 +73,7 @@ class EpisodeTools:
     async def _open(self, tool: Tool) -> Tool:
         bound = await settled(functools.partial(tool.open, self._episode), tool, self._threads)
         if not isinstance(bound, Tool):
-            raise TypeError(f"open gave a {type(bound).__name__}; return the tool that is bound to the episode")
+            raise TypeError(f"open returned a {type(bound).__name__}; return the tool for the episode")
         if not self._is_closed:
             self._opened[tool.definition.name] = tool, bound
         elif bound is not tool:  # nobody waits for it any more
@@ -81,22 +81,22 @@ class EpisodeTools:
         return bound
 
     async def close(self) -> None:
-        """Close what was opened; it is closed when this returns, or was left alone after the tool executor's deadline.
+        """Closes the opened tools, each within the tool executor's deadline.
 
-        Never raises: what `close` raises is logged. Cancelling it does not interrupt it.
+        Never raises: what a tool's `close` raises is logged. Cancelling does not interrupt it.
         """
         self._is_closed = True
         if self._opening:
             await asyncio.shield(self._close_all())
 
     async def _close_all(self) -> None:
-        """An `open` under way is waited for, up to the deadline: it closes what it opened when it is done."""
+        """Waits, up to the deadline, for an `open` in progress: when it is done, it closes what it opened."""
         loop = asyncio.get_running_loop()
-        under_way = [each for each in self._opening.values() if not each.done() and each.get_loop() is loop]
+        opening = [each for each in self._opening.values() if not each.done() and each.get_loop() is loop]
         opened, self._opened = self._opened, {}
         await asyncio.gather(*(self._close(tool, bound) for tool, bound in opened.values() if bound is not tool))
-        if under_way:
-            await asyncio.wait(under_way, timeout=self._close_seconds)
+        if opening:
+            await asyncio.wait(opening, timeout=self._close_seconds)
 
     async def _close(self, tool: Tool, bound: Tool) -> None:
         name = tool.definition.name
@@ -106,7 +106,7 @@ class EpisodeTools:
                 await settled(bound.close, tool, self._threads)
 
         try:
-            await within(self._close_seconds, close(), on_deaf=lambda: None)
+            await within(self._close_seconds, close(), on_uncancelled=lambda: None)
         except TooLateError:
             logger.warning("tool %r: close was not done within %g seconds", name, self._close_seconds)
         except Exception as error:

@@ -1,11 +1,12 @@
-"""An event loop in a thread of its own for every async tool, and who blocks it.
+"""One event loop and thread per async tool, with detection of coroutines that block it.
 
-So a coroutine that blocks holds up its own tool only: deadlines, sampling and other tools go on elsewhere.
+A blocking coroutine delays only its own tool; deadlines, sampling and other tools run on other loops.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import inspect
 import logging
@@ -15,32 +16,33 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
+from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.deadline import contained
 from midthought.tools.definition import Tool
-from midthought.tools.threads import DaemonThreads
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.2
-"""Whoever waits for a call looks so often whether the loop turns."""
+_CHECK_SECONDS = 0.2
+"""Interval at which the caller of a tool checks that the tool's loop is not blocked."""
 _BLOCKED_SECONDS = 0.4
-"""A loop that has not turned for so long is blocked, if its thread is inside the tool's code."""
+"""A loop that has run no callback for this time is blocked, if its thread is in the tool's code."""
 _CANCEL_SECONDS = 0.25
-"""How long a coroutine may take to end once it is cancelled."""
-_NOT_THE_TOOLS = ("asyncio", "midthought.tools", "selectors", "threading")
+"""Time for a cancelled coroutine to end."""
+_NOT_TOOL_CODE = ("asyncio", "midthought.tools", "selectors", "threading")
 
 _lock = threading.Lock()
 _loops: dict[int, ToolLoop] = {}
-"""By the identity of the registered tool; an entry goes with the tool."""
+"""By the `id` of the registered tool; the entry is removed when the tool is garbage-collected."""
 
 
 class ToolLoop:
-    """Where the coroutines of one tool run, over all episodes. What they keep open (a client) may stay on this loop, which
-    outlives rollouts.
+    """Event loop for the coroutines of one tool in all episodes. It outlives rollouts, so the tool may keep a client open.
 
-    The first time that the loop is blocked for more than about half a second, a warning names the tool and the line.
+    The first time that the loop is blocked for more than about 0.5 s, a warning names the tool and the line.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,34 +51,34 @@ class ToolLoop:
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"midthought-tool-{name}", daemon=True)
         self._thread.start()
         self._pinged_at: float | None = None
-        """When the loop was asked to turn, if it has not turned since."""
+        """When a callback was scheduled to test the loop; None after the loop has run it."""
         self._is_reported = False
         self.is_lost = False
-        """Whether a call was given up while the loop was blocked: further calls get another loop."""
+        """Whether a call was abandoned while the loop was blocked: further calls get a new loop."""
 
-    async def run(self, begin: Callable[[], Awaitable[Any]], threads: DaemonThreads) -> Any:
-        """Await on the tool's loop what `begin` gives. What it raises is raised here.
+    async def run(self, start_call: Callable[[], Awaitable[Any]], threads: DaemonThreads) -> Any:
+        """Awaits `start_call()` on the tool's loop and raises what it raises.
 
-        Cancelling it cancels that, and waits a moment for its end; one that goes on is counted as `threads.num_abandoned`.
+        Cancelling cancels the call and waits 0.25 s for its end; a call that continues counts in `threads.num_abandoned`.
         """
         here = asyncio.get_running_loop()
-        over: asyncio.Future[None] = here.create_future()
+        done: asyncio.Future[None] = here.create_future()
         task: asyncio.Task[Any] | None = None
         is_cancelled = False
 
         async def awaited() -> Any:
-            return await contained(begin())
+            return await contained(start_call())
 
         def start() -> None:
             nonlocal task
             task = self._loop.create_task(awaited())
-            task.add_done_callback(tell)
+            task.add_done_callback(notify)
             if is_cancelled:
                 task.cancel()
 
-        def tell(_: asyncio.Task[Any]) -> None:
+        def notify(_: asyncio.Task[Any]) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits any more
-                here.call_soon_threadsafe(_settle, over)
+                here.call_soon_threadsafe(_settle, done)
 
         def cancel() -> None:
             if task is not None:
@@ -84,65 +86,66 @@ class ToolLoop:
 
         self._loop.call_soon_threadsafe(start)
         try:
-            while not over.done():
-                await asyncio.wait((over,), timeout=_LOOK_SECONDS)
-                if not over.done():
-                    self._look()
+            while not done.done():
+                await asyncio.wait((done,), timeout=_CHECK_SECONDS)
+                if not done.done():
+                    self._check()
         except asyncio.CancelledError:
             is_cancelled = True
             self._loop.call_soon_threadsafe(cancel)
-            await asyncio.wait((over,), timeout=_CANCEL_SECONDS)
-            if not over.done():
+            await asyncio.wait((done,), timeout=_CANCEL_SECONDS)
+            if not done.done():
                 threads.num_abandoned += 1
                 if task is not None:
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it was left behind on purpose
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # it was abandoned on purpose
                 self.is_lost = self.is_lost or self._seconds_blocked() >= _BLOCKED_SECONDS
             raise
         assert task is not None
         return task.result()
 
     def stop(self) -> None:
-        """End the thread when the loop turns again and nothing runs on it."""
+        """Ends the thread as soon as the loop is not blocked and all its tasks have ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(_stop_when_idle(self._loop)))
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._pinged_at is None:
             self._pinged_at = time.monotonic()
-            self._loop.call_soon_threadsafe(self._turned)
+            self._loop.call_soon_threadsafe(self._pong)
         elif not self._is_reported and (seconds := self._seconds_blocked()) >= _BLOCKED_SECONDS:
-            place = self._place()
-            if place is not None:
+            line = self._blocking_line()
+            if line is not None:
                 self._is_reported = True
                 logger.warning(
                     "tool %r blocks its event loop: %s has not returned for %.1f seconds, and all calls of the tool wait. "
-                    "Await something that does not block (asyncio.sleep, an async client), or make it a plain function, "
-                    "which gets a thread",
+                    "Use calls that do not block (asyncio.sleep, an async client), or make it a plain function, "
+                    "which runs in a thread",
                     self._name,
-                    place,
+                    line,
                     seconds,
                 )
 
-    def _turned(self) -> None:
+    def _pong(self) -> None:
         self._pinged_at = None
 
     def _seconds_blocked(self) -> float:
         pinged_at = self._pinged_at
         return 0.0 if pinged_at is None else time.monotonic() - pinged_at
 
-    def _place(self) -> str | None:
-        """The line of the tool's code at which the thread is; None if it is in none, for example because it gets no CPU."""
+    def _blocking_line(self) -> str | None:
+        """Returns the line of the tool's code that the thread is executing; None if it is in other code, for example because
+        it gets no CPU time."""
         frame: FrameType | None = sys._current_frames().get(self._thread.ident or 0)
-        place = None
+        line = None
         while frame is not None:
-            if not frame.f_globals.get("__name__", "").startswith(_NOT_THE_TOOLS):
-                place = f"{frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}"
+            if not frame.f_globals.get("__name__", "").startswith(_NOT_TOOL_CODE):
+                line = f"{frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}"
             frame = frame.f_back
-        return place
+        return line
 
 
 def loop_of(tool: Tool) -> ToolLoop:
-    """The loop of a registered tool, for its own coroutines and for those of the tools that it opens."""
+    """Returns the loop of a registered tool, for its own coroutines and for those of the tools that it opens."""
     with _lock:
         loop = _loops.get(id(tool))
         if loop is None or loop.is_lost:
@@ -159,12 +162,29 @@ def _forget(key: int) -> None:
 
 
 async def settled(function: Callable[[], Any], tool: Tool, threads: DaemonThreads) -> Any:
-    """The result of a method of this registered tool, or of one that it has opened: a plain function runs in a thread, a
-    coroutine on the tool's loop."""
+    """Returns the result of a method of this registered tool, or of one that it has opened: a plain function runs in a
+    thread, a coroutine on the tool's loop."""
     if inspect.iscoroutinefunction(function):
         return await loop_of(tool).run(function, threads)
     result = await threads.run(function)
     return await loop_of(tool).run(lambda: result, threads) if inspect.isawaitable(result) else result
+
+
+def run_on_new_loop(awaitable: Awaitable[T], thread_name: str) -> concurrent.futures.Future[T]:
+    """Runs an awaitable on a new event loop in a daemon thread, so that the caller may wait for it inside a running loop.
+
+    A tool call that ignores its cancellation may block that thread, but not the caller.
+    """
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    async def settle() -> None:
+        try:
+            future.set_result(await awaitable)
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=lambda: asyncio.run(settle()), name=thread_name, daemon=True).start()
+    return future
 
 
 async def _stop_when_idle(loop: asyncio.AbstractEventLoop) -> None:
@@ -174,6 +194,6 @@ async def _stop_when_idle(loop: asyncio.AbstractEventLoop) -> None:
     loop.stop()
 
 
-def _settle(over: asyncio.Future[None]) -> None:
-    if not over.done():
-        over.set_result(None)
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

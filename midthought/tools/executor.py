@@ -1,6 +1,6 @@
-"""Runs the calls of a turn all at once, each under a deadline; what goes wrong becomes an event that the model reads.
+"""Runs the calls of a turn concurrently, each under a deadline. A failed call becomes an event that the model reads.
 
-Knows nothing of how calls are written, nor of tokens or rewards.
+Does not depend on call formats, tokens or rewards.
 """
 
 from __future__ import annotations
@@ -21,100 +21,98 @@ from typing import Any
 from midthought.errors import SettingsError
 from midthought.tools.arguments import ArgumentsError
 from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError
-from midthought.tools.concurrency import Places
+from midthought.tools.concurrency import ConcurrencyLimits, DaemonThreads
 from midthought.tools.deadline import TooLateError, within
 from midthought.tools.definition import Tool, ToolEpisode, ToolOutput
 from midthought.tools.episode_tools import EpisodeTools
-from midthought.tools.registry import ToolRegistry, invoke, words_of
+from midthought.tools.registry import ToolRegistry, error_text, invoke
 from midthought.tools.result_cache import ResultCache, key_of
-from midthought.tools.threads import DaemonThreads
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome
 
 _MAX_ERROR_CHARS = 100
 _CUT = " …[cut]"
-"""As the rollout loop marks a result that it shortens to the tokens that the model may read."""
+"""The rollout loop marks results that exceed `inference.max_result_tokens` in the same way."""
 _RETRY_SECONDS = 0.1
-"""Mean pause before the first retry; each further one is twice as long."""
+"""Mean pause before the first retry; doubled for each further retry."""
 _jitter = random.Random()
-"""Apart from the global generator, whose draws belong to the run's seed."""
+"""Separate from the global generator, whose draws depend on the run's seed."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one call has got."""
+    """Progress of one call."""
 
     ends_at: float = math.inf
-    """When its deadline is, on the event loop's clock."""
+    """The deadline, on the event loop's clock."""
     num_attempts: int = 0
     tools: EpisodeTools | None = None
-    """The stateful tools of the episode that calls."""
+    """The stateful tools of the calling episode."""
 
 
 _progress: ContextVar[_Progress] = ContextVar("midthought_call")
-"""Of the call that this task answers: `answer` counts its attempts here, where an arm that overrides it need not."""
+"""Of the call that this asyncio task runs. Not a parameter of `answer`, so evaluation arms can override `answer`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a call came to, whoever reads it."""
+    """Result of a call, before it is assigned to an episode."""
 
     outcome: ToolOutcome
-    words: str
+    text: str
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def is_good(self) -> bool:
+    def is_ok(self) -> bool:
         return self.outcome is ToolOutcome.OK
 
 
 class _CallFailure(Exception):
-    """A call that came to nothing: the outcome, and the words that the model reads."""
+    """A failed call: its outcome, and the message for the model."""
 
-    def __init__(self, outcome: ToolOutcome, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, outcome: ToolOutcome, message: str) -> None:
+        super().__init__(message)
         self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Who asks: the task, and the stateful tools of the episode."""
+    """The task and the stateful tools of the calling episode."""
 
     task: Task
     tools: EpisodeTools
 
 
 @dataclass(frozen=True, slots=True)
-class _OnLoop:
-    """What belongs to one event loop; a tool executor may outlive several."""
+class _LoopState:
+    """State that belongs to one event loop; a tool executor may be used on several."""
 
-    places: Places
+    limits: ConcurrencyLimits
     result_cache: ResultCache[_Answer]
 
 
 class ToolExecutor:
-    """Answers calls from a registry. Evaluation arms (tool off, shuffled, oracle) extend it and override `answer`.
+    """Runs the calls of a registry's tools. Evaluation arms (tool off, shuffled, oracle) extend it and override `answer`.
 
-    `timeout_seconds` counts from when a call begins to run; at most `max_concurrency` run at once, over all episodes,
-    the others wait. Of those at most `max_threads` are calls of plain tools: a waiting coroutine costs next to nothing, a
-    thread some memory, and one that computes slows down all. A tool's own `timeout_seconds` takes the place of this
-    one, its `max_concurrency` is one more limit.
+    Limits: `timeout_seconds` per call, from the start of its execution, or the tool's own. At most `max_concurrency` calls
+    run at once over all episodes, at most `max_threads` of them in threads (tools with a plain `execute`): a thread needs
+    memory, and threads that compute slow down everything, while a waiting coroutine costs almost nothing. A tool's own
+    `max_concurrency` is an additional limit.
 
-    A call that raised is run again, after a short pause and within its deadline, where the tool says that this does no
-    harm: `tool.retries` times, or `retries` times where the tool is `pure`. `metadata["num_attempts"]` of the event
-    then says how often it ran. Results are shortened by the rollout loop, which knows tokens.
+    Retries: a call that raised is run again after a short pause and before its deadline, `tool.retries` times, or `retries`
+    times if the tool is `pure`. Then `metadata["num_attempts"]` of the event is the number of runs.
 
-    Equal calls of a `pure` tool are run once while the first is under way, and within a `rollout` once in all, whichever
-    episode asks: the answer depends on the arguments alone. The event of who did not ask first has `metadata["shared"]`.
-    A failure is shared by those who waited for it, and then asked again. Arms answer by task, so theirs are not shared.
+    Equal calls of a `pure` tool share one run while it is in progress, and within a `rollout` all of them do, over all
+    episodes: the result depends only on the arguments. The events of all but the first have `metadata["shared"]`. A failure
+    is shared only by the calls that waited for it. Arms answer by task, so their calls are not shared.
 
-    A stateful tool (it overrides `Tool.open`) has an object of its own in every episode (`for_episode`). Its calls in one
-    episode run one after the other; `max_concurrency` is still of all episodes.
+    A stateful tool (one that overrides `Tool.open`) has a separate object in every episode (`for_episode`). Its calls in
+    one episode run one after the other; `max_concurrency` applies to all episodes together.
 
-    After `max_failures` calls in a row that were too late or found no connection, a tool counts as dead: calls are answered
-    at once (UNAVAILABLE), and every `pause_seconds` one is tried. None: it is asked for ever. Any other error is an
-    answer. Deadlines and pauses go by the clock: in deterministic mode, too, a tool that fails so gives other episodes.
+    After `max_failures` consecutive calls that missed their deadline or had no connection, calls of the tool fail at once
+    (UNAVAILABLE), and every `pause_seconds` one trial call is run. None: never. Other errors do not count. Deadlines and
+    pauses depend on the clock, so such failures change episodes in deterministic mode, too.
 
-    SettingsError where a limit makes no sense.
+    The rollout loop cuts results to tokens. Raises `SettingsError` if a limit is out of range.
     """
 
     def __init__(
@@ -149,24 +147,24 @@ class ToolExecutor:
         self.pause_seconds = pause_seconds
         self.max_result_chars = max_result_chars
         self._threads = DaemonThreads("midthought-tool")
-        self._num_deaf = 0
-        self._breakers: dict[str, CircuitBreaker] = {}
-        self._on_loops: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
+        self._num_uncancelled = 0
+        self._circuit_breakers: dict[str, CircuitBreaker] = {}
+        self._loop_states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
 
     @property
     def num_abandoned(self) -> int:
-        """Calls that went on after nobody waited: threads left behind, and coroutines that would not be cancelled."""
-        return self._threads.num_abandoned + self._num_deaf
+        """Number of calls that continued after their caller gave up: in threads, or ignoring their cancellation."""
+        return self._threads.num_abandoned + self._num_uncancelled
 
     @contextlib.contextmanager
     def rollout(self) -> Iterator[None]:
-        """Keep the results of pure calls on this event loop until the rollout ends, and no longer: what a tool reads may
-        change from one to the next."""
-        with self._on_loop().result_cache.rollout():
+        """Caches the results of pure calls on this event loop until the rollout ends. They are not kept longer, because the
+        data that a tool reads may change between rollouts."""
+        with self._loop_state().result_cache.rollout():
             yield
 
     def for_episode(self, episode: ToolEpisode) -> EpisodeTools:
-        """What every `run` of this episode is given, and is closed when the episode has ended: its stateful tools."""
+        """Returns the episode's stateful tools: pass them to every `run` of the episode and close them when it has ended."""
         return EpisodeTools(episode, self._threads, self.timeout_seconds)
 
     async def run(
@@ -177,10 +175,10 @@ class ToolExecutor:
         calls_left: int | None = None,
         tools: EpisodeTools | None = None,
     ) -> list[ToolEvent]:
-        """One event per call, in order. Calls beyond `calls_left` are not run but answered with "no calls left".
+        """Returns one event per call, in order. Calls beyond `calls_left` are not run; their event says "no calls left".
 
-        `tools` are the stateful ones of the episode that calls; None: these calls are an episode of their own. Cancelling it
-        cancels those that run, unless another episode waits for the same one.
+        `tools` are the stateful tools of the calling episode; None: these calls are an episode of their own. Cancelling
+        cancels the running calls, except runs that another episode waits for.
         """
         if tools is None:
             tools = self.for_episode(ToolEpisode(task=task))
@@ -197,20 +195,20 @@ class ToolExecutor:
             return []
         running = [asyncio.ensure_future(one) for one in settling]
         try:
-            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
-            for one in ended:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+            for one in done:
                 one.result()
             return [one.result() for one in running]
         finally:
-            cancelled = [one for one in running if one.cancel()]  # they end with this one, or with one that broke
+            cancelled = [one for one in running if one.cancel()]  # when this task is cancelled or one of them raised
             if cancelled:
                 await asyncio.wait(cancelled)
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
-        """Answer one call that has been found sound: the tool is known, the arguments fit, defaults are filled in.
+        """Runs one valid call: the tool exists, the arguments fit its schema, defaults are filled in. Raise to fail.
 
-        Raise to fail. `task` is whose call it is, for arms that answer from the ground truth; a tool sees it through
-        `for_task` and `open` only.
+        `task` is the task of the calling episode, for arms that answer from the ground truth; a tool gets it only through
+        `for_task` and `open`.
         """
         tool = self._tool(action)
         own_retries = self.retries if tool.pure else 0
@@ -236,23 +234,23 @@ class ToolExecutor:
         raise AssertionError("unreachable: the loop has no end")
 
     async def _settle(self, action: ParsedAction, caller: _Caller, is_allowed: bool) -> ToolEvent:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
-            sound = self._checked(action, is_allowed)
+            valid = self._validated(action, is_allowed)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         else:
-            answer = await self._answered(sound, caller)
+            answer = await self._run_or_share(valid, caller)
         call = ToolCall(
             tool_name=action.tool_name,
             parameters=action.parameters,
-            success=answer.is_good,
-            result=answer.words,
+            success=answer.is_ok,
+            result=answer.text,
         )
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         return ToolEvent(call=call, outcome=answer.outcome, seconds=seconds, metadata=answer.metadata)
 
-    def _checked(self, action: ParsedAction, is_allowed: bool) -> ParsedAction:
+    def _validated(self, action: ParsedAction, is_allowed: bool) -> ParsedAction:
         if not is_allowed:
             raise _CallFailure(ToolOutcome.NO_CALLS_LEFT, "no calls left; go on with what you have")
         if not action.success or action.tool_name is None:
@@ -273,94 +271,95 @@ class ToolExecutor:
         assert tool is not None
         return tool
 
-    async def _answered(self, action: ParsedAction, caller: _Caller) -> _Answer:
-        """Run the call, or share in an equal one."""
+    async def _run_or_share(self, action: ParsedAction, caller: _Caller) -> _Answer:
+        """Runs the call, or waits for the run of an equal call."""
         tool = self._tool(action)
         is_arm = type(self).answer is not ToolExecutor.answer
         key = key_of(tool.definition.name, action.parameters) if tool.pure and not is_arm else None
         if key is None:
-            return await self._once(action, caller)
-        begin = functools.partial(self._once, action, caller)
-        answer, is_shared = await self._on_loop().result_cache.ask(key, begin)
+            return await self._run_call(action, caller)
+        compute = functools.partial(self._run_call, action, caller)
+        answer, is_shared = await self._loop_state().result_cache.get(key, compute)
         try:
             metadata = copy.deepcopy(dict(answer.metadata))
         except Exception:
-            words = f"the metadata of {tool.definition.name!r} cannot be copied; let it hold JSON values only"
-            return _Answer(ToolOutcome.RAISED, words)
+            message = f"the metadata of {tool.definition.name!r} cannot be copied; let it hold JSON values only"
+            return _Answer(ToolOutcome.RAISED, message)
         return replace(answer, metadata={**metadata, "shared": True} if is_shared else metadata)
 
-    async def _once(self, action: ParsedAction, caller: _Caller) -> _Answer:
-        """Run the call, retries included."""
+    async def _run_call(self, action: ParsedAction, caller: _Caller) -> _Answer:
+        """Runs the call, retries included."""
         progress = _Progress(tools=caller.tools)
         try:
             async with caller.tools.turn(self._tool(action)):
-                output = await self._run_in_place(action, caller.task, progress)
-            words = output.text
-            if len(words) > self.max_result_chars:
-                words = words[: self.max_result_chars] + _CUT
-            answer = _Answer(ToolOutcome.OK, _encodable(words), output.metadata)
+                output = await self._run_within_limits(action, caller.task, progress)
+            text = output.text
+            if len(text) > self.max_result_chars:
+                text = text[: self.max_result_chars] + _CUT
+            answer = _Answer(ToolOutcome.OK, _encodable(text), output.metadata)
         except _CallFailure as failure:
             answer = _Answer(failure.outcome, str(failure))
         if progress.num_attempts > 1:
             answer = replace(answer, metadata={**answer.metadata, "num_attempts": progress.num_attempts})
         return answer
 
-    async def _run_in_place(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
-        """A stateful tool is an object of its own in every episode: one that is dead says nothing of the others. Its breaker
-        counts only whether it could be opened."""
+    async def _run_within_limits(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
+        """Waits for the limits and the circuit breaker. That of a stateful tool counts only failures of `open`: the object
+        of one episode may fail while those of other episodes work."""
         tool = self._tool(action)
         circuit_breaker = None if tool.is_stateful else self._circuit_breaker(tool.definition.name)
         try:
             if circuit_breaker is not None and circuit_breaker.refuses():
                 raise RefusedError
-            async with self._on_loop().places.take(tool):
+            async with self._loop_state().limits.acquire(tool):
                 with circuit_breaker.call() if circuit_breaker is not None else contextlib.nullcontext():
                     return await self._before_deadline(action, task, tool, progress)
         except RefusedError:
-            words = f"{tool.definition.name!r} is out of order at present; go on without it"
-            raise _CallFailure(ToolOutcome.UNAVAILABLE, words) from None
+            message = f"{tool.definition.name!r} is out of order at present; go on without it"
+            raise _CallFailure(ToolOutcome.UNAVAILABLE, message) from None
 
-    def _on_loop(self) -> _OnLoop:
+    def _loop_state(self) -> _LoopState:
         loop = asyncio.get_running_loop()
-        if loop not in self._on_loops:
-            for closed in [other for other in list(self._on_loops) if other.is_closed()]:
-                self._on_loops.pop(closed, None)
-            places = Places(max_concurrency=self.max_concurrency, max_threads=self.max_threads)
-            self._on_loops[loop] = _OnLoop(places, ResultCache(lambda answer: answer.is_good))
-        return self._on_loops[loop]
+        if loop not in self._loop_states:
+            for closed in [other for other in list(self._loop_states) if other.is_closed()]:
+                self._loop_states.pop(closed, None)
+            limits = ConcurrencyLimits(max_concurrency=self.max_concurrency, max_threads=self.max_threads)
+            self._loop_states[loop] = _LoopState(limits, ResultCache(lambda answer: answer.is_ok))
+        return self._loop_states[loop]
 
     def _circuit_breaker(self, name: str) -> CircuitBreaker:
-        if name not in self._breakers:
+        if name not in self._circuit_breakers:
             max_failures = math.inf if self.max_failures is None else self.max_failures
             new = CircuitBreaker(name, max_failures=max_failures, pause_seconds=self.pause_seconds)
-            self._breakers.setdefault(name, new)
-        return self._breakers[name]
+            self._circuit_breakers.setdefault(name, new)
+        return self._circuit_breakers[name]
 
     async def _before_deadline(self, action: ParsedAction, task: Task, tool: Tool, progress: _Progress) -> ToolOutput:
         timeout_seconds = self.timeout_seconds if tool.timeout_seconds is None else tool.timeout_seconds
         progress.ends_at = asyncio.get_running_loop().time() + timeout_seconds
         try:
-            return await within(timeout_seconds, self._counted(action, task, progress), on_deaf=self._count_deaf)
+            call = self._answer_with_progress(action, task, progress)
+            return await within(timeout_seconds, call, on_uncancelled=self._count_uncancelled)
         except TooLateError:
-            words = f"no answer within {timeout_seconds:g} seconds; go on without it"
-            raise _CallFailure(ToolOutcome.TIMED_OUT, words) from TimeoutError()
+            message = f"no answer within {timeout_seconds:g} seconds; go on without it"
+            raise _CallFailure(ToolOutcome.TIMED_OUT, message) from TimeoutError()
         except RefusedError:
             raise
         except Exception as error:
-            raise _CallFailure(ToolOutcome.RAISED, _words_of(error)) from error
+            raise _CallFailure(ToolOutcome.RAISED, _short_error_text(error)) from error
 
-    async def _counted(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
+    async def _answer_with_progress(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
         _progress.set(progress)
         return await self.answer(action, task)
 
-    def _count_deaf(self) -> None:
-        self._num_deaf += 1
+    def _count_uncancelled(self) -> None:
+        self._num_uncancelled += 1
 
 
-def _words_of(error: Exception) -> str:
+def _short_error_text(error: Exception) -> str:
     try:
-        return _shortened(words_of(error)) or type(error).__name__
-    except Exception:  # of its own __str__
+        return _shortened(error_text(error)) or type(error).__name__
+    except Exception:  # raised by its own __str__
         return type(error).__name__
 
 
@@ -369,5 +368,5 @@ def _shortened(text: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Lone surrogates, which no file and no tokenizer can hold, become question marks."""
+    """Replaces lone surrogates, which files and tokenizers cannot represent, with question marks."""
     return text.encode(errors="replace").decode()

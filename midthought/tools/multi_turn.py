@@ -1,31 +1,28 @@
-"""The turns of one conversation with tools: what a model wrote goes in, its calls are run, what came of them is kept.
+"""A conversation with tools, turn by turn: runs the calls in each model output and records them.
 
-Knows parsers and tools; knows nothing of engines, tokens or chat templates, and of an environment only whether it is done.
+Does not depend on engines, tokens or chat templates; of an environment it only uses `is_done`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import threading
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
+from midthought.tools.event_loops import run_on_new_loop
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task, ToolCall, ToolEvent, ToolOutcome, Turn
 
-T = TypeVar("T")
-
+_THREAD = "midthought-turn"
 _NOT_A_TOOL = (ToolOutcome.MALFORMED, ToolOutcome.UNKNOWN_TOOL)
 
 
 class MultiTurnManager:
-    """Keeps the turns of a conversation and runs the calls in them, whoever samples the text.
+    """Records the turns of a conversation and runs the calls in them. The caller samples the text.
 
     >>> from midthought.tools.builtin.calculate import CalculateTool
     >>> from midthought.tools.parsers import HermesParser
@@ -35,13 +32,13 @@ class MultiTurnManager:
     ('42', None)
 
     Args:
-        tool_registry: the tools; a ToolExecutor where deadlines and limits are to be others than its defaults.
+        tool_registry: the tools, or a ToolExecutor with other deadlines and limits than the defaults.
         action_parser: finds the calls in a text.
-        environment: anything; where it has `is_done()`, the conversation ends when that is true.
-        max_turns: turns after which `should_continue` says no.
+        environment: any object; if it has `is_done()`, the conversation ends when that returns True.
+        max_turns: number of turns after which `should_continue` returns False.
 
     Raises:
-        SettingsError: an argument of another type, or `max_turns` below 1.
+        SettingsError: if an argument has another type, or `max_turns` is below 1.
     """
 
     def __init__(
@@ -67,21 +64,21 @@ class MultiTurnManager:
         self.reset()
 
     def reset(self) -> None:
-        """Begin another conversation: forget the turns, close stateful tools. The environment is left alone."""
+        """Starts a new conversation: removes the turns and closes stateful tools. The environment is not changed."""
         if self._tools is not None:
-            _wait_for(self._tools.close())
+            run_on_new_loop(self._tools.close(), _THREAD).result()
             self._tools = None
         self.turns: list[Turn] = []
         self.tool_events: list[ToolEvent] = []
-        """Every call of the conversation, in order, with what became of it."""
+        """Every call of the conversation, in order, with its outcome."""
         self._num_new_events = 0
 
     def step(self, model_output: str, environment_obs: str | None = None) -> Turn:
-        """Take the next turn: find its calls and run them, all at once, each under the tool executor's deadline.
+        """Records the next turn: finds its calls and runs them concurrently, each under the tool executor's deadline.
 
-        `Turn.tool_call` is the first of them, falsy and without a result where nothing was called; what went wrong is
-        its result, in words for the model. `environment_obs` is kept as the turn's observation. It never refuses a turn:
-        `should_continue` says when to stop. Works inside running event loops; it blocks until the last call has ended.
+        `Turn.tool_call` is the first call; it is falsy and has no result if there was no call. The result of a failed call
+        is an error message for the model. `environment_obs` is stored as the turn's observation. Never refuses a turn: ask
+        `should_continue` when to stop. Works inside running event loops; blocks until the last call has ended.
         """
         actions = self.parser.parse_all(model_output)
         events = self._run(actions, environment_obs or "") if actions else []
@@ -98,22 +95,22 @@ class MultiTurnManager:
         return turn
 
     def follow(self, turns: Iterable[Turn], tool_events: Iterable[ToolEvent]) -> None:
-        """Stand where a conversation stands that somebody else drives (`MultiTurnInferenceEngine` does)."""
+        """Copies the state of a conversation that is driven elsewhere (by `MultiTurnInferenceEngine`)."""
         self.reset()
         self.turns.extend(turns)
         self.tool_events.extend(tool_events)
 
     def should_continue(self) -> bool:
-        """Whether another turn may be taken: fewer than `max_turns` so far, and the environment is not done."""
+        """Returns whether another turn is allowed: fewer than `max_turns` so far, and the environment is not done."""
         is_done = getattr(self.environment, "is_done", None)
         return len(self.turns) < self.max_turns and not (callable(is_done) and is_done())
 
     def get_system_prompt(self) -> str:
-        """What the tools are, and how to call them; empty without tools."""
+        """Returns the description of the tools and of the syntax of a call; empty without tools."""
         return self.parser.call_format.instructions(self.executor.registry.definitions())
 
     def get_tool_results(self) -> str:
-        """What the model is to read of all calls of the last `step`, as the call format writes it; empty without calls."""
+        """Returns the results of all calls of the last `step` in the call format; empty without calls."""
         events = self.tool_events[len(self.tool_events) - self._num_new_events :]
         call_format = self.parser.call_format
         if not events or call_format.stops_at_call:
@@ -121,18 +118,18 @@ class MultiTurnManager:
         return "\n".join(call_format.render_results([event]) for event in events)
 
     def get_episode_summary(self) -> dict[str, Any]:
-        """`num_turns`, the figures of `tool_figures`, and `turns`, the list of them."""
+        """Returns `num_turns`, the values of `tool_figures`, and `turns` (a list)."""
         return {"num_turns": len(self.turns), **tool_figures(self.tool_events), "turns": list(self.turns)}
 
     def _run(self, actions: Sequence[ParsedAction], prompt: str) -> list[ToolEvent]:
         task = Task(task_id=f"turn-{len(self.turns)}", prompt=prompt, answer="")
         if self._tools is None:
             self._tools = self.executor.for_episode(ToolEpisode(task=task, environment=self.environment))
-        return _wait_for(self.executor.run(actions, task, tools=self._tools))
+        return run_on_new_loop(self.executor.run(actions, task, tools=self._tools), _THREAD).result()
 
 
 def tool_figures(events: Sequence[ToolEvent]) -> dict[str, Any]:
-    """`num_tool_calls` (whatever became of them), `successful_tool_calls`, and `tools_used`: the names of the tools that
+    """Returns `num_tool_calls` (with any outcome), `successful_tool_calls`, and `tools_used`: the names of the tools that
     were called, each once, in order."""
     used = dict.fromkeys(event.call.tool_name for event in events if event.outcome not in _NOT_A_TOOL)
     return {
@@ -140,23 +137,3 @@ def tool_figures(events: Sequence[ToolEvent]) -> dict[str, Any]:
         "successful_tool_calls": sum(event.outcome is ToolOutcome.OK for event in events),
         "tools_used": list(used),
     }
-
-
-def _wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine on an event loop of its own, in a thread: the caller may stand in a running loop.
-
-    A call that would not be cancelled may keep that thread, but not the caller.
-    """
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    async def settle() -> None:
-        try:
-            future.set_result(await coroutine)
-        except BaseException as error:
-            future.set_exception(error)
-
-    def work() -> None:
-        asyncio.run(settle())
-
-    threading.Thread(target=work, name="midthought-turn", daemon=True).start()
-    return future.result()

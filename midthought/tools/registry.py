@@ -1,4 +1,4 @@
-"""The tools that a model may call, by name, and whether a call's arguments fit. Knows no call format and no deadline."""
+"""The tools that a model may call, by name, and checks of their arguments. Does not depend on call formats or deadlines."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import dataclasses
 import functools
 import inspect
 import re
-import threading
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from midthought.errors import SettingsError, near_names
 from midthought.tools.arguments import TYPES, ArgumentsChecker, ArgumentsError
+from midthought.tools.concurrency import DaemonThreads
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput
-from midthought.tools.event_loops import settled
-from midthought.tools.threads import DaemonThreads
+from midthought.tools.event_loops import run_on_new_loop, settled
 
 ToolT = TypeVar("ToolT", bound=Tool)
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _THREADS = DaemonThreads("midthought-tool")
-"""Not part of a registry, so that registries can be copied."""
+"""Not an attribute of the registry, so that registries can be copied."""
 
 
 class ToolRegistry:
-    """Tools by name, in the order in which they were registered. `name in registry`, `len`; iterating gives names.
+    """Tools by name, in order of registration. Supports `name in registry` and `len`; iterating yields names.
 
     >>> from midthought.tools.function_tool import tool
     >>> registry = ToolRegistry()
@@ -46,8 +45,8 @@ class ToolRegistry:
             self.register(tool)
 
     def register(self, tool: ToolT) -> ToolT:
-        """Add a tool and give it back. SettingsError where it is none, where its name is taken or cannot be written in a
-        call, where a type is unknown, or a schema or a limit makes no sense."""
+        """Adds a tool and returns it. Raises `SettingsError` if it is not a tool, its name is taken or cannot be written in
+        a call, a type is unknown, or a schema or limit is invalid."""
         _require_tool(tool)
         definition = tool.definition
         if not _NAME.fullmatch(definition.name):
@@ -55,7 +54,7 @@ class ToolRegistry:
                 f"tool name {definition.name!r}: use a letter or _, then letters, digits, '_', '.' or '-'"
             )
         if definition.name in self._tools:
-            raise SettingsError(f"a tool named {definition.name!r} is already registered; give one another name")
+            raise SettingsError(f"a tool named {definition.name!r} is already registered; rename one of them")
         for parameter in definition.parameters:
             if parameter.type not in TYPES:
                 where = f"tool {definition.name!r}, parameter {parameter.name!r}"
@@ -80,7 +79,7 @@ class ToolRegistry:
         return True
 
     def get(self, name: str) -> Tool | None:
-        """The tool of that name, or None."""
+        """Returns the tool of that name, or None."""
         return self._tools.get(name)
 
     def names(self) -> list[str]:
@@ -90,9 +89,9 @@ class ToolRegistry:
         return [tool.definition for tool in self._tools.values()]
 
     def arguments(self, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """A copy of `parameters` as the registered tool `name` takes them: checked, defaults filled in, 3.0 made 3.
+        """Returns a checked copy of `parameters` for the registered tool `name`, with defaults, and 3.0 converted to 3.
 
-        ArgumentsError says one thing that is wrong, a missing argument before all others.
+        Raises `ArgumentsError` for the first mistake; a missing argument comes before all others.
         """
         try:
             arguments = copy.deepcopy(dict(parameters))
@@ -108,11 +107,10 @@ class ToolRegistry:
         return arguments
 
     def execute_tool(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
-        """Run a tool and wait for it, without a deadline: `(success, what the model would read)`. Never raises.
+        """Runs a tool without a deadline and returns `(success, text for the model)`. Never raises.
 
-        It belongs to no episode: a stateful tool is not opened.
-
-        Works inside a running event loop too: an `async` tool gets a loop and a thread of its own.
+        The call belongs to no episode: a stateful tool is not opened. Works inside a running event loop, too: an `async`
+        tool gets its own loop and thread.
         """
         tool = self.get(name)
         if tool is None:
@@ -120,15 +118,18 @@ class ToolRegistry:
         try:
             result = tool.execute(**self.arguments(name, parameters))
             if inspect.isawaitable(result):
-                result = _wait_for(result)
+                running = run_on_new_loop(result, "midthought-tool")
+                if (raised := running.exception()) is not None:
+                    raise RuntimeError(str(raised) or type(raised).__name__) from raised
+                result = running.result()
             return True, as_output(result).text
         except (Exception, SystemExit) as error:
-            return False, _told(error)
+            return False, _message(error)
 
     async def execute_tool_async(self, name: str, /, **parameters: Any) -> tuple[bool, str]:
-        """The same without blocking the event loop: a plain tool runs in a thread, an `async` one on its own loop.
+        """Does the same without blocking the event loop: a plain tool runs in a thread, an `async` one on its own loop.
 
-        Cancelling it cancels an `async` tool; a thread goes on without anybody waiting for it.
+        Cancelling cancels an `async` tool; a thread continues, and its result is ignored.
         """
         tool = self.get(name)
         if tool is None:
@@ -145,39 +146,39 @@ class ToolRegistry:
         if running.cancelled():
             return False, "Tool execution error: cancelled by the tool"
         raised = running.exception()
-        return (True, running.result().text) if raised is None else (False, _told(raised))
+        return (True, running.result().text) if raised is None else (False, _message(raised))
 
 
 async def invoke(
     tool: Tool, arguments: Mapping[str, Any], threads: DaemonThreads, *, registered: Tool | None = None
 ) -> ToolOutput:
-    """Run a tool with arguments that fit, without blocking the event loop; `registered` is the one that has opened it.
+    """Runs a tool with valid arguments without blocking the event loop; `registered` is the tool whose `open` returned it.
 
-    What it raises is raised here, as RuntimeError where it is no Exception (SystemExit); cancelling goes through.
+    Raises what the tool raises, or RuntimeError instead of SystemExit. Cancelling cancels the tool.
     """
     try:
         return as_output(await settled(functools.partial(tool.execute, **arguments), registered or tool, threads))
-    except SystemExit as stop:  # a task would let it out of the event loop, past everybody who awaits the task
+    except SystemExit as stop:  # a task would raise it out of the event loop
         raise RuntimeError(f"SystemExit: {stop}") from stop
 
 
 def as_output(result: Any) -> ToolOutput:
-    """What `Tool.execute` gave, as a ToolOutput; anything but a string or ToolOutput is written with `str`."""
+    """Returns the result of `Tool.execute` as a ToolOutput; other types are converted with `str`."""
     if isinstance(result, ToolOutput):
         return result if isinstance(result.text, str) else dataclasses.replace(result, text=str(result.text))
     return ToolOutput(str(result))
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, ArgumentsError):
         return str(error)
-    return f"Tool execution error: {words_of(error)}"
+    return f"Tool execution error: {error_text(error)}"
 
 
-def words_of(error: BaseException) -> str:
-    """What an exception says, for the model; its kind where it says nothing, or, as a KeyError, a bare key."""
-    said = str(error)
-    return f"{type(error).__name__}: {said}" if isinstance(error, KeyError) else said or type(error).__name__
+def error_text(error: BaseException) -> str:
+    """Returns an exception's message for the model; with its class if the message is empty or, for a KeyError, only a key."""
+    message = str(error)
+    return f"{type(error).__name__}: {message}" if isinstance(error, KeyError) else message or type(error).__name__
 
 
 def _require_tool(tool: Any) -> None:
@@ -191,36 +192,15 @@ def _require_tool(tool: Any) -> None:
     name = tool.definition.name
     for limit in ("timeout_seconds", "max_concurrency", "retries"):
         if not isinstance(value := getattr(tool, limit), int | float | None):
-            raise SettingsError(f"tool {name!r}: {limit}={value!r} is no number; give one, or None")
+            raise SettingsError(f"tool {name!r}: {limit}={value!r} is not a number; set a number or None")
     if tool.timeout_seconds is not None and not tool.timeout_seconds > 0:
         raise SettingsError(f"tool {name!r}: timeout_seconds must be more than 0, not {tool.timeout_seconds}")
     if tool.max_concurrency is not None and tool.max_concurrency < 1:
         raise SettingsError(f"tool {name!r}: max_concurrency must be 1 or more, not {tool.max_concurrency}")
     if tool.pure and tool.is_stateful:
         raise SettingsError(
-            f"tool {name!r} is pure, so that equal calls are run once for all episodes, and has a state of its own in each of "
-            "them (open); set pure to False"
+            f"tool {name!r} is pure (equal calls run once for all episodes) but also stateful (it overrides open, so each "
+            "episode has its own state); set pure to False"
         )
     if tool.retries is not None and tool.retries < 0:
         raise SettingsError(f"tool {name!r}: retries must be 0 or more, not {tool.retries}")
-
-
-def _wait_for(awaitable: Awaitable[Any]) -> Any:
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    async def settle() -> None:
-        results.append(await awaitable)
-
-    def work() -> None:
-        try:
-            asyncio.run(settle())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="midthought-tool", daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise RuntimeError(str(errors[0]) or type(errors[0]).__name__) from errors[0]
-    return results[0]

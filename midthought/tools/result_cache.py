@@ -1,6 +1,6 @@
-"""Equal calls of pure tools are run once: those who ask meanwhile wait for the same run, later ones get what was kept.
+"""Cache for results of pure tools: equal calls run once. Does not depend on tools or limits.
 
-Knows neither tools nor limits: a run is a coroutine, a call is a key.
+Calls that come while a run is in progress wait for it; later ones get the cached result.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-_MAX_KEPT = 4096
-"""Results of one rollout; what was asked for longest ago is forgotten first."""
+_MAX_CACHED = 4096
+"""Results of one rollout; the least recently used is evicted first."""
 
 
 @dataclass(slots=True)
@@ -26,21 +26,22 @@ class _Run(Generic[T]):
 
 
 class ResultCache(Generic[T]):
-    """The runs of one event loop. Results for which `is_kept` says yes are kept as long as a `rollout` is open; without
-    one, only who asks while a run is under way shares it. Whatever else comes of a run, its waiters share it and the next
-    one who asks begins another. A run ends early only when nobody waits for it any more.
+    """The runs of one event loop, by key. A run is cancelled only when nobody waits for it any more.
+
+    Results that satisfy `is_cacheable` are kept while a `rollout` is open. Other results and exceptions, and all of them
+    outside of a rollout, are shared only by the calls that wait for the run; the next call starts another run.
     """
 
-    def __init__(self, is_kept: Callable[[T], bool], *, max_kept: int = _MAX_KEPT) -> None:
-        self._is_kept = is_kept
-        self._max_kept = max_kept
+    def __init__(self, is_cacheable: Callable[[T], bool], *, max_cached: int = _MAX_CACHED) -> None:
+        self._is_cacheable = is_cacheable
+        self._max_cached = max_cached
         self._runs: OrderedDict[str, _Run[T]] = OrderedDict()
-        """In the order of asking, under way or kept."""
+        """In progress or finished, least recently used first."""
         self._num_rollouts = 0
 
     @contextlib.contextmanager
     def rollout(self) -> Iterator[None]:
-        """Keep results until the last rollout that is open at the same time has ended."""
+        """Keeps results until the last of all simultaneous rollouts has ended."""
         self._num_rollouts += 1
         try:
             yield
@@ -49,22 +50,23 @@ class ResultCache(Generic[T]):
             if not self._num_rollouts:
                 self._runs.clear()
 
-    async def ask(self, key: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, bool]:
-        """The result, and whether it is shared: somebody else had asked before. The same object for all who ask."""
+    async def get(self, key: str, compute: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, bool]:
+        """Returns the result and whether it is shared, that is, an earlier call started the run. All callers get the same
+        object."""
         run = self._runs.get(key)
         is_shared = run is not None
         if run is None:
-            run = self._begun(key, begin())
+            run = self._start(key, compute())
         else:
             self._runs.move_to_end(key)
         if not run.task.done():
             await self._wait(key, run)
         return run.task.result(), is_shared
 
-    def _begun(self, key: str, coroutine: Coroutine[Any, Any, T]) -> _Run[T]:
+    def _start(self, key: str, coroutine: Coroutine[Any, Any, T]) -> _Run[T]:
         run = self._runs[key] = _Run(asyncio.ensure_future(coroutine))
-        run.task.add_done_callback(lambda task: self._ended(key, run))
-        if len(self._runs) > self._max_kept:
+        run.task.add_done_callback(lambda task: self._finish(key, run))
+        if len(self._runs) > self._max_cached:
             self._runs.popitem(last=False)
         return run
 
@@ -75,27 +77,27 @@ class ResultCache(Generic[T]):
         finally:
             run.num_waiting -= 1
             if not run.num_waiting and not run.task.done():
-                self._forget(key, run)
+                self._remove(key, run)
                 run.task.cancel()
                 await asyncio.wait((run.task,))
 
-    def _ended(self, key: str, run: _Run[T]) -> None:
+    def _finish(self, key: str, run: _Run[T]) -> None:
         task = run.task
-        is_good = not task.cancelled() and task.exception() is None and self._is_kept(task.result())
-        if not (is_good and self._num_rollouts):
-            self._forget(key, run)
+        has_result = not task.cancelled() and task.exception() is None and self._is_cacheable(task.result())
+        if not (has_result and self._num_rollouts):
+            self._remove(key, run)
 
-    def _forget(self, key: str, run: _Run[T]) -> None:
+    def _remove(self, key: str, run: _Run[T]) -> None:
         if self._runs.get(key) is run:
             del self._runs[key]
 
 
 def key_of(name: str, arguments: Mapping[str, Any]) -> str | None:
-    """The same text for the same call, whatever the order of the arguments; None where they are not JSON throughout.
+    """Returns the same text for equal calls, in any order of arguments; None if the arguments are not JSON throughout.
 
     >>> key_of("look", {"k": 1, "query": "tide"})
     'look{"k": 1, "query": "tide"}'
-    >>> key_of("look", {"k": {1: "one"}})  # JSON would say "1"
+    >>> key_of("look", {"k": {1: "one"}})  # as JSON, the key would be "1"
     """
     try:
         text = json.dumps(arguments, sort_keys=True)

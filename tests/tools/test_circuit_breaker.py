@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import McpServerError
-from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError, is_sign_of_death
+from midthought.tools.circuit_breaker import CircuitBreaker, RefusedError, is_unreachable
 
 
 class Clock:
@@ -123,7 +123,7 @@ def test_it_is_told_once_when_it_opens_and_once_when_it_closes(caplog: pytest.Lo
         clock.now = 20.0
         call(one)
     first, last = (record.getMessage() for record in caplog.records)
-    assert first.startswith("tool 'look' has failed 2 times in a row and is not asked for 10 seconds")
+    assert first.startswith("tool 'look' has failed 2 times in a row and is not called for 10 seconds")
     assert last == "tool 'look' answers again"
 
 
@@ -157,13 +157,13 @@ def while_handling(outer: BaseException, inner: BaseException) -> BaseException:
     ],
 )
 def test_only_what_says_that_nobody_was_reached_or_answered_in_time_counts(error: Exception, expected: bool) -> None:
-    assert is_sign_of_death(error) is expected
+    assert is_unreachable(error) is expected
 
 
 def test_exceptions_in_a_circle_end() -> None:
     first, second = ValueError(), ValueError()
     first.__cause__, second.__cause__ = second, first
-    assert not is_sign_of_death(first)
+    assert not is_unreachable(first)
 
 
 def test_a_refused_connection_counts_as_urllib_tells_it() -> None:
@@ -173,4 +173,4 @@ def test_a_refused_connection_counts_as_urllib_tells_it() -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with pytest.raises(urllib.error.URLError) as refused:
         opener.open(f"http://127.0.0.1:{port}/", timeout=5)
-    assert is_sign_of_death(refused.value)
+    assert is_unreachable(refused.value)

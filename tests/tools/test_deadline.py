@@ -45,8 +45,8 @@ def test_the_result_and_the_errors_go_through() -> None:
             raise KeyError(value)
         return value
 
-    assert ends(within(5, give(3), on_deaf=pytest.fail)) == 3
-    assert repr(ends(within(5, give(-3), on_deaf=pytest.fail))) == "KeyError(-3)"
+    assert ends(within(5, give(3), on_uncancelled=pytest.fail)) == 3
+    assert repr(ends(within(5, give(-3), on_uncancelled=pytest.fail))) == "KeyError(-3)"
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_one_that_tries_to_leave_the_program_has_only_failed(stop: BaseException
         await asyncio.sleep(0)
         raise stop
 
-    error = ends(within(5, leave(), on_deaf=pytest.fail))
+    error = ends(within(5, leave(), on_uncancelled=pytest.fail))
     assert type(error) is RuntimeError and str(error) == words
 
 
 def test_one_that_swallows_its_cancellation_for_ever_is_left_behind_and_the_loop_still_ends() -> None:
     told: list[None] = []
-    error = ends(within(0.01, deaf(), on_deaf=lambda: told.append(None)))
+    error = ends(within(0.01, deaf(), on_uncancelled=lambda: told.append(None)))
     assert type(error) is TooLateError and len(told) == 1
 
 
@@ -77,7 +77,7 @@ def test_so_it_is_when_the_one_who_waits_is_cancelled() -> None:
     told: list[None] = []
 
     async def give_up() -> str:
-        waiting = asyncio.create_task(within(60, deaf(), on_deaf=lambda: told.append(None)))
+        waiting = asyncio.create_task(within(60, deaf(), on_uncancelled=lambda: told.append(None)))
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.wait({waiting})
@@ -90,7 +90,7 @@ def test_and_when_that_one_is_cancelled_again_while_it_cleans_up() -> None:
     told: list[None] = []
 
     async def give_up() -> str:
-        waiting = asyncio.create_task(within(60, deaf(), on_deaf=lambda: told.append(None)))
+        waiting = asyncio.create_task(within(60, deaf(), on_uncancelled=lambda: told.append(None)))
         for _ in range(2):
             await asyncio.sleep(0.01)
             waiting.cancel()
@@ -110,4 +110,4 @@ def test_one_that_tidies_up_when_cancelled_has_the_time_for_it() -> None:
             await asyncio.sleep(0.01)
             tidied.append("done")
 
-    assert type(ends(within(0.01, tidy(), on_deaf=pytest.fail))) is TooLateError and tidied == ["done"]
+    assert type(ends(within(0.01, tidy(), on_uncancelled=pytest.fail))) is TooLateError and tidied == ["done"]

@@ -147,7 +147,7 @@ def test_open_has_to_give_a_tool() -> None:
             return None
 
     [event] = asyncio.run(ToolExecutor(ToolRegistry([Nothing()])).run([call("a")], task()))
-    assert event.call.result == "open gave a NoneType; return the tool that is bound to the episode"
+    assert event.call.result == "open returned a NoneType; return the tool for the episode"
 
 
 def test_an_open_that_takes_longer_than_the_call_is_waited_for_by_the_next_one_and_closed_in_the_end() -> None:

@@ -171,7 +171,7 @@ def test_a_tool_without_a_definition_or_with_a_wrong_schema_is_refused() -> None
 
     with pytest.raises(SettingsError, match="Nameless has no `definition`"):
         ToolRegistry([Nameless()])
-    with pytest.raises(SettingsError, match="tool 'wrong': no valid JSON Schema"):
+    with pytest.raises(SettingsError, match="tool 'wrong': invalid JSON Schema"):
         ToolRegistry([Wrong()])
 
 

@@ -66,7 +66,7 @@ def test_every_one_who_stays_gets_the_answer_of_the_only_run_under_way(
     async def ask(one: Ask) -> tuple[str, bool]:
         await ticks(one.after)
         outcome = "bad" if one.key in failing else "good"
-        return await calls.ask(one.key, work.begin(one.key, takes[one.key], outcome))
+        return await calls.get(one.key, work.begin(one.key, takes[one.key], outcome))
 
     async def leave(asking: asyncio.Task[Any], one: Ask) -> None:
         if one.leaves_after is not None:
@@ -104,15 +104,15 @@ def test_results_are_kept_until_the_last_rollout_ends_and_failures_never() -> No
     work, calls = Work(), result_cache()
 
     async def run() -> None:
-        assert await calls.ask("a", work.begin("a")) == ("good a", False)
+        assert await calls.get("a", work.begin("a")) == ("good a", False)
         with calls.rollout():
-            assert await calls.ask("a", work.begin("a")) == ("good a", False)
+            assert await calls.get("a", work.begin("a")) == ("good a", False)
             with calls.rollout():
-                assert await calls.ask("a", work.begin("a")) == ("good a", True)
-            assert await calls.ask("a", work.begin("a")) == ("good a", True)
+                assert await calls.get("a", work.begin("a")) == ("good a", True)
+            assert await calls.get("a", work.begin("a")) == ("good a", True)
             for _ in range(2):
-                assert await calls.ask("b", work.begin("b", outcome="bad")) == ("bad b", False)
-        assert await calls.ask("a", work.begin("a")) == ("good a", False)
+                assert await calls.get("b", work.begin("b", outcome="bad")) == ("bad b", False)
+        assert await calls.get("a", work.begin("a")) == ("good a", False)
 
     asyncio.run(run())
     assert work.num_begun == {"a": 3, "b": 2}
@@ -122,7 +122,7 @@ def test_who_asks_while_a_run_fails_shares_the_failure() -> None:
     work, calls = Work(), result_cache()
 
     async def run() -> list[Any]:
-        return await asyncio.gather(*(calls.ask("a", work.begin("a", outcome="bad")) for _ in range(3)))
+        return await asyncio.gather(*(calls.get("a", work.begin("a", outcome="bad")) for _ in range(3)))
 
     assert asyncio.run(run()) == [("bad a", False), ("bad a", True), ("bad a", True)]
     assert work.num_begun == {"a": 1}
@@ -137,9 +137,9 @@ def test_a_run_that_raises_is_raised_for_all_and_begun_anew() -> None:
 
     async def run() -> None:
         with calls.rollout():
-            done = await asyncio.gather(*(calls.ask("a", broken) for _ in range(2)), return_exceptions=True)
+            done = await asyncio.gather(*(calls.get("a", broken) for _ in range(2)), return_exceptions=True)
             assert list(map(repr, done)) == ["KeyError('a')"] * 2
-            assert await calls.ask("a", Work().begin("a")) == ("good a", False)
+            assert await calls.get("a", Work().begin("a")) == ("good a", False)
 
     asyncio.run(run())
 
@@ -148,7 +148,7 @@ def test_one_who_leaves_takes_nothing_from_the_others_and_the_last_one_ends_the_
     work, calls = Work(), result_cache()
 
     async def run() -> None:
-        first, second, third = (asyncio.create_task(calls.ask("a", work.begin("a", 50))) for _ in range(3))
+        first, second, third = (asyncio.create_task(calls.get("a", work.begin("a", 50))) for _ in range(3))
         await ticks(3)
         first.cancel()
         await asyncio.wait({first})
@@ -157,31 +157,31 @@ def test_one_who_leaves_takes_nothing_from_the_others_and_the_last_one_ends_the_
             last.cancel()
         await asyncio.wait({second, third})
         assert work.under_way["a"] == 0
-        assert await calls.ask("a", work.begin("a")) == ("good a", False)
+        assert await calls.get("a", work.begin("a")) == ("good a", False)
 
     asyncio.run(run())
 
 
 def test_no_more_is_kept_than_the_bound_and_what_was_asked_for_longest_ago_goes_first() -> None:
-    work, calls = Work(), result_cache(max_kept=2)
+    work, calls = Work(), result_cache(max_cached=2)
 
     async def run() -> None:
         with calls.rollout():
             for key in "abaca":  # c drives b out
-                await calls.ask(key, work.begin(key))
+                await calls.get(key, work.begin(key))
             for key in "ab":
-                await calls.ask(key, work.begin(key))
+                await calls.get(key, work.begin(key))
 
     asyncio.run(run())
     assert work.num_begun == {"a": 1, "b": 2, "c": 1}
 
 
 def test_one_that_is_driven_out_while_it_runs_still_answers() -> None:
-    work, calls = Work(), result_cache(max_kept=1)
+    work, calls = Work(), result_cache(max_cached=1)
 
     async def run() -> list[Any]:
         with calls.rollout():
-            return await asyncio.gather(*(calls.ask(key, work.begin(key)) for key in "abab"))
+            return await asyncio.gather(*(calls.get(key, work.begin(key)) for key in "abab"))
 
     assert [result for result, _ in asyncio.run(run())] == ["good a", "good b"] * 2
 
