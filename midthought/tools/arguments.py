@@ -1,6 +1,6 @@
-"""Whether arguments fit a tool's JSON Schema, and, where they do not, one short message that a model can act on.
+"""Checks arguments against a tool's JSON Schema, with one short error message that a model can act on.
 
-Knows no tool and no call.
+`jsonschema` finds the mistakes; only the sentences are written here, because its own show the whole value and schema.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ TYPES = {
     "array": "a list",
     "object": "an object",
 }
-"""JSON Schema types and how they are told to the model."""
+"""JSON Schema types, and their names in errors for the model."""
 _MAX_SHOWN = 60
-"""Characters of a wrong value that an error shows."""
+"""Characters of a wrong value in an error message."""
 _MAX_CHOICES_SHOWN = 12
 
 
 class ArgumentsError(ValueError):
-    """Arguments that do not fit a tool's definition; the message is written for the model."""
+    """Arguments that do not fit a tool's schema; the message is written for the model."""
 
 
 class ArgumentsChecker:
-    """Checks arguments against one JSON Schema, of the dialect that it names (`$schema`), otherwise draft 2020-12.
+    """Checks arguments against one JSON Schema, in the dialect of its `$schema` (default: draft 2020-12).
 
-    SettingsError where it is no valid schema, or refers (`$ref`) to what is not inside it: nothing is ever fetched.
+    Raises `SettingsError` if the schema is invalid or has a `$ref` to a location outside of it: nothing is ever fetched.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -50,19 +50,19 @@ class ArgumentsChecker:
             _require_inner_references(schema)
         except (jsonschema.SchemaError, RecursionError) as error:
             words = getattr(error, "message", "it is nested too deeply")
-            raise SettingsError(f"no valid JSON Schema: {_cut(words)}") from None
+            raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
         tolerant = validators.extend(dialect, {"pattern": _pattern})
         self._validator = tolerant(schema, registry=referencing.Registry())
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """ArgumentsError says one thing that is wrong, a missing argument before all others."""
+        """Raises `ArgumentsError` for the first mistake; a missing argument comes before all others."""
         try:
             error = self._first_error(arguments)
             if error is not None:
                 raise ArgumentsError(_explain(error))
         except RecursionError:
             raise ArgumentsError("the arguments are nested too deeply") from None
-        except re.error:  # the pattern of a key that Python cannot read: left to whoever runs the tool
+        except re.error:  # a key pattern that Python cannot compile: the tool has to check it
             return
 
     def _first_error(self, arguments: Mapping[str, Any]) -> ValidationError | None:
@@ -75,7 +75,7 @@ class ArgumentsChecker:
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it, cut to 60 characters."""
+    """Returns a value for an error message, cut to 60 characters."""
     return _cut(repr(value))
 
 
@@ -84,7 +84,7 @@ def _cut(text: str) -> str:
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]) -> Iterator[ValidationError]:
-    """JSON Schema's patterns are JavaScript's: one that Python cannot read is left to whoever runs the tool."""
+    """Patterns in JSON Schema are JavaScript's: one that Python cannot compile is left to the tool."""
     try:
         fits = not isinstance(instance, str) or re.search(pattern, instance)
     except re.error:
@@ -100,7 +100,7 @@ def _require_inner_references(schema: Mapping[str, Any]) -> None:
             resolver.lookup(reference)
         except (referencing.exceptions.Unresolvable, ValueError):
             raise SettingsError(
-                f"JSON Schema: $ref {shown(reference)} leads nowhere; use one inside the schema, like '#/$defs/name'"
+                f"JSON Schema: $ref {shown(reference)} cannot be resolved; use a reference inside the schema, like '#/$defs/name'"
             ) from None
 
 
@@ -116,13 +116,13 @@ def _references(part: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-# -- in words --------------------------------------------------------------------------------------------------
+# -- messages --------------------------------------------------------------------------------------------------
 
 
 def _explain(error: ValidationError) -> str:
     if error.validator in ("anyOf", "oneOf") and error.context:
         return _explain_alternatives(error)
-    if error.validator is None:  # a schema that is `false`; jsonschema does not tell its place
+    if error.validator is None:  # the schema `false`; jsonschema does not report its path
         return f"{shown(error.instance)} is not allowed"
     where = _where(error)
     if error.validator == "required":
@@ -144,7 +144,7 @@ def _where(error: ValidationError) -> str:
 
 
 def _expected(error: ValidationError) -> str | None:
-    """What should stand there instead, where one noun says it."""
+    """Returns the expected value in a few words, if the rule is about a type or fixed values."""
     if error.validator == "type":
         types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
         return _either(TYPES.get(name, name) for name in types)
@@ -166,7 +166,7 @@ def _explain_unknown(error: ValidationError, where: str) -> str:
 
 
 def _explain_alternatives(error: ValidationError) -> str:
-    """Of the alternatives, the one that came nearest; where not even the kind of value fits any, what all of them want."""
+    """Explains the alternative with the smallest difference; if the type fits none of them, names all expected types."""
     alternatives: dict[Any, list[ValidationError]] = {}
     for inner in error.context:
         alternatives.setdefault(inner.relative_schema_path[0], []).append(inner)
@@ -225,12 +225,12 @@ _RULES: dict[str, Callable[[Any, Any], str]] = {
     "not": lambda _, value: f"is not allowed to be {shown(value)}",
     "oneOf": lambda _, value: f"fits several of the allowed forms, it should fit one; got {shown(value)}",
 }
-"""What follows the place of the mistake, from the rule's value and the wrong value."""
+"""The sentence after the location of the mistake, from the rule's value and the wrong value."""
 
 
 def _also(needs: Mapping[str, Sequence[str]], value: Mapping[str, Any]) -> str:
     return next(
-        f"{shown(other)} where it has {shown(name)}"
+        f"{shown(other)} if it has {shown(name)}"
         for name, others in needs.items()
         if name in value
         for other in others

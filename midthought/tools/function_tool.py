@@ -1,6 +1,7 @@
-"""A tool from a typed function: its definition is read from the signature and the docstring.
+"""A tool from a typed function: its definition is derived from the signature and the docstring.
 
-Knows no registry and no schedule.
+Not pydantic's `TypeAdapter`: its schemas have `$defs` for enums and `anyOf` for `... | None`, it accepts types that are refused
+here (`int | str`, `dict[int, ...]`), and it does not convert enum members by name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ARGS_ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
 
 
 class FunctionTool(Tool, Generic[P, R]):
-    """What `@tool` makes: a Tool that can still be called as the function that it was made from."""
+    """Result of `@tool`: a Tool that can still be called as the original function."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class FunctionTool(Tool, Generic[P, R]):
         retries: int | None = None,
     ) -> None:
         if not (inspect.isfunction(function) or inspect.ismethod(function)):
-            raise SettingsError(f"@tool takes a function, not {function!r}; for anything else extend Tool")
+            raise SettingsError(f"@tool takes a function, not {function!r}; for other objects extend Tool")
         functools.update_wrapper(self, function)
         name = function.__name__ if name is None else name
         kinds = _kinds(function, name)
@@ -63,7 +64,7 @@ class FunctionTool(Tool, Generic[P, R]):
         return self._function(**self._converted(parameters))
 
     def _converted(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """JSON values as the function's annotations have them: enum members, floats for whole numbers, …"""
+        """Converts JSON values to the annotated types: enum members, floats for whole numbers, …"""
         return {
             name: self._converters[name](value) if name in self._converters else value
             for name, value in parameters.items()
@@ -92,15 +93,15 @@ def tool(
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a typed function, plain or `async`; the result can still be called as the function.
+    """Makes a tool from a typed function, plain or `async`; the result can still be called as the function.
 
-    The model is told the function's name, the first paragraph of its docstring, and its parameters: `str`, `int`,
-    `float`, `bool`, `list[...]`, `dict[str, ...]`, `Literal`, an `Enum`, `... | None`. Each one's description stands in
-    a Google-style `Args:` section or as `Annotated[int, "How many."]`. Enum members are told and taken by value.
+    The model reads the function's name, the first paragraph of its docstring, and its parameters: `str`, `int`,
+    `float`, `bool`, `list[...]`, `dict[str, ...]`, `Literal`, an `Enum`, `... | None`. Their descriptions come from a
+    Google-style `Args:` section or `Annotated[int, "How many."]`. Enum members are shown and passed by value.
 
     Options: `name`, `description`, and `pure`, `timeout_seconds`, `max_concurrency`, `retries` as on `Tool`.
-    SettingsError where the function has no docstring (and no `description` is given), or a parameter no type or one
-    that JSON Schema cannot say.
+    Raises `SettingsError` if the function has no docstring (and there is no `description`), or a parameter has no type or
+    a type that JSON Schema cannot express.
 
     >>> @tool
     ... def repeat(text: str, times: int = 2) -> str:
@@ -128,7 +129,7 @@ def _made(function: Callable[..., Any], options: Mapping[str, Any]) -> FunctionT
 
 
 class _Kind(NamedTuple):
-    """What an annotation says: to the model as JSON Schema, to us how a JSON value becomes the function's."""
+    """An annotation as JSON Schema for the model, with the conversion from a JSON value to the function's argument."""
 
     schema: Mapping[str, Any]
     convert: Callable[[Any], Any] | None = None
@@ -140,19 +141,19 @@ def _kinds(function: Callable[..., Any], name: str) -> dict[str, _Kind]:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise SettingsError(
-            f"tool {name!r}: its annotations cannot be read ({error}); name types that the function's module knows"
+            f"tool {name!r}: its annotations cannot be read ({error}); use types that the function's module imports"
         ) from None
     kinds = {}
     for parameter in inspect.signature(function).parameters.values():
         where = f"tool {name!r}, parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise SettingsError(f"{where}: {parameter} cannot be given by name; list the parameters one by one")
+            raise SettingsError(f"{where}: {parameter} cannot be passed by name; list the parameters one by one")
         if parameter.name not in hints:
             raise SettingsError(f"{where} has no type; annotate it, for example {parameter.name}: str")
         kind = _kind(hints[parameter.name])
         if kind is None or kind.schema == {}:
             raise SettingsError(
-                f"{where}: the type {inspect.formatannotation(hints[parameter.name])} is not supported; there is: str, "
+                f"{where}: the type {inspect.formatannotation(hints[parameter.name])} is not supported; use str, "
                 "int, float, bool, list[...], dict[str, ...], Literal, Enum, ... | None"
             )
         kinds[parameter.name] = kind
@@ -160,12 +161,12 @@ def _kinds(function: Callable[..., Any], name: str) -> dict[str, _Kind]:
 
 
 def _kind(annotation: Any) -> _Kind | None:
-    """None where the annotation is not supported."""
+    """Returns None if the annotation is not supported."""
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         inner = _kind(parts[0])
-        words = next((part for part in parts[1:] if isinstance(part, str)), None)
-        return inner and inner._replace(description=words)
+        description = next((part for part in parts[1:] if isinstance(part, str)), None)
+        return inner and inner._replace(description=description)
     if annotation is Any:
         return _Kind({})
     if annotation in (int, float):
@@ -186,7 +187,7 @@ def _kind(annotation: Any) -> _Kind | None:
 
 
 def _choice(choices: Mapping[Any, Any]) -> _Kind | None:
-    """One of some scalars, each with what the function gets for it (a whole number may come as 3.0)."""
+    """One of several scalars, each with the value for the function. Lookup by equality also accepts 3.0 for 3."""
     kinds = list(dict.fromkeys(_SCALARS.get(type(choice)) for choice in choices))
     if None in kinds or not kinds:
         return None
@@ -195,7 +196,7 @@ def _choice(choices: Mapping[Any, Any]) -> _Kind | None:
 
 
 def _member(members: type[enum.Enum]) -> _Kind | None:
-    """A member is told by its value, or by its name where JSON has no such scalar."""
+    """Members are shown by value, or by name if a value is not a JSON scalar."""
     has_scalars = all(type(member.value) in _SCALARS for member in members)
     return _choice({member.value if has_scalars else member.name: member for member in members})
 
@@ -250,7 +251,7 @@ def _definition(
         )
     if not description:
         raise SettingsError(
-            f"tool {name!r}: the model is told the first paragraph of the function's docstring; write one"
+            f"tool {name!r}: the function has no docstring; write one (the model reads its first paragraph)"
         )
     documented = _documented(docstring)
     parameters = inspect.signature(function).parameters
@@ -276,9 +277,9 @@ def _parameter(parameter: inspect.Parameter, kind: _Kind, description: str) -> T
 
 
 def _json_default(default: Any, choices: Sequence[Any]) -> Any:
-    """The default as the model can be told it; None where there is none, or no JSON (the function still has it)."""
+    """Returns the default for the model; None if there is none or it is not JSON (the function still has it)."""
     if isinstance(default, enum.Enum):
-        return next((told for told in (default.value, default.name) if told in choices), None)
+        return next((shown for shown in (default.value, default.name) if shown in choices), None)
     try:
         return None if default is inspect.Parameter.empty else json.loads(json.dumps(default, allow_nan=False))
     except (TypeError, ValueError):
@@ -286,7 +287,7 @@ def _json_default(default: Any, choices: Sequence[Any]) -> Any:
 
 
 def _documented(docstring: Sequence[str]) -> dict[str, str]:
-    """The entries of the `Args:` section, each with its further lines."""
+    """Returns the entries of the `Args:` section, each with its continuation lines."""
     found: dict[str, str] = {}
     indent: int | None = None
     name, in_section = "", False

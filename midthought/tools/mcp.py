@@ -1,6 +1,6 @@
-"""Tools of an MCP server, by the official SDK (extra `mcp`): a server that is started here, or one behind a URL.
+"""Tools of an MCP server, with the official SDK (extra `mcp`): a server that is started here, or one at a URL.
 
-Knows neither the transport nor any event loop (`mcp_connection`), no registry and no schedule.
+Transport and event loop are in `mcp_connection`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolPa
 from midthought.tools.mcp_connection import Connection, McpServerError, Remote, Started
 
 _MAX_RESULT_CHARS = 100_000
-"""More of one result is cut here; what a model reads is cut in tokens by the rollout loop."""
+"""Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
 _MAX_DEPTH = 64
-"""Of lists and objects in arguments. Servers' JSON readers give up at some 200, and would never answer."""
+"""Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_REFERENCES = 2
-"""How often one reference inside another is written out for readers."""
+"""Levels of nested references that are replaced by their definitions in prompts."""
 _NOT_IN_A_NAME = re.compile(r"[^\w.-]")
 
 
@@ -36,15 +36,16 @@ def mcp_tools(
     timeout_seconds: float = 30.0,
     start_seconds: float = 60.0,
 ) -> McpTools:
-    """Connect to an MCP server and list its tools: `with mcp_tools(command=["uvx", "some-server"]) as tools: ...`.
+    """Connects to an MCP server and lists its tools: `with mcp_tools(command=["uvx", "some-server"]) as tools: ...`.
 
-    `command` starts a server (stdio) in `folder`; of our environment variables it sees only HOME, PATH and the like, and
-    those in `environment`. `url` names a running one (streamable HTTP), `headers` are sent with every request.
-    `prefix` is put before the tools' names, of which characters that a call cannot hold become `_`. One call may
-    take `timeout_seconds`, connecting `start_seconds`.
+    `command` starts a server (stdio) in `folder`; of our environment variables it gets only HOME, PATH and similar ones,
+    and those in `environment`. `url` is the address of a running server (streamable HTTP); `headers` are sent with every
+    request. `prefix` is added to the tools' names; characters that a call cannot contain become `_`. `timeout_seconds` is
+    the limit of one call, `start_seconds` that of connecting.
 
-    SettingsError where not one of `command` and `url` is given; McpServerError where the server cannot be reached, or
-    the schema of a tool is none or refers to what is not in it; MissingExtraError without the SDK.
+    Raises `SettingsError` unless exactly one of `command` and `url` is given; `McpServerError` if the server cannot be
+    reached, or a tool's schema is invalid or has a reference to a location outside of it; `MissingExtraError` without the
+    SDK.
     """
     if (command is None) == (url is None):
         raise SettingsError("mcp_tools takes either command=[...] (starts a server) or url=... (a running one)")
@@ -58,13 +59,13 @@ def mcp_tools(
     connection = Connection(server, timeout_seconds, start_seconds)
     try:
         return McpTools(connection, prefix)
-    except BaseException:  # a list of tools that makes no sense
+    except BaseException:  # an invalid list of tools
         connection.close()
         raise
 
 
 class McpTools(Sequence[Tool]):
-    """The tools of one server, which ends with the `with` block or `close()`."""
+    """The tools of one server. The connection ends with the `with` block or `close()`."""
 
     def __init__(self, connection: Connection, prefix: str) -> None:
         self._connection = connection
@@ -77,7 +78,7 @@ class McpTools(Sequence[Tool]):
         self.close()
 
     def close(self) -> None:
-        """End the connection, and the server where it was started here. Calls that are running fail."""
+        """Ends the connection, and the server if it was started here. Running calls fail."""
         self._connection.close()
 
     def __len__(self) -> int:
@@ -91,11 +92,11 @@ class McpTools(Sequence[Tool]):
 
 
 class McpTool(Tool):
-    """One tool of a server. Texts of the result are its words, everything else in it is named in brackets.
+    """One tool of a server. The texts of a result are joined; other content is shown as a note in brackets.
 
-    `metadata["structured"]` is the result's structured content, where there is some and it is not too large. Raises
-    RuntimeError where the server says that the call failed, ConnectionError where it is gone, ValueError where arguments
-    cannot be sent.
+    `metadata["structured"]` is the result's structured content, if there is any and it has at most 100,000 characters of
+    JSON. Raises RuntimeError if the server reports a failed call, ConnectionError if the server is gone, ValueError if
+    arguments cannot be sent.
     """
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
@@ -118,34 +119,34 @@ class McpTool(Tool):
     async def execute(self, /, **parameters: Any) -> ToolOutput:
         _require_sendable(parameters)
         result = await self._connection.call(self._name, parameters)
-        words = "\n".join(map(_told, result.content))
+        text = "\n".join(map(_block_text, result.content))
         structured = None if result.structured_content is None else json.dumps(result.structured_content)
         if not result.content and structured is not None:
-            words = structured
-        if len(words) > _MAX_RESULT_CHARS:
-            words = words[:_MAX_RESULT_CHARS] + "…"
+            text = structured
+        if len(text) > _MAX_RESULT_CHARS:
+            text = text[:_MAX_RESULT_CHARS] + "…"
         if result.is_error:
-            raise RuntimeError(words or "the tool failed and did not say why")
+            raise RuntimeError(text or "the tool failed and did not say why")
         if structured is None or len(structured) > _MAX_RESULT_CHARS:
-            return ToolOutput(words)
-        return ToolOutput(words, {"structured": result.structured_content})
+            return ToolOutput(text)
+        return ToolOutput(text, {"structured": result.structured_content})
 
 
 def parameter_of(name: str, schema: Any, whole: Mapping[str, Any], is_required: bool) -> ToolParameter:
-    """A property of the arguments' schema for readers: references are written out, some levels deep, titles left out.
-    What arguments are checked against is the server's `whole` schema."""
-    told = _without_references(schema, whole, _MAX_REFERENCES)
-    told = told if isinstance(told, dict) else {}  # `true` is a schema, too
-    description, default = told.pop("description", ""), told.pop("default", None)
-    is_plain = told.get("type") in [*TYPES] and told.keys() <= {"type", "enum"}
+    """Returns a property of the arguments' schema for prompts: references are resolved to a depth of 2, titles removed.
+    Arguments are checked against the server's `whole` schema."""
+    resolved = _without_references(schema, whole, _MAX_REFERENCES)
+    resolved = resolved if isinstance(resolved, dict) else {}  # `true` is a schema, too
+    description, default = resolved.pop("description", ""), resolved.pop("default", None)
+    is_plain = resolved.get("type") in [*TYPES] and resolved.keys() <= {"type", "enum"}
     return ToolParameter(
         name,
-        _type_word(told),
+        _type_name(resolved),
         str(description),
         required=is_required,
-        enum=told.get("enum") if is_plain else None,
+        enum=resolved.get("enum") if is_plain else None,
         default=default,
-        schema=None if is_plain else told,
+        schema=None if is_plain else resolved,
     )
 
 
@@ -154,27 +155,27 @@ def _without_references(schema: Any, whole: Mapping[str, Any], num_left: int) ->
         return [_without_references(part, whole, num_left) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    told = dict(schema)
-    if isinstance(reference := told.pop("$ref", None), str):
-        meant = _looked_up(reference, whole) if num_left else {}
-        return {**_without_references(meant, whole, num_left - 1), **_without_references(told, whole, num_left)}
-    if isinstance(told.get("title"), str):
-        del told["title"]
-    return {key: _without_references(part, whole, num_left) for key, part in told.items()}
+    resolved = dict(schema)
+    if isinstance(reference := resolved.pop("$ref", None), str):
+        target = _lookup(reference, whole) if num_left else {}
+        return {**_without_references(target, whole, num_left - 1), **_without_references(resolved, whole, num_left)}
+    if isinstance(resolved.get("title"), str):
+        del resolved["title"]
+    return {key: _without_references(part, whole, num_left) for key, part in resolved.items()}
 
 
-def _looked_up(reference: str, whole: Any) -> Mapping[str, Any]:
-    """`#/$defs/name`: the definition of that name; an empty schema for what is not inside."""
+def _lookup(reference: str, whole: Any) -> Mapping[str, Any]:
+    """Returns the definition for a reference like `#/$defs/name`; an empty schema if it does not exist."""
     steps = reference.removeprefix("#/").split("/")
     for step in steps:
         whole = whole.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(whole, Mapping) else None
     return whole if isinstance(whole, Mapping) else {}
 
 
-def _type_word(schema: Mapping[str, Any]) -> str:
+def _type_name(schema: Mapping[str, Any]) -> str:
     alternatives = [part for key in ("anyOf", "oneOf") for part in schema.get(key, ()) if isinstance(part, Mapping)]
-    words = [word for part in (schema, *alternatives) for word in _as_list(part.get("type"))]
-    return next((word for word in words if word in TYPES), "object" if "properties" in schema else "string")
+    names = [name for part in (schema, *alternatives) for name in _as_list(part.get("type"))]
+    return next((name for name in names if name in TYPES), "object" if "properties" in schema else "string")
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -182,7 +183,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _require_sendable(parameters: Mapping[str, Any]) -> None:
-    """What the SDK cannot write, or the server not read, would break the connection for all."""
+    """Raises ValueError for arguments that the SDK cannot write or the server cannot read: they would break the connection."""
     try:
         json.dumps(parameters, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
@@ -195,8 +196,8 @@ def _require_sendable(parameters: Mapping[str, Any]) -> None:
             raise ValueError(f"the arguments are nested too deeply, at most {_MAX_DEPTH} levels")
 
 
-def _told(block: Any) -> str:
-    """A piece of a result as the model reads it."""
+def _block_text(block: Any) -> str:
+    """Returns one content block of a result as text for the model."""
     if block.type == "text":
         return block.text
     if block.type in ("image", "audio"):

@@ -1,6 +1,6 @@
-"""A connection to an MCP server, on an event loop in a thread of its own, so that it can be used from any loop, or several.
+"""A connection to an MCP server, on its own event loop and thread, so that it can be used from any number of loops.
 
-Knows the SDK (imported when a connection is made) and nothing of what tools are here.
+The SDK is imported when a connection is made.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from midthought.errors import McpServerError
 
 _MAX_PAGES = 100
 _LATER_SECONDS = 1.0
-"""By how much the SDK's deadline is later than the tool's own, which a tool executor watches and calls by its name."""
-_LISTEN_SECONDS = 1.0
-"""How long the last lines of a server that has ended may take to arrive."""
+"""The SDK's deadline is this much later than the tool's own, so that the tool executor reports the timeout."""
+_LOG_SECONDS = 1.0
+"""Time to read the last lines of a server that has ended."""
 _CLOSE_SECONDS = 15.0
 
 
 class Started:
-    """A server that is started here. What it writes to its standard error is read, and its last lines are kept."""
+    """A server that is started here. The last five lines of its standard error are kept."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None, folder: str | Path | None
@@ -38,7 +38,7 @@ class Started:
         self._lines: deque[str] = deque(maxlen=5)
 
     @property
-    def last_words(self) -> str:
+    def last_lines(self) -> str:
         return "".join(self._lines).strip()
 
     @contextlib.asynccontextmanager
@@ -52,25 +52,25 @@ class Started:
             cwd=self._folder,
         )
         readable, writable = os.pipe()
-        listener = threading.Thread(target=self._listen, args=(readable,), name="midthought-mcp-log", daemon=True)
-        listener.start()
+        reader = threading.Thread(target=self._read_log, args=(readable,), name="midthought-mcp-log", daemon=True)
+        reader.start()
         try:
             with os.fdopen(writable, "w") as log:
                 async with stdio_client(parameters, errlog=log) as streams:
                     yield streams
         finally:
-            listener.join(_LISTEN_SECONDS)
+            reader.join(_LOG_SECONDS)
 
-    def _listen(self, readable: int) -> None:
+    def _read_log(self, readable: int) -> None:
         with os.fdopen(readable, errors="replace") as log:
             while line := log.readline(1000):
                 self._lines.append(line)
 
 
 class Remote:
-    """A server behind a URL."""
+    """A server at a URL."""
 
-    last_words = ""
+    last_lines = ""
 
     def __init__(self, url: str, headers: Mapping[str, str] | None) -> None:
         self.name = f"MCP server {url}"
@@ -82,7 +82,7 @@ class Remote:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        timeout = httpx2.Timeout(30.0, read=300.0)  # a stream may be silent for long
+        timeout = httpx2.Timeout(30.0, read=300.0)  # a stream may send nothing for minutes
         async with (
             httpx2.AsyncClient(headers=dict(self._headers or {}), timeout=timeout) as http,
             streamable_http_client(self._url, http_client=http) as streams,
@@ -91,7 +91,7 @@ class Remote:
 
 
 class Connection:
-    """A client of the SDK, entered and left by one task of a private loop, as it asks for."""
+    """A client of the SDK. One task on a private loop enters and exits it, as the SDK requires."""
 
     def __init__(self, server: Started | Remote, timeout_seconds: float, start_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
@@ -110,7 +110,7 @@ class Connection:
             raise
 
     async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Awaited on any loop; cancelling it tells the server."""
+        """Calls a tool; may be awaited on any loop. Cancelling sends a cancellation to the server."""
         from mcp import MCPError
 
         if self._client is None:
@@ -153,8 +153,8 @@ class Connection:
         reason = str(getattr(error, "message", "") or error) or type(error).__name__
         if isinstance(error, TimeoutError):
             reason = f"no answer within {self._start_seconds:g} seconds"
-        last_words = f"; its last words: {self._server.last_words}" if self._server.last_words else ""
-        return McpServerError(f"the {self._server.name} cannot be used: {reason}{last_words}")
+        log = f"; its last output: {self._server.last_lines}" if self._server.last_lines else ""
+        return McpServerError(f"the {self._server.name} cannot be used: {reason}{log}")
 
 
 async def _listed(client: Any) -> list[Any]:

@@ -67,5 +67,5 @@ def test_what_the_environment_raises_or_gives_wrongly_is_an_error_that_the_model
     assert registry.execute_tool("do", action="raise") == (False, "Tool execution error: the door is shut")
     assert registry.execute_tool("do", action="x") == (
         False,
-        "Tool execution error: step gave str, not (observation, reward, done, info)",
+        "Tool execution error: step returned str, not (observation, reward, done, info)",
     )

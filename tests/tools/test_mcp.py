@@ -260,7 +260,7 @@ def test_a_server_that_ends_fails_its_calls_and_hangs_nobody(folder: Path) -> No
         (
             [sys.executable, "-c", "import sys; print('no key given', file=sys.stderr); sys.exit(3)"],
             PATIENT,
-            "cannot be used: .*; its last words: no key given",
+            "cannot be used: .*; its last output: no key given",
         ),
         ([sys.executable, "-c", "while True: print('nonsense', flush=True)"], 0.5, "no answer within 0.5 seconds"),
         ([sys.executable, "-c", "import sys; sys.stdin.read()"], 0.5, "no answer within 0.5 seconds"),
@@ -311,7 +311,7 @@ server.list_tools = listed
 server.run()
 {marker}
 """
-    with pytest.raises(McpServerError, match="MCP tool 'broken': no valid JSON Schema"):
+    with pytest.raises(McpServerError, match="MCP tool 'broken': invalid JSON Schema"):
         mcp_tools(command=[sys.executable, "-c", server], start_seconds=PATIENT)
     assert not is_running(marker)
 

@@ -52,8 +52,8 @@ def test_an_empty_query_is_an_error_that_the_model_reads() -> None:
 @pytest.mark.parametrize(
     ("source", "max_results", "words"),
     [
-        ([], 3, "got no text"),
-        ({}, 3, "got no text"),
+        ([], 3, "has no text"),
+        ({}, 3, "has no text"),
         ("one text", 3, "not one text"),
         (["a"], 0, "max_results must be 1"),
     ],

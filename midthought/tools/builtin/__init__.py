@@ -1,1 +1,1 @@
-"""Tools that come with the library: arithmetic, answers from a source, steps of an environment, Python code."""
+"""Built-in tools: arithmetic, queries to a source, environment steps, Python code."""

@@ -1,6 +1,6 @@
-"""Arithmetic on a grammar of its own: numbers, operators, brackets, a few functions. Text is never run as code.
+"""Arithmetic with its own grammar: numbers, operators, brackets, a few functions. Text is never run as code.
 
-Exact, in integers and fractions, until a root, a logarithm, a sine or the like makes a float of it.
+Exact (integers and fractions) until a function such as a root, logarithm or sine gives a float.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Number = Fraction | float
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 50
 MAX_BITS = 10_000
-"""Of a numerator or a denominator, some 3,000 digits: what would grow beyond is refused before it is computed."""
+"""Limit for numerators and denominators (about 3,000 digits). Powers above it are refused before they are computed."""
 _MAX_LITERAL_EXPONENT = 3000
 _MAX_ROUND_DIGITS = 1000
 _NUM_DIGITS = 15
-"""Digits that are told of a number that has no short exact decimal form."""
+"""Digits shown of a number without a short exact decimal form."""
 _MAX_DECIMALS = 30
 
 _TOKEN = re.compile(
@@ -44,11 +44,11 @@ _CONSTANTS: Mapping[str, Number] = {"pi": math.pi, "e": math.e}
 
 
 class CalculationError(ValueError):
-    """An expression without a value, or with too large a one; the message is written for the model."""
+    """An expression without a value, or with too large a value; the message is written for the model."""
 
 
 class CalculateTool(Tool):
-    """`calculate(expression)`: the value of an arithmetic expression, exact where it can be.
+    """`calculate(expression)`: the value of an arithmetic expression, exact if possible.
 
     >>> CalculateTool().execute(expression="2**64 - 1"), CalculateTool().execute(expression="0.1 + 0.2")
     ('18446744073709551615', '0.3')
@@ -64,14 +64,14 @@ class CalculateTool(Tool):
     pure = True
 
     def execute(self, *, expression: str) -> str:
-        """The value in decimal notation. CalculationError, which the model reads, where there is none."""
+        """Returns the value in decimal notation. Raises `CalculationError`, which the model reads, if there is none."""
         return written(calculate(expression))
 
 
 def calculate(expression: str) -> Number:
-    """The value of an expression: a Fraction where it is exact, otherwise a finite float. Takes well under a second.
+    """Returns the value of an expression: a Fraction if it is exact, otherwise a finite float. Takes well under 1 s.
 
-    CalculationError where the text is no expression, has no value, or one of more than `MAX_BITS`.
+    Raises `CalculationError` if the text is not an expression, has no value, or its value exceeds `MAX_BITS`.
     """
     if len(expression) > MAX_CHARACTERS:
         raise CalculationError(f"the expression is too long: {len(expression)} characters, at most {MAX_CHARACTERS}")
@@ -81,7 +81,7 @@ def calculate(expression: str) -> Number:
 
 
 def written(value: Number) -> str:
-    """A number as the model reads it: all digits of an integer or a short decimal, 15 digits of any other.
+    """Returns a number as text for the model: all digits of an integer or a short decimal, otherwise 15 digits.
 
     >>> written(Fraction(1, 3)), written(Fraction(5, 4)), written(2.0)
     ('0.333333333333333', '1.25', '2')
@@ -107,7 +107,7 @@ class _Token(NamedTuple):
 
 
 class _Reader:
-    """One expression, read by recursive descent:
+    """Recursive-descent parser for one expression:
 
     sum = product {("+" | "-") product}         product = signed {("*" | "/" | "//" | "%") signed}
     signed = {"+" | "-"} power                  power = atom ["**" signed]
@@ -184,7 +184,7 @@ class _Reader:
         return text
 
     def _require(self, sign: str) -> None:
-        """Go past this sign; the empty one is the end."""
+        """Consumes this sign; the empty string means the end."""
         token = self._tokens[self._at]
         if token.text != sign:
             found = f"{token.text!r} at character {token.place}" if token.kind != "end" else "the end"
@@ -205,7 +205,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _bounded(value: Number) -> Number:
-    """A value that may be computed with. Fractions of too many digits become floats, integers are refused."""
+    """Returns the value if it is within the limits. Larger fractions become floats; larger integers are refused."""
     if isinstance(value, int):
         value = Fraction(value)
     if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
@@ -259,7 +259,7 @@ def _powered(base: Number, exponent: Number) -> Number:
 class _Function(NamedTuple):
     value: Callable[..., Number]
     most: int = 1
-    """Arguments that it takes; at least one."""
+    """Maximum number of arguments; the minimum is one."""
 
 
 def _called(name: str, arguments: list[Number]) -> Number:
@@ -274,8 +274,8 @@ def _called(name: str, arguments: list[Number]) -> Number:
     except OverflowError:
         raise CalculationError("the number is too large") from None
     except (ValueError, ZeroDivisionError):
-        told = ", ".join(written(argument) for argument in arguments)
-        raise CalculationError(f"{name}({told}) has no real value") from None
+        shown = ", ".join(written(argument) for argument in arguments)
+        raise CalculationError(f"{name}({shown}) has no real value") from None
 
 
 def _on_floats(function: Callable[[float], float]) -> _Function:
@@ -305,7 +305,7 @@ def _logarithm(value: Number, base: Number = math.e) -> Number:
 
 def _natural(value: Number) -> float:
     if isinstance(value, Fraction) and 0.5 < value < 2:
-        return math.log1p(value - 1)  # a float of the value itself would lose what makes it differ from 1
+        return math.log1p(value - 1)  # float(value) would lose the difference from 1
     if isinstance(value, Fraction) and value > 0 and max(map(int.bit_length, value.as_integer_ratio())) > 1000:
         return math.log(value.numerator) - math.log(value.denominator)
     return math.log(value)

@@ -1,4 +1,4 @@
-"""A tool that takes a step in an environment. Knows of the environment only that it has `step(action)`."""
+"""A tool that takes a step in an environment. It only uses the environment's `step(action)`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolO
 
 
 class Steppable(Protocol):
-    """What the tool needs of an environment."""
+    """The part of an environment that the tool uses."""
 
     def step(self, action: str) -> Any:
-        """`(observation, reward, done, info)`, or Gymnasium's `(observation, reward, terminated, truncated, info)`;
-        plain or `async`."""
+        """Returns `(observation, reward, done, info)`, or Gymnasium's `(observation, reward, terminated, truncated,
+        info)`; plain or `async`."""
         ...
 
 
 class EnvironmentStepTool(Tool):
-    """`environment_step(action)`: does the action and tells the observation, the reward and whether the episode ended.
+    """`environment_step(action)`: takes the step and returns the observation, the reward and whether the episode has ended.
 
-    `metadata` holds `reward` (float) and `done` (bool) for rewards and metrics. Without an environment, the tool steps the
-    one of the episode that calls it. With one, it steps that one, whoever calls: only for a single episode.
+    `metadata` contains `reward` (float) and `done` (bool) for rewards and metrics. Without an `environment`, the tool steps
+    the environment of the calling episode. With one, all calls step that object: use it for a single episode only.
 
     >>> class Guess:
     ...     def step(self, action: str) -> tuple[str, float, bool, dict]:
@@ -44,7 +44,7 @@ class EnvironmentStepTool(Tool):
         self.max_concurrency = None if environment is None else 1
 
     def open(self, episode: ToolEpisode) -> EnvironmentStepTool:
-        """The tool of the episode's environment. EpisodeError if it has none."""
+        """Returns the tool for the episode's environment. Raises `EpisodeError` if the episode has none."""
         if self._environment is not None:
             return self
         if episode.environment is None:
@@ -53,20 +53,20 @@ class EnvironmentStepTool(Tool):
         return EnvironmentStepTool(episode.environment, name=name, description=description)
 
     def execute(self, *, action: str) -> ToolOutput | Awaitable[ToolOutput]:
-        """Take the step. What the environment raises is raised here; ValueError where it gives no such tuple."""
+        """Takes the step. Raises what the environment raises, and ValueError if it returns no such tuple."""
         if self._environment is None:
             raise EpisodeError(f"{self.definition.name!r} has no environment; give it one, or call it in an episode")
         result = self._environment.step(action)
-        return _told_later(result) if inspect.isawaitable(result) else _told(result)
+        return _output_later(result) if inspect.isawaitable(result) else _output(result)
 
 
-async def _told_later(result: Awaitable[Any]) -> ToolOutput:
-    return _told(await result)
+async def _output_later(result: Awaitable[Any]) -> ToolOutput:
+    return _output(await result)
 
 
-def _told(result: Any) -> ToolOutput:
+def _output(result: Any) -> ToolOutput:
     if not isinstance(result, tuple) or len(result) not in (4, 5):
-        raise ValueError(f"step gave {type(result).__name__}, not (observation, reward, done, info)")
+        raise ValueError(f"step returned {type(result).__name__}, not (observation, reward, done, info)")
     observation, reward, *ends, _ = result
     done = any(ends)
     words = "the episode has ended" if done else "the episode goes on"

@@ -1,6 +1,6 @@
-"""A tool that runs Python code in a process of its own, under limits of time, memory, disk and output.
+"""A tool that runs Python code in a separate process with limits on time, memory, disk and output.
 
-What the process may touch is decided in `tools.sandbox`; here it is started, watched and ended.
+This module starts, monitors and ends the process; `tools.sandbox` restricts what it may access.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolPa
 
 _SANDBOX = Path(__file__).parents[1] / "sandbox"
 _GRACE_SECONDS = 5.0
-"""What the tool's own deadline allows beyond that of the code: starting, ending, cleaning up."""
-_LOOK_SECONDS = 0.05
+"""The tool's deadline minus that of the code: time for starting, ending, cleaning up."""
+_CHECK_SECONDS = 0.05
 _MAX_FILES = 1000
 _LEAST_MEMORY_BYTES = 64 * 2**20
 
 
 class PythonTool(Tool):
-    """`python(code)`: runs code in a fresh process and gives what it printed; the value of a last expression is shown.
+    """`python(code)`: runs code in a new process and returns its output, and the value of a last expression.
 
-    Limits: `max_seconds` of wall-clock time (after which the process is killed) and as much of the processor's,
-    `max_memory_bytes` of address space, `max_disk_bytes` in files, `max_output_chars` of output. The code sees the
-    standard library (with `site_packages` also what is installed), an empty folder as working directory, which is removed
-    afterwards, and none of our environment variables; standard input is empty. Nothing is kept from call to call.
+    Limits: `max_seconds` of wall-clock time (then the process is killed) and of CPU time, `max_memory_bytes` of address
+    space, `max_disk_bytes` in files, `max_output_chars` of output. The code has the standard library (with `site_packages`
+    also installed packages), an empty working directory, which is removed afterwards, an empty standard input, and none of
+    our environment variables. No state is kept between calls.
 
-    On Linux 6.2 or later, without any rights, Landlock and a filter of system calls keep the code from: reading files other
-    than Python's and the system's libraries; writing outside its folder (in it: plain files, no folders or links); the
-    network and all other sockets; processes and threads; signals to others; changing the mode or owner of files. Not
-    prevented: finding out whether a path exists and how large it is; reading the clock, the processor's model, the process's
-    own limits; using a mistake in the kernel. Who must rule that out as well runs the training in a virtual machine.
+    On Linux 6.2 or later, Landlock and a seccomp filter, which need no privileges, prevent: reading files other than Python's
+    and the system's libraries; writing outside the working directory (inside: plain files only, no folders or links); the
+    network and all other sockets; processes and threads; signals to other processes; changing the mode or owner of files.
+    Not prevented: checking whether a path exists and how large it is; reading the clock, the CPU model, the process's own
+    limits; exploiting a bug in the kernel. If you must exclude these too, run the training in a virtual machine.
 
-    Where the system cannot do this, `PythonTool()` raises SettingsError. With `require_isolation=False` it then runs with the
-    limits alone: the code can read and write whatever this process's user can, and use the network. Disk is then
-    watched, not limited; processes that leave the group survive.
+    If the system does not support this, `PythonTool()` raises `SettingsError`. With `require_isolation=False` only the limits
+    apply: the code can read and write all files of this process's user and use the network. Disk usage is then monitored,
+    not limited, and processes that leave the process group survive.
 
-    `metadata["status"]` is "ok", "raised", "killed" (by a signal: out of processor time, or a crash), "timed_out", "output"
-    or "disk" (stopped for too much of it). Code that fails is an answer, not an error: its traceback is the text.
+    `metadata["status"]` is "ok", "raised", "killed" (by a signal: CPU time exceeded, or a crash), "timed_out", "output" or
+    "disk" (limit exceeded). Code that fails is a normal result, not an error: the text is its traceback.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class PythonTool(Tool):
         self._require_sandbox()
 
     def execute(self, *, code: str) -> ToolOutput:
-        """Run the code and give what it printed, with a last line in brackets where it was stopped."""
+        """Runs the code and returns its output, with a last line in brackets if it was stopped."""
         ended = self._run(code, self._max_seconds)
         text = ended.output.decode(errors="replace").rstrip("\n")
         status = ended.status if len(text) <= self._max_output_chars else "output"
@@ -112,13 +112,13 @@ class PythonTool(Tool):
 
     def _require_sandbox(self) -> None:
         if os.name != "posix":
-            raise SettingsError("PythonTool limits what code may do by means that Windows lacks; run it on Linux")
+            raise SettingsError("PythonTool needs process limits that Windows does not have; run it on Linux")
         ended = self._run("", max_seconds=60.0)
         if ended.return_code != 0:
             reason = ended.output.decode(errors="replace").strip()[-200:] or ended.status
             raise SettingsError(
-                f"PythonTool cannot shut code in on this system: {reason}. With require_isolation=False it runs with "
-                "limits of time and memory only, able to read and write your files: do that for code you trust"
+                f"PythonTool cannot isolate code on this system: {reason}. With require_isolation=False it runs with "
+                "limits on time and memory only and can read and write your files: use that for code you trust"
             )
 
     def _run(self, code: str, max_seconds: float) -> _Ended:
@@ -149,20 +149,20 @@ class PythonTool(Tool):
         return _Ended(output, status or _status_of(process.returncode), process.returncode)
 
     def _watch(self, process: subprocess.Popen[bytes], folder: str, max_seconds: float) -> tuple[bytes, str]:
-        """The output until the process ends or is to be ended, and why it is; empty where it ended by itself."""
+        """Returns the output until the process ends or must be stopped, and the reason; empty if it ended by itself."""
         assert process.stdout is not None
         ends_at = time.monotonic() + max_seconds
-        looks_at = 0.0
+        checks_at = 0.0
         output = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while (now := time.monotonic()) < ends_at:
                 has_ended = process.poll() is not None
-                wait_seconds = 0.0 if has_ended else min(_LOOK_SECONDS, ends_at - now)
+                wait_seconds = 0.0 if has_ended else min(_CHECK_SECONDS, ends_at - now)
                 if selector.select(wait_seconds):
                     piece = os.read(process.stdout.fileno(), 2**16)
                     output += piece
-                    if len(output) > 4 * self._max_output_chars:  # of UTF-8
+                    if len(output) > 4 * self._max_output_chars:  # a character has at most 4 bytes in UTF-8
                         return bytes(output), "output"
                     if not piece:
                         selector.unregister(process.stdout)
@@ -170,8 +170,8 @@ class PythonTool(Tool):
                             process.wait(wait_seconds)
                 elif has_ended:
                     return bytes(output), ""
-                if now >= looks_at:
-                    looks_at = now + _LOOK_SECONDS
+                if now >= checks_at:
+                    checks_at = now + _CHECK_SECONDS
                     if _is_full(folder, process.pid, self._max_disk_bytes):
                         return bytes(output), "disk"
         return bytes(output), "timed_out"
@@ -196,7 +196,7 @@ def _signal_name(return_code: int) -> str:
 
 
 def _environment(folder: str) -> dict[str, str]:
-    """All that the process sees of the environment. The library path may be what Python itself is loaded from."""
+    """Returns the environment of the process. Python itself may be loaded through the library path."""
     environment = {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"}
     environment.update({f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")})
     if "LD_LIBRARY_PATH" in os.environ:
@@ -216,12 +216,12 @@ def _is_full(folder: str, process: int, max_bytes: int) -> bool:
 def _files_in(folder: str) -> Iterator[os.stat_result]:
     for parent, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(OSError):  # removed a moment ago
+            with contextlib.suppress(OSError):  # just removed
                 yield os.lstat(os.path.join(parent, name))
 
 
 def _removed_files_of(process: int) -> Iterator[os.stat_result]:
-    """Files without a name still fill the disk as long as they are open. (Linux; elsewhere none is seen.)"""
+    """Removed files use disk space as long as they are open. (On Linux; none are found on other systems.)"""
     with contextlib.suppress(OSError):
         for opened in os.scandir(f"/proc/{process}/fd"):
             status = os.stat(opened.path)

@@ -1,4 +1,4 @@
-"""Answers from what the user gives: a function, a mapping of names to texts, or texts. No network, no files."""
+"""A tool that answers queries from a source of the user: a function, named texts, or a list of texts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _WORD = re.compile(r"\w+")
 
 
 class QueryTool(Tool):
-    """`query(query)`: what a source says to a query.
+    """`query(query)`: the answer of a source to a query.
 
-    `source` is a function of the query, plain or `async`; or texts, in a mapping by name or in a list. A query that is
-    a name gets that text alone; otherwise texts are found by the words that they share with the query, rare words
-    counting more. At most `max_results` are given, and `metadata["found"]` holds their names or numbers, best first.
+    `source` is a function of the query, plain or `async`; or texts, as a mapping by name or a list. A query that equals a
+    name returns only that text; otherwise texts are ranked by the words that they share with the query, weighted by rarity.
+    Returns at most `max_results` texts; `metadata["found"]` contains their names or numbers, best first.
 
-    SettingsError where there is no text, or `max_results` is less than 1.
+    Raises `SettingsError` if there is no text, or `max_results` is less than 1.
 
     >>> tool = QueryTool({"Ada": "Ada Lovelace wrote a program.", "Alan": "Alan Turing broke a cipher."})
     >>> tool.execute(query="Who broke the cipher?")
@@ -43,14 +43,14 @@ class QueryTool(Tool):
         self._answer: Callable[[str], Any] = source if callable(source) else _Texts(source, max_results).find
 
     def execute(self, *, query: str) -> str | ToolOutput | Awaitable[str | ToolOutput]:
-        """Ask the source. Raises ValueError, which the model reads, where the query is empty."""
+        """Queries the source. Raises ValueError, which the model reads, if the query is empty."""
         if not query.strip():
             raise ValueError("query is empty")
         return self._answer(query)
 
 
 class _Texts:
-    """Texts, and which of them holds a word."""
+    """Texts with an inverted index of their words."""
 
     def __init__(self, source: Mapping[str, str] | Iterable[str], max_results: int) -> None:
         if isinstance(source, str):
@@ -61,33 +61,33 @@ class _Texts:
         self._names = [str(name) for name in source] if isinstance(source, Mapping) else None
         self._texts = [str(text) for text in (source.values() if isinstance(source, Mapping) else source)]
         if not self._texts:
-            raise SettingsError("QueryTool got no text; give it at least one")
-        self._by_name = {_alike(name): number for number, name in enumerate(self._names or [])}
-        self._holders: dict[str, list[int]] = {}
+            raise SettingsError("QueryTool has no text; give it at least one")
+        self._by_name = {_normalized(name): number for number, name in enumerate(self._names or [])}
+        self._texts_with: dict[str, list[int]] = {}
         for number in range(len(self._texts)):
-            for word in _words(self._told(number)):
-                self._holders.setdefault(word, []).append(number)
+            for word in _words(self._entry(number)):
+                self._texts_with.setdefault(word, []).append(number)
 
     def find(self, query: str) -> ToolOutput:
-        named = self._by_name.get(_alike(query))
+        named = self._by_name.get(_normalized(query))
         numbers = self._best(query) if named is None else [named]
-        lines = [f"[{place}] {self._told(number)}" for place, number in enumerate(numbers, 1)]
+        lines = [f"[{place}] {self._entry(number)}" for place, number in enumerate(numbers, 1)]
         found = [self._names[number] if self._names else number for number in numbers]
         return ToolOutput("\n".join(lines) or NOTHING_FOUND, {"found": found})
 
-    def _told(self, number: int) -> str:
+    def _entry(self, number: int) -> str:
         return f"{self._names[number]}: {self._texts[number]}" if self._names else self._texts[number]
 
     def _best(self, query: str) -> list[int]:
         scores: dict[int, float] = defaultdict(float)
         for word in sorted(_words(query)):
-            holders = self._holders.get(word, ())
-            for number in holders:
-                scores[number] += math.log1p(len(self._texts) / len(holders))
+            numbers = self._texts_with.get(word, ())
+            for number in numbers:
+                scores[number] += math.log1p(len(self._texts) / len(numbers))
         return heapq.nsmallest(self._max_results, scores, key=lambda number: (-scores[number], number))
 
 
-def _alike(name: str) -> str:
+def _normalized(name: str) -> str:
     return " ".join(name.casefold().split())
 
 

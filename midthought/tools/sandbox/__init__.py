@@ -1,3 +1,3 @@
-"""What stands around the Python tool's code in its own process. Started as `python -I -S CAGE`, so it sees nothing else
-of this library: `__main__` runs the code, `landlock` shuts the files, `seccomp` the network and other processes.
+"""Sandbox of the Python tool, in its own process. Started as `python -I -S FOLDER`, so it imports nothing else of this
+library: `__main__` runs the code, `landlock` restricts files, `seccomp` restricts the network and other processes.
 """

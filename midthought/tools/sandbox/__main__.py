@@ -1,5 +1,5 @@
-"""Runs code that nobody has looked at: reads a job from standard input, sets the limits, shuts the doors, then runs the
-code like a notebook's cell (the value of a last expression is shown). Ends with 0, 1 (it raised) or 97 (no sandbox).
+"""Runs untrusted code: reads a job from standard input, sets limits, isolates the process, then runs the code like a
+notebook cell (the value of a last expression is printed). Exits with 0, 1 (it raised) or 97 (no sandbox).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import landlock
 import seccomp
 
-RAISED, NO_CAGE = 1, 97
+RAISED, NO_SANDBOX = 1, 97
 _NAME = "<code>"
 _MAX_OPEN_FILES = 64
 _SYSTEM_FILES = (
@@ -34,7 +34,7 @@ _SYSTEM_FILES = (
     "/usr/share/zoneinfo",
     "/dev/urandom",
 )
-"""What imports of the standard library may still have to read: shared libraries and time zones."""
+"""Files that imports of the standard library may read: shared libraries and time zones."""
 _NO_NEW_PRIVILEGES, _SET_DEATH_SIGNAL = 38, 1
 _CAPABILITY_VERSION = 0x20080522
 
@@ -45,16 +45,16 @@ def main() -> int:
     sys.path.pop(0)  # this folder
     set_limits(job)
     try:
-        shut_doors()
+        isolate()
     except OSError as error:
         if job["require_isolation"]:
             print(error)
-            return NO_CAGE
+            return NO_SANDBOX
     return run(job["code"])
 
 
 def set_limits(job: dict[str, Any]) -> None:
-    """What the process may use. Whoever runs as root is not stopped from making processes by this, but by the doors."""
+    """Sets the resource limits. The limit on processes has no effect for root; `isolate` prevents them."""
     limits = {
         "RLIMIT_CPU": job["max_cpu_seconds"],
         "RLIMIT_AS": job["max_memory_bytes"],
@@ -67,24 +67,24 @@ def set_limits(job: dict[str, Any]) -> None:
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):  # macOS refuses some
+        with contextlib.suppress(ValueError, OSError):  # macOS rejects some
             resource.setrlimit(kind, (limit, limit))
 
 
-def shut_doors() -> None:
-    """No way out to files, the network and other processes. OSError where the system cannot do that, or not all of it."""
+def isolate() -> None:
+    """Blocks access to files, the network and other processes. Raises OSError if the system does not support all of it."""
     if sys.platform != "linux":
-        raise OSError(f"code can be shut in on Linux only, this is {sys.platform}")
+        raise OSError(f"code can be isolated on Linux only, this is {sys.platform}")
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    give_up_capabilities(libc)
-    landlock.shut(libc, readable=[*sys.path, *_SYSTEM_FILES], writable=[os.getcwd(), os.devnull])
-    seccomp.shut(libc)
+    drop_capabilities(libc)
+    landlock.restrict(libc, readable=[*sys.path, *_SYSTEM_FILES], writable=[os.getcwd(), os.devnull])
+    seccomp.restrict(libc)
 
 
-def give_up_capabilities(libc: ctypes.CDLL) -> None:
-    """Root keeps its name but none of its powers, such as raising limits."""
+def drop_capabilities(libc: ctypes.CDLL) -> None:
+    """Root keeps its user id but loses its privileges, such as raising limits."""
     if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
         raise OSError(ctypes.get_errno(), f"capset: {os.strerror(ctypes.get_errno())}")
 
@@ -103,10 +103,10 @@ def run(code: str) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        place = error.__traceback__
-        while place is not None and place.tb_frame.f_code.co_filename != _NAME:
-            place = place.tb_next
-        traceback.print_exception(type(error), error, place)
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename != _NAME:
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames)
         return RAISED
     return 0
 

@@ -1,6 +1,6 @@
-"""Shuts the file system around this process by Linux's Landlock: what may be read is listed, what may be written too.
+"""Restricts this process's file access to lists of readable and writable paths, with Linux's Landlock.
 
-https://docs.kernel.org/userspace-api/landlock.html. Needs no rights; cannot be undone; children inherit it.
+https://docs.kernel.org/userspace-api/landlock.html. Needs no privileges; cannot be undone; child processes inherit it.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from collections.abc import Iterable
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
 _RULE_PATH_BENEATH = 1
-_LEAST_VERSION = 3
-"""Linux 6.2: the first that also guards `truncate`."""
+_MIN_VERSION = 3
+"""Linux 6.2: the first version that also restricts `truncate`."""
 
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
 _REMOVE_FILE, _MAKE_FILE, _TRUNCATE, _USE_DEVICE = 1 << 5, 1 << 8, 1 << 14, 1 << 15
 _ALL_FILE_RIGHTS = (1 << 15) - 1
 _NETWORK_RIGHTS = 3
-"""Bind and connect, TCP."""
+"""TCP bind and connect."""
 _SCOPES = 3
-"""No abstract sockets, no signals to processes outside."""
+"""Abstract sockets, and signals to other processes."""
 _READ = _READ_FILE | _READ_DIR
 _WRITE = _READ | _WRITE_FILE | _REMOVE_FILE | _MAKE_FILE | _TRUNCATE
 _OF_A_FILE = _READ_FILE | _WRITE_FILE | _TRUNCATE
 
 
-def shut(libc: ctypes.CDLL, readable: Iterable[str], writable: Iterable[str]) -> None:
-    """Leave this process only these paths, with everything below them. In writable folders it may make and remove plain
-    files, but no folders, links or devices. Paths that are not there are passed over. OSError where Landlock is missing.
+def restrict(libc: ctypes.CDLL, readable: Iterable[str], writable: Iterable[str]) -> None:
+    """Restricts this process to these paths and everything below them. In writable folders it may create and remove plain
+    files, but no folders, links or devices. Paths that do not exist are skipped. Raises OSError without Landlock.
     """
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
-    if version < _LEAST_VERSION:
-        raise OSError("the kernel offers no Landlock of version 3 or later (Linux 6.2)")
+    if version < _MIN_VERSION:
+        raise OSError("the kernel has no Landlock of version 3 or later (Linux 6.2)")
     rules = _require(libc.syscall(_CREATE_RULESET, *_handled(version), 0), "landlock_create_ruleset")
     for rights, paths in ((_READ, readable), (_WRITE, writable)):
         for path in paths:
@@ -45,7 +45,7 @@ def shut(libc: ctypes.CDLL, readable: Iterable[str], writable: Iterable[str]) ->
 
 
 def _handled(version: int) -> tuple[bytes, ctypes.c_size_t]:
-    """All that this version of Landlock can forbid."""
+    """Returns the ruleset attributes with every access right that this version of Landlock can restrict."""
     fields = [_ALL_FILE_RIGHTS | (_USE_DEVICE if version >= 5 else 0)]
     fields += [_NETWORK_RIGHTS] if version >= 4 else []
     fields += [_SCOPES] if version >= 6 else []
@@ -55,14 +55,14 @@ def _handled(version: int) -> tuple[bytes, ctypes.c_size_t]:
 
 def _allow(libc: ctypes.CDLL, rules: int, path: str, rights: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
-    if not stat.S_ISDIR(os.fstat(place).st_mode):
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
         rights &= _OF_A_FILE
-    rule = struct.pack("=Qi", rights, place)
+    rule = struct.pack("=Qi", rights, descriptor)
     _require(libc.syscall(_ADD_RULE, rules, _RULE_PATH_BENEATH, rule, 0), f"landlock_add_rule for {path}")
-    os.close(place)
+    os.close(descriptor)
 
 
 def _require(result: int, action: str) -> int:

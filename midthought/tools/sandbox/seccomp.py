@@ -1,7 +1,7 @@
-"""Shuts the system calls by which a process reaches others, the network, or memory and disk outside its limits.
+"""Blocks system calls for access to other processes, the network, or memory and disk outside the process's limits.
 
-A seccomp filter (https://man7.org/linux/man-pages/man2/seccomp.2.html). Needs no rights; cannot be undone. What is shut
-fails with "permission denied"; calls newer than this list fail as if the kernel did not have them.
+A seccomp filter (https://man7.org/linux/man-pages/man2/seccomp.2.html). Needs no privileges; cannot be undone. Blocked calls
+fail with "permission denied"; calls newer than this list fail as on a kernel without them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Which column of the numbers below, and the kernel's name for the architecture."""
+"""Column of the table below, and the kernel's constant for the architecture."""
 
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
-    # other processes: making them, becoming them, reaching them
+    # other processes: creating, executing, accessing
     "fork": (57, None),
     "vfork": (58, None),
     "clone": (56, 220),
@@ -51,13 +51,13 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "setsid": (112, 157),
     "unshare": (272, 97),
     "setns": (308, 268),
-    # the network, and what could carry it
+    # the network, and other ways to use it
     "socket": (41, 198),
     "socketpair": (53, 199),
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
-    # memory and disk that no limit counts, or that outlives the process
+    # memory and disk that no limit counts, or that outlive the process
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -65,7 +65,7 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "semget": (64, 190),
     "mq_open": (240, 180),
     "fallocate": (285, 47),
-    # files outside: Landlock does not guard what they are, only what is in them
+    # attributes of files: Landlock restricts only their content
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -90,7 +90,7 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "fanotify_init": (300, 262),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
-    # parts of the kernel that no calculation needs
+    # kernel features that computations do not need
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -103,10 +103,10 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "syncfs": (306, 267),
 }
 _FIRST_UNKNOWN = 463
-"""The first number that is newer than this list (Linux 6.10); the old 32-bit ways in (x32) lie far above it."""
+"""The first number newer than this list (Linux 6.10). The numbers of the x32 ABI are far above it."""
 _PRLIMIT64, _FCNTL = (302, 261), (72, 25)
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
-"""By these a file descriptor can be made to send signals to other processes."""
+"""With these, a file descriptor could send signals to other processes."""
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16, 24
@@ -115,27 +115,29 @@ _DENY, _UNKNOWN = 0x00050000 | errno.EACCES, 0x00050000 | errno.ENOSYS
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 
 
-def shut(libc: ctypes.CDLL) -> None:
-    """Forbid these system calls to this process. OSError where the system has no such filters."""
+def restrict(libc: ctypes.CDLL) -> None:
+    """Blocks these system calls for this process. Raises OSError if the system has no seccomp filters."""
     if sys.platform != "linux" or platform.machine() not in _ARCHITECTURES:
-        raise OSError(f"no filter of system calls is known for {sys.platform} on {platform.machine()}")
+        raise OSError(f"there is no system-call filter for {sys.platform} on {platform.machine()}")
     column, architecture = _ARCHITECTURES[platform.machine()]
     denied = [number for numbers in _NUMBERS.values() if (number := numbers[column]) is not None]
     install(libc, program(architecture, denied, _PRLIMIT64[column], _FCNTL[column]))
 
 
 def install(libc: ctypes.CDLL, steps: Sequence[bytes]) -> None:
-    """Put a filter program around this process."""
+    """Installs a filter program for this process."""
     instructions = ctypes.create_string_buffer(b"".join(steps))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(steps), ctypes.addressof(instructions)))
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     for action in ((_NO_NEW_PRIVILEGES, 1, 0, 0, 0), (_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(header), 0, 0)):
         if libc.prctl(*action) != 0:
-            raise OSError(ctypes.get_errno(), f"no filter of system calls: {os.strerror(ctypes.get_errno())}")
+            raise OSError(
+                ctypes.get_errno(), f"the system-call filter was not installed: {os.strerror(ctypes.get_errno())}"
+            )
 
 
 def program(architecture: int, denied: Iterable[int], prlimit64: int, fcntl: int) -> list[bytes]:
-    """The filter as instructions of the kernel's packet filter (BPF); `denied` are numbers of system calls."""
+    """Returns the filter as BPF instructions; `denied` are numbers of system calls."""
     steps = [
         _step(_LOAD, _ARCHITECTURE_AT),
         _step(_IF_EQUAL, architecture, 1, 0),
@@ -148,7 +150,7 @@ def program(architecture: int, denied: Iterable[int], prlimit64: int, fcntl: int
         steps += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, _DENY)]
     return [
         *steps,
-        _step(_IF_EQUAL, prlimit64, 0, 4),  # only of this process itself
+        _step(_IF_EQUAL, prlimit64, 0, 4),  # only for this process itself
         _step(_LOAD, _FIRST_ARGUMENT_AT),
         _step(_IF_EQUAL, 0, 1, 0),
         _step(_RETURN, _DENY),
