@@ -100,10 +100,9 @@ class InThoughtScanner(StoppingScanner):
     def __init__(self, think_tags: tuple[str, str], *, calls_everywhere: bool, in_thought: bool) -> None:
         self._calls_everywhere = calls_everywhere
         super().__init__(think_tags, "\n`#", in_thought=in_thought)
-        self._quoting = QuotingTracker()
+        self._end_text()
 
-    def _reset(self) -> None:
-        self._thought.forget()
+    def _end_text(self) -> None:
         self._is_at_rest = False
         self._last = ""
         self._quoting = QuotingTracker()
@@ -122,16 +121,11 @@ class InThoughtScanner(StoppingScanner):
         self._is_at_rest, self._last = not self._quoting.line_is_blank, piece or self._last
         return ""
 
-    def resume(self) -> None:
-        """Discards unfinished calls, code and quotes: other text, with a line end, now follows them in the context. An open
-        thought stays open."""
-        self._reset()
-
     def _step(self, character: str) -> None:
         self._is_at_rest = False
         before, self._last = self._last[-1:], character
         if self._thought.feed(character):
-            self._reset()
+            self._end_text()
             return
         if self._stage is _Stage.OBJECT:
             self._in_object(character)

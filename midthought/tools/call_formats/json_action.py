@@ -77,11 +77,6 @@ class JSONScanner(StreamingScanner):
         self._read_calls()
         return super().take()
 
-    def resume(self) -> None:
-        """Discards open braces: other text now follows them in the context. An open thought stays open."""
-        self._thought.forget()
-        self._end_text()
-
     def _skip(self, piece: str) -> str:
         return "" if self._thought.in_thought or not (self._open or "{" in piece) else piece
 

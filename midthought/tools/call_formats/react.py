@@ -92,9 +92,9 @@ class ReActScanner(StoppingScanner):
 
     def __init__(self, think_tags: tuple[str, str], *, in_thought: bool) -> None:
         super().__init__(think_tags, "\n`:", in_thought=in_thought)
-        self._begin_text()
+        self._end_text()
 
-    def _begin_text(self) -> None:
+    def _end_text(self) -> None:
         self._quoting = QuotingTracker()
         self._in_observation = False
         self._label: list[str] | None = []
@@ -139,16 +139,10 @@ class ReActScanner(StoppingScanner):
         self._is_at_rest = has_text and self._label is None and not is_in_head
         return True
 
-    def resume(self) -> None:
-        """Discards unfinished calls, code and quotes: other text, with a line end, now follows them in the context. An open
-        thought stays open."""
-        self._thought.forget()
-        self._begin_text()
-
     def _step(self, character: str) -> None:
         self._is_at_rest = False
         if self._thought.feed(character):
-            self._begin_text()
+            self._end_text()
         elif self._thought.in_thought:
             return
         elif self._stage is _Stage.OBJECT:

@@ -72,7 +72,7 @@ class StreamingCallFormat(ABC):
 
 
 class StreamingScanner(ABC):
-    """Follows one turn's text in amortized constant time per character; subclasses define `_step` and `_skip`.
+    """Follows one turn's text in amortized constant time per character.
 
     A piece is read to its end even if a call ends inside it, so the way the text is split changes nothing.
     """
@@ -92,9 +92,14 @@ class StreamingScanner(ABC):
         taken, self._finished = self._finished, []
         return taken
 
-    @abstractmethod
     def resume(self) -> None:
         """Discards an unfinished call: other text now follows it in the context. An open thought stays open."""
+        self._thought.forget()
+        self._end_text()
+
+    @abstractmethod
+    def _end_text(self) -> None:
+        """Ends the scanned text because a think tag or other text follows; an unfinished call is discarded."""
 
     @abstractmethod
     def _step(self, character: str) -> None:
@@ -102,7 +107,7 @@ class StreamingScanner(ABC):
 
     @abstractmethod
     def _skip(self, piece: str) -> str:
-        """Reads as much as possible of a piece without think tags at once; returns the rest, to be read step by step."""
+        """Reads as much as possible of a piece without think tags at once; returns the rest for `_step`."""
 
 
 class StoppingScanner(StreamingScanner):

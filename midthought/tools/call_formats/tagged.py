@@ -48,11 +48,6 @@ class TagScanner(StreamingScanner):
         self._block: list[str] | None = None
         """The text since the opening tag; None outside of a block."""
 
-    def resume(self) -> None:
-        """Discards a block that is still open: other text now follows it in the context. An open thought stays open."""
-        self._thought.forget()
-        self._discard_block()
-
     def _skip(self, piece: str) -> str:
         if not (self._thought.in_thought or self._tags.may_skip(piece)):
             return piece
@@ -62,11 +57,11 @@ class TagScanner(StreamingScanner):
 
     def _step(self, character: str) -> None:
         if self._thought.feed(character):
-            self._discard_block()
+            self._end_text()
         elif not self._thought.in_thought:
             self._outside_thoughts(character)
 
-    def _discard_block(self) -> None:
+    def _end_text(self) -> None:
         self._block = None
         self._tags.forget()
 
