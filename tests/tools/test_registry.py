@@ -309,7 +309,7 @@ def test_an_unknown_type_is_refused_with_the_near_name(registry: ToolRegistry) -
 def test_a_limit_that_is_no_number_is_refused(limit: str) -> None:
     tool = Search()
     setattr(tool, limit, "3")
-    with pytest.raises(SettingsError, match=f"tool 'search': {limit}='3' is no number"):
+    with pytest.raises(SettingsError, match=f"tool 'search': {limit}='3' is not a number"):
         ToolRegistry([tool])
 
 
