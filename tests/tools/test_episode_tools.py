@@ -251,7 +251,7 @@ def test_a_stateful_tool_cannot_be_pure() -> None:
     class Pure(Notes):
         pure = True
 
-    with pytest.raises(SettingsError, match=r"tool 'note' is pure, .* \(open\); set pure to False"):
+    with pytest.raises(SettingsError, match=r"tool 'note' is pure .* overrides open.*; set pure to False"):
         ToolRegistry([Pure()])
 
 
