@@ -1,6 +1,6 @@
 """Code in a process of its own: what it gives, and what hostile code cannot do.
 
-Where the system cannot shut code in, the tests of that are skipped; the limits are tested everywhere.
+If the system cannot isolate code, the isolation tests are skipped; the limits are tested everywhere.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ print(tool.execute(code="x = 6 * 7\\nx").text, tool.execute(code="bytearray(10**
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600)
     assert re.fullmatch(
-        r"PythonTool cannot shut code in on this system: the kernel offers no Landlock .*require_isolation=False.*\n"
+        r"PythonTool cannot isolate code on this system: the kernel has no Landlock .*require_isolation=False.*\n"
         r"42 MemoryError\n",
         done.stdout,
     ), done.stdout + done.stderr
