@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from test_layers import LAYERS
 
 from midthought.engines.create import BACKENDS, ScriptedInferenceEngine
 
@@ -42,3 +43,24 @@ def test_the_blocks_of_a_page_run(page, scripted_model, tmp_path, monkeypatch):
 
 def test_the_library_and_the_page_on_extending_are_among_them():
     assert {"library.md", "extend.md"} <= {page.name for page in PAGES}
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "decisions.md"])
+def test_the_files_that_a_page_names_exist(page):
+    named = set(re.findall(r"`([\w/]+\.(?:py|html))`", (ROOT / "docs" / page).read_text("utf-8")))
+    files = [f"/{path.relative_to(ROOT)}" for folder in ("midthought", "tests", "benchmarks") for path in find(folder)]
+    assert named
+    assert {
+        name for name in named if "NAME" not in name and not any(file.endswith(f"/{name}") for file in files)
+    } == set()
+
+
+def find(folder: str) -> list[Path]:
+    return [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".html")]
+
+
+def test_the_layers_of_the_architecture_are_those_that_imports_are_checked_against():
+    rows = re.findall(r"^\| (\d) \| (.*?) \|", (ROOT / "docs/architecture.md").read_text("utf-8"), flags=re.MULTILINE)
+    written = {int(number): set(re.findall(r"`(\w+)`", cell)) for number, cell in rows}
+    existing = {path.stem for path in (ROOT / "midthought").iterdir()}
+    assert written == {number: set(packages) & existing for number, packages in enumerate(LAYERS)}
