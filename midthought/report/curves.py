@@ -1,6 +1,6 @@
-"""Metrics as curves: inline SVG drawn here, one chart per subject, and the points for the page's read-out.
+"""Metrics as curves: one chart per subject as inline SVG, and the points for the page's script.
 
-It knows names of metrics only to give a chart its title and place; every other key gets a chart of its own.
+Known metric names only decide a chart's title and position; every other key gets its own chart.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from html import escape
 from typing import Any
+
+from markupsafe import Markup
+
+from midthought.report.templates import macro
 
 Points = list[tuple[int, float]]
 """(step, value) in the order of writing."""
@@ -37,7 +40,7 @@ SUBJECTS = (
     ("Value loss", ("value_loss", "loss/value")),
     ("Loss", ("loss", "loss/sft", "loss/mean", "loss/total", "loss/train", "loss/validation")),
 )
-"""Title and patterns of the keys that belong to it; a key may also have more parts in front (`learner/entropy`)."""
+"""Title and patterns of the keys that belong to it; a key may also have a prefix (`learner/entropy`)."""
 STAGES = {
     "sft": "Warm-up (SFT)",
     "ppo": "Reinforcement learning (PPO)",
@@ -50,7 +53,7 @@ STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart: its title and its lines by label."""
+    """A chart: its title and its lines by label."""
 
     title: str
     lines: Mapping[str, Points]
@@ -71,22 +74,18 @@ class Axis:
 
 
 def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[str, Any]]]:
-    """All charts as HTML, by stage, and their points for the read-out, in the order of the charts' `data-chart`."""
+    """Returns all charts as HTML, by stage, and their points for the page's script, in the order of `data-chart`."""
     html: list[str] = []
     data: list[dict[str, Any]] = []
     for stage, series in metrics.items():
-        main, rest = plan_charts(series)
-        title = STAGES.get(stage, stage)
+        parts = [[_chart(chart, data) for chart in part] for part in plan_charts(series)]
         last_step = max((points[-1][0] for points in series.values()), default=0)
-        html.append(f"<h3>{escape(title)} <small>up to step {last_step:,}</small></h3>")
-        html.append(_grid(main, data))
-        if rest:
-            html.append(f"<details><summary>{len(rest)} more of this stage</summary>{_grid(rest, data)}</details>")
-    return "".join(html), data
+        html.append(macro("stage")(STAGES.get(stage, stage), f"{last_step:,}", *parts))
+    return Markup("").join(html), data
 
 
 def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]:
-    """The charts of one stage: those with a subject, in the order of SUBJECTS, and those of all other keys."""
+    """Returns the charts of one stage with a subject, in the order of SUBJECTS, and the charts of all other keys."""
     left = {key: points for key, points in series.items() if points}
     main = []
     for title, patterns in SUBJECTS:
@@ -98,7 +97,7 @@ def plan_charts(series: Mapping[str, Points]) -> tuple[list[Chart], list[Chart]]
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """Centred average with Gaussian weights, its deviation a sixtieth of the curve's points: nothing lags behind."""
+    """Returns a centred Gaussian average without lag; its standard deviation is a sixtieth of the number of points."""
     deviation = max(len(values) / 60, 0.5)
     reach = math.ceil(3 * deviation)
     weights = [math.exp(-0.5 * (offset / deviation) ** 2) for offset in range(reach + 1)]
@@ -111,7 +110,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def thinned(points: Points, max_points: int = MAX_POINTS) -> Points:
-    """At most `max_points` points: means of equal runs of neighbours, each at its run's last step."""
+    """Returns at most `max_points` points: means of equal runs of neighbours, each at its run's last step."""
     run = -(-len(points) // max_points)
     if run <= 1:
         return points
@@ -120,7 +119,7 @@ def thinned(points: Points, max_points: int = MAX_POINTS) -> Points:
 
 
 def nice_ticks(low: float, high: float, num_ticks: int, *, whole: bool = False) -> tuple[float, ...]:
-    """About `num_ticks` round numbers (1, 2 or 5 times a power of ten apart) within `low..high`.
+    """Returns about `num_ticks` round numbers (1, 2 or 5 times a power of ten apart) within `low..high`.
 
     >>> nice_ticks(0.0, 1.0, 5)
     (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -134,64 +133,56 @@ def nice_ticks(low: float, high: float, num_ticks: int, *, whole: bool = False) 
 
 
 def _labelled(series: dict[str, Points]) -> dict[str, Points]:
-    """Lines by the shortest labels that still tell them apart: the last part of the key, else the whole key."""
+    """Returns lines by the shortest distinct labels: the last part of the key, else the whole key."""
     short = [key.rsplit("/", 1)[-1].replace("_", " ") for key in series]
     return dict(zip(short, series.values(), strict=True)) if len(set(short)) == len(short) else series
 
 
-def _grid(charts: list[Chart], data: list[dict[str, Any]]) -> str:
-    figures = []
-    for chart in charts:
-        figure, points = _figure(chart, len(data))
-        figures.append(figure)
-        data.append(points)
-    return f'<div class="charts">{"".join(figures)}</div>'
-
-
-def _figure(chart: Chart, number: int) -> tuple[str, dict[str, Any]]:
-    lines = {label: thinned(points) for label, points in chart.lines.items()}
-    raw = {label: [value for _, value in points] for label, points in lines.items()}
+def _chart(chart: Chart, data: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the values of the template's macro `chart`, and appends the points for the page's script to `data`."""
+    points_of = {label: thinned(points) for label, points in chart.lines.items()}
+    raw = {label: [value for _, value in points] for label, points in points_of.items()}
     shown = {label: smoothed(v) if len(v) >= MIN_POINTS_TO_SMOOTH else v for label, v in raw.items()}
-    steps = [step for points in lines.values() for step, _ in points]
+    steps = [step for points in points_of.values() for step, _ in points]
     x = _step_axis(min(steps), max(steps))
     y = _value_axis(chart, raw, shown)
-    body = []
-    for index, (label, points) in enumerate(lines.items()):
+    lines = []
+    for label, points in points_of.items():
         places = [x.place(step) for step, _ in points]
-        if shown[label] is not raw[label]:
-            body.append(_path(f"raw s{index}", places, raw[label], y))
-        body.append(_path(f"line s{index}", places, shown[label], y))
-        if len(points) <= MIN_POINTS_TO_SMOOTH:
-            dots = zip(places, shown[label], strict=True)
-            body += [f'<circle class="s{index}" cx="{px:.1f}" cy="{y.place(v):.1f}" r="2.6"/>' for px, v in dots]
-    said = "; ".join(f"{label} from {_short(v[0])} to {_short(v[-1])}" for label, v in shown.items())
-    svg = (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" tabindex="0" '
-        f'aria-label="{escape(chart.title)}, steps {min(steps)} to {max(steps)}: {escape(said)}">'
-        f'<clipPath id="plot{number}"><rect x="{LEFT}" y="{TOP - 3}" width="{RIGHT - LEFT + 4}" '
-        f'height="{BOTTOM - TOP + 6}"/></clipPath>{_axes(x, y)}<g clip-path="url(#plot{number})">{"".join(body)}</g>'
-        f'<line class="cursor" y1="{TOP}" y2="{BOTTOM}" visibility="hidden"/></svg>'
+        dots = zip(places, shown[label], strict=True) if len(points) <= MIN_POINTS_TO_SMOOTH else ()
+        lines.append(
+            {
+                "label": label,
+                "raw": "" if shown[label] is raw[label] else _polyline(places, raw[label], y),
+                "points": _polyline(places, shown[label], y),
+                "dots": [(f"{px:.1f}", f"{y.place(value):.1f}") for px, value in dots],
+            }
+        )
+    frame = {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM, "width": WIDTH, "height": HEIGHT}
+    number = len(data)
+    data.append(
+        {
+            "left": LEFT,
+            "right": RIGHT,
+            "width": WIDTH,
+            "low": x.low,
+            "high": x.high,
+            "lines": [
+                {"label": label, "steps": [step for step, _ in points], "values": [_rounded(v) for v in raw[label]]}
+                for label, points in points_of.items()
+            ],
+        }
     )
-    legend = ""
-    if len(lines) > 1:
-        keys = "".join(f'<li><i class="swatch s{i}"></i>{escape(label)}</li>' for i, label in enumerate(lines))
-        legend = f'<ul class="legend">{keys}</ul>'
-    html = (
-        f'<figure class="chart" data-chart="{number}"><figcaption><b>{escape(chart.title)}</b>'
-        f"<output></output></figcaption>{svg}{legend}</figure>"
-    )
-    read_out = {
-        "left": LEFT,
-        "right": RIGHT,
-        "width": WIDTH,
-        "low": x.low,
-        "high": x.high,
-        "lines": [
-            {"label": label, "steps": [step for step, _ in points], "values": [_rounded(v) for v in raw[label]]}
-            for label, points in lines.items()
-        ],
+    return {
+        **frame,
+        "number": number,
+        "title": chart.title,
+        "steps": (min(steps), max(steps)),
+        "description": "; ".join(f"{label} from {_short(v[0])} to {_short(v[-1])}" for label, v in shown.items()),
+        "lines": lines,
+        "x_ticks": [(f"{x.place(tick):.1f}", f"{tick:.0f}") for tick in x.ticks],
+        "y_ticks": list(zip([f"{y.place(tick):.1f}" for tick in y.ticks], _value_labels(y), strict=True)),
     }
-    return html, read_out
 
 
 def _step_axis(low: int, high: int) -> Axis:
@@ -201,7 +192,7 @@ def _step_axis(low: int, high: int) -> Axis:
 
 
 def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[str, list[float]]) -> Axis:
-    """0 to 1 for shares; otherwise all of the smooth lines and the middle 96 % of the raw points, with some air."""
+    """0 to 1 for shares; otherwise the range of the smoothed lines and the middle 96 % of the raw points, with a margin."""
     values = [value for line in shown.values() for value in line]
     for line in raw.values():
         line = sorted(line)
@@ -218,28 +209,14 @@ def _value_axis(chart: Chart, raw: Mapping[str, list[float]], shown: Mapping[str
     return Axis(low, high, BOTTOM, TOP, nice_ticks(low, high, 5))
 
 
-def _axes(x: Axis, y: Axis) -> str:
+def _value_labels(y: Axis) -> list[str]:
     decimals = max(0, -math.floor(math.log10(y.ticks[1] - y.ticks[0]) + 1e-9)) if len(y.ticks) > 1 else 3
-    parts = []
-    for tick in y.ticks:
-        at = f"{y.place(tick):.1f}"
-        label = f"{tick:.{decimals}f}" if decimals <= 4 else f"{tick:.3g}"
-        parts.append(f'<line class="gridline" x1="{LEFT}" x2="{RIGHT}" y1="{at}" y2="{at}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 7}" y="{at}" dy="4" text-anchor="end">{label.replace("-", "−")}</text>'
-        )
-    for tick in x.ticks:
-        at = f"{x.place(tick):.1f}"
-        parts.append(f'<line class="tickmark" x1="{at}" x2="{at}" y1="{BOTTOM}" y2="{BOTTOM + 4}"/>')
-        parts.append(f'<text class="tick" x="{at}" y="{BOTTOM + 17}" text-anchor="middle">{tick:.0f}</text>')
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{RIGHT}" y1="{BOTTOM}" y2="{BOTTOM}"/>')
-    parts.append(f'<text class="tick" x="{LEFT - 13}" y="{BOTTOM + 17}" text-anchor="end">step</text>')
-    return "".join(parts)
+    labels = [f"{tick:.{decimals}f}" if decimals <= 4 else f"{tick:.3g}" for tick in y.ticks]
+    return [label.replace("-", "−") for label in labels]
 
 
-def _path(name: str, places: Sequence[float], values: Sequence[float], y: Axis) -> str:
-    points = " ".join(f"{px:.1f},{y.place(value):.1f}" for px, value in zip(places, values, strict=True))
-    return f'<polyline class="{name}" points="{points}"/>'
+def _polyline(places: Sequence[float], values: Sequence[float], y: Axis) -> str:
+    return " ".join(f"{px:.1f},{y.place(value):.1f}" for px, value in zip(places, values, strict=True))
 
 
 def _rounded(value: float) -> float:

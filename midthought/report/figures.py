@@ -1,24 +1,27 @@
-"""The figures of a run's summary as HTML: the verdict in a sentence, cards, and the table before/after.
+"""The figures of a run's summary as HTML: the result in a sentence, cards, and the table before/after.
 
-It knows the summary's keys and nothing of how they were measured.
+Depends on the summary's keys, not on how they were measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any
+
+from markupsafe import Markup
+
+from midthought.report.templates import macro
 
 Summary = Mapping[str, Any]
 
 CHANCE_MARGIN = 0.05
-"""How far above the best constant guess an arm without the tool's words may lie and still count as guessing."""
+"""An arm without the tool's results counts as guessing up to this much above the best constant guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One row of the table: where its figures stand in the summary and what it shows."""
+    """One row of the table: its label and the summary's keys of its figures."""
 
     label: str
     note: str
@@ -47,7 +50,7 @@ ARMS = (
     ),
     Arm(
         "No memory needed",
-        "the answer stands in the question",
+        "the question contains the answer",
         "before.no_memory.exact_match",
         "after.no_memory.exact_match",
     ),
@@ -65,13 +68,13 @@ VALIDATION_RATES = (
 
 
 def number(summary: Summary, key: str | None) -> float | None:
-    """The figure under `key`; None where it is not there or null."""
+    """Returns the figure under `key`; None if it is missing or null."""
     value = summary.get(key) if key else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def interval(summary: Summary, key: str) -> tuple[float, float] | None:
-    """The confidence interval of `key`: `KEY_interval: [low, high]`, or `KEY.low` and `KEY.high`."""
+    """Returns the confidence interval of `key`: `KEY_interval: [low, high]`, or `KEY.low` and `KEY.high`."""
     pair = summary.get(f"{key}_interval") or summary.get(f"{key}.interval")
     if isinstance(pair, list) and len(pair) == 2 and None not in pair:
         return float(pair[0]), float(pair[1])
@@ -80,9 +83,9 @@ def interval(summary: Summary, key: str) -> tuple[float, float] | None:
 
 
 def verdict(summary: Summary) -> tuple[str, str]:
-    """What the run came to, in one sentence (HTML), and what supports or weakens it, in plain words (HTML).
+    """Returns the result of the run in one sentence, and what supports or weakens it (both `Markup` or plain text).
 
-    Where both were measured the sentence is about sampled answers, which is what training changes; greedy ones follow.
+    If both were measured, the sentence is about sampled answers, which is what training changes; greedy ones follow.
     """
     greedy = number(summary, "before.exact_match"), number(summary, "after.exact_match")
     if greedy[1] is None:
@@ -90,10 +93,10 @@ def verdict(summary: Summary) -> tuple[str, str]:
     sampled = number(summary, "before.sampled_exact_match"), number(summary, "after.sampled_exact_match")
     num_questions = number(summary, "num_questions")
     where = f" on {num_questions:,.0f} held-out questions" if num_questions else ""
-    if None in sampled:
-        return f"Exact match{where}: {_change(*greedy)}", _support(summary)
+    if sampled[0] is None or sampled[1] is None:
+        return Markup("Exact match{}: {}").format(where, _change(greedy[0], greedy[1])), _support(summary)
     return (
-        f"Sampled exact match{where}: {_change(*sampled)}",
+        Markup("Sampled exact match{}: {}").format(where, _change(sampled[0], sampled[1])),
         f"Greedy: {'' if greedy[0] is None else f'{greedy[0]:.3f} → '}{greedy[1]:.3f}. {_support(summary)}",
     )
 
@@ -104,24 +107,22 @@ def _verdict_by_reward(summary: Summary) -> tuple[str, str]:
     rates = [(label, number(summary, key)) for label, key in VALIDATION_RATES]
     support = ", ".join(f"{label.lower()} {rate:.3f}" for label, rate in rates if rate is not None)
     if held_out is not None:
-        return f"Reward of held-out episodes, greedy: <b>{held_out:.3f}</b>", support
+        return Markup("Reward of held-out episodes, greedy: <b>{:.3f}</b>").format(held_out), support
     if trained is not None:
-        return f"Reward of the last iteration: <b>{trained:.3f}</b>", "Nothing was held out to evaluate it on."
-    return "This run has not been evaluated yet.", "Its figures will stand here once the last evaluation is done."
+        sentence = Markup("Reward of the last iteration: <b>{:.3f}</b>").format(trained)
+        return sentence, "Nothing was held out to evaluate it on."
+    return "This run has not been evaluated yet.", "Its figures will be shown here after the last evaluation."
 
 
-def _change(before: float | None, after: float | None) -> str:
-    if before is None or after is None:
-        return f"<b>{after:.3f}</b>"
+def _change(before: float | None, after: float) -> str:
+    if before is None:
+        return Markup("<b>{:.3f}</b>").format(after)
     gain = after - before
-    return (
-        f"<b>{before:.3f}</b> <span class='arrow' aria-label='to'>→</span> <b>{after:.3f}</b> "
-        f"<span class='gain {'up' if gain > 0 else 'down'}'>{signed(gain)}</span>"
-    )
+    return macro("change")(f"{before:.3f}", f"{after:.3f}", gain, signed(gain))
 
 
 def _support(summary: Summary) -> str:
-    """Whether the score comes from what the tool said, judged by the arms that take its words away."""
+    """Whether the score depends on the tool's results, judged by the arms without them."""
     guess = number(summary, "after.constant_guess")
     arms = {
         "with the tool off": number(summary, "after.tool_off.exact_match"),
@@ -136,19 +137,23 @@ def _support(summary: Summary) -> str:
     if max(seen.values()) <= guess + CHANCE_MARGIN:
         return f"It falls to {words}; a constant guess gets {guess:.3f}: the score comes from what the tool says."
     return (
-        f"But it still reaches {words}, where a constant guess gets {guess:.3f}: "
-        "part of the score is not owed to the tool."
+        f"But it still reaches {words}, while a constant guess gets {guess:.3f}: "
+        "part of the score does not come from the tool."
     )
 
 
 def cards(summary: Summary) -> str:
-    """The key figures as cards; those that are not known are left out."""
-    shown = [
-        _rate_card(summary, "Exact match", "exact_match"),
-        _rate_card(summary, "Sampled, temperature 1", "sampled_exact_match"),
-        _rate_card(summary, "Calls where needed", "call_rate_needed"),
-        _rate_card(summary, "Calls where needless", "call_rate_needless"),
-    ]
+    """Returns the key figures as cards; unknown ones are left out."""
+    items = []
+    for label, name in (
+        ("Exact match", "exact_match"),
+        ("Sampled, temperature 1", "sampled_exact_match"),
+        ("Calls where needed", "call_rate_needed"),
+        ("Calls where needless", "call_rate_needless"),
+    ):
+        before, after = number(summary, f"before.{name}"), number(summary, f"after.{name}")
+        if after is not None:
+            items.append((label, f"{after:.3f}", "" if before is None else f"from {before:.3f} before"))
     for label, key, form in (
         ("Reward, held out", "validation/reward/mean", "{:.3f}".format),
         *((label, key, "{:.3f}".format) for label, key in VALIDATION_RATES),
@@ -159,73 +164,27 @@ def cards(summary: Summary) -> str:
         ("Seed", "seed", lambda seed: f"{seed:.0f}"),
     ):
         value = number(summary, key)
-        shown.append("" if value is None else _card(label, form(value), ""))
-    body = "".join(shown)
-    return f'<dl class="cards">{body}</dl>' if body else ""
-
-
-def _rate_card(summary: Summary, label: str, name: str) -> str:
-    before, after = number(summary, f"before.{name}"), number(summary, f"after.{name}")
-    if after is None:
-        return ""
-    return _card(label, f"{after:.3f}", "" if before is None else f"from {before:.3f} before")
-
-
-def _card(label: str, value: str, foot: str) -> str:
-    foot = f"<small>{escape(foot)}</small>" if foot else ""
-    return f"<div><dt>{escape(label)}</dt><dd>{escape(value)}{foot}</dd></div>"
+        if value is not None:
+            items.append((label, form(value), ""))
+    return macro("cards")(items) if items else ""
 
 
 def arms_table(summary: Summary) -> str:
-    """The table of all arms, with a plot of each on the scale 0 to 1; empty where nothing was evaluated."""
-    rows = [arm for arm in ARMS if number(summary, arm.before) is not None or number(summary, arm.after) is not None]
-    if not rows:
-        return ""
-    with_intervals = any(arm.after and interval(summary, arm.after) for arm in rows)
-    heads = ["Before", "After", *(["95 % interval"] if with_intervals else []), "Change"]
-    head = "".join(f'<th scope="col" class="num">{name}</th>' for name in heads)
-    body = "".join(_arm_row(summary, arm, with_intervals) for arm in rows)
-    return (
-        '<div class="scroll"><table class="arms"><caption>Shares between 0 and 1. '
-        '<span class="key"><i class="dot hollow"></i> before</span> <span class="key"><i class="dot"></i> after</span>'
-        f"{'<span class=key><i class=whisker></i> 95 % interval</span>' if with_intervals else ''}</caption>"
-        f'<thead><tr><th scope="col">Arm</th>{head}<th scope="col" class="plot">0<span>1</span></th></tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _arm_row(summary: Summary, arm: Arm, with_intervals: bool) -> str:
-    before, after = number(summary, arm.before), number(summary, arm.after)
-    bounds = interval(summary, arm.after) if arm.after else None
-    change = "" if before is None or after is None else signed(after - before)
-    cells = [_rate(before), _rate(after)]
-    if with_intervals:
-        cells.append(f"{bounds[0]:.3f}–{bounds[1]:.3f}" if bounds else "")
-    numbers = "".join(f'<td class="num">{cell}</td>' for cell in [*cells, change])
-    label = f'<th scope="row">{escape(arm.label)}<small>{escape(arm.note)}</small></th>'
-    return f'<tr>{label}{numbers}<td class="plot">{_dumbbell(before, after, bounds)}</td></tr>'
-
-
-def _dumbbell(before: float | None, after: float | None, bounds: tuple[float, float] | None) -> str:
-    """Before and after as dots on a line from 0 to 1, 200 × 20; hidden from screen readers, the cells say it all."""
-
-    def x(value: float) -> str:
-        return f"{6 + 188 * min(max(value, 0.0), 1.0):.1f}"
-
-    marks = '<line class="axis" x1="6" x2="194" y1="10" y2="10"/>'
-    if bounds is not None:
-        marks += f'<line class="bounds" x1="{x(bounds[0])}" x2="{x(bounds[1])}" y1="10" y2="10"/>'
-    if before is not None and after is not None:
-        marks += f'<line class="way" x1="{x(before)}" x2="{x(after)}" y1="10" y2="10"/>'
-    if before is not None:
-        marks += f'<circle class="before" cx="{x(before)}" cy="10" r="4"/>'
-    if after is not None:
-        marks += f'<circle class="after" cx="{x(after)}" cy="10" r="4.5"/>'
-    return f'<svg viewBox="0 0 200 20" aria-hidden="true">{marks}</svg>'
+    """Returns the table of all arms, with a plot of each on the scale 0 to 1; empty if nothing was evaluated."""
+    rows = []
+    for arm in ARMS:
+        before, after = number(summary, arm.before), number(summary, arm.after)
+        if before is None and after is None:
+            continue
+        change = "" if before is None or after is None else signed(after - before)
+        bounds = interval(summary, arm.after) if arm.after else None
+        figures = {"before": before, "after": after, "bounds": bounds, "change": change}
+        rows.append({"label": arm.label, "note": arm.note, **figures})
+    return macro("arms_table")(rows, any(row["bounds"] for row in rows)) if rows else ""
 
 
 def more_figures(summary: Summary) -> str:
-    """Every figure of the summary that the cards and the table do not show, as a folded table."""
+    """Returns every figure of the summary that the cards and the table do not show, as a folded table."""
     shown = {key for arm in ARMS for key in (arm.before, arm.after)} | {
         "num_questions",
         "seconds",
@@ -237,22 +196,11 @@ def more_figures(summary: Summary) -> str:
     }
     ends = (".low", ".high", "_interval", ".interval")
     rest = {key: value for key, value in summary.items() if key not in shown and not key.endswith(ends)}
-    if not rest:
-        return ""
-    rows = "".join(
-        f'<tr><th scope="row"><code>{escape(key)}</code></th><td class="num">{escape(_plain(value))}</td></tr>'
-        for key, value in rest.items()
-    )
-    return (
-        "<details><summary>More figures</summary><div class=scroll><table class=plain>"
-        "<caption class=unseen>Further figures of summary.json</caption>"
-        f"<thead><tr><th scope=col>Key</th><th scope=col class=num>Value</th></tr></thead><tbody>{rows}</tbody>"
-        "</table></div></details>"
-    )
+    return macro("more_figures")([(key, _plain(value)) for key, value in rest.items()]) if rest else ""
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: `0.4 s`, `42 s`, `9 min 30 s`, `2 h 05 min`."""
+    """Formats seconds: `0.4 s`, `42 s`, `9 min 30 s`, `2 h 05 min`."""
     whole = round(seconds)
     if seconds < 0.95:
         return f"{seconds:.1f} s"
@@ -264,12 +212,8 @@ def duration(seconds: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A change with its sign, the minus as a minus: `+0.556`, `−0.020`."""
+    """Formats a change with its sign, with a typographic minus: `+0.556`, `−0.020`."""
     return f"{value:+.3f}".replace("-", "−")
-
-
-def _rate(value: float | None) -> str:
-    return '<span class="none">–</span>' if value is None else f"{value:.3f}"
 
 
 def _plain(value: Any) -> str:

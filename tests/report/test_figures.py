@@ -29,7 +29,7 @@ def test_the_verdict_says_whether_the_score_comes_from_the_tool() -> None:
     _, good = verdict({**AFTER, "after.tool_off.exact_match": 0.10, "after.shuffled.exact_match": 0.02})
     assert "the score comes from what the tool says" in good
     _, bad = verdict({**AFTER, "after.tool_off.exact_match": 0.06, "after.shuffled.exact_match": 0.31})
-    assert "part of the score is not owed to the tool" in bad
+    assert "part of the score does not come from the tool" in bad
 
 
 def test_a_run_without_evaluation_says_so() -> None:

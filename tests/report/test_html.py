@@ -44,7 +44,7 @@ class Page(HTMLParser):
 
 
 def hostile_run(path: Path, run_path: Path) -> Path:
-    """A run whose every foreign text tries to become part of the page."""
+    """A run in which every text tries to inject HTML or JavaScript."""
     rows = [json.loads(line) for line in (run_path / "trajectories.jsonl").read_text().splitlines()[:1]]
     for row in rows:
         row.update(question=HOSTILE, answer=HOSTILE, error=HOSTILE, labels={HOSTILE: HOSTILE}, arm=HOSTILE)
@@ -110,7 +110,7 @@ def test_the_page_can_be_written_at_every_point_of_a_run(tmp_path: Path, run_pat
         html = write_report(part).read_text()
         assert ("has not been evaluated yet" in html) == ("summary.json" not in names)
         assert ("Nothing has been logged yet" in html) == ("metrics.jsonl" not in names)
-        assert ("No episode has been written down yet" in html) == ("trajectories.jsonl" not in names)
+        assert ("No episode has been written yet" in html) == ("trajectories.jsonl" not in names)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
