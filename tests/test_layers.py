@@ -21,6 +21,7 @@ LAYERS = [
         "peft_weights",
         "peft_folders",
         "output_folder",
+        "atomic_files",
         "precision",
         "http_json",
         "response_cache",

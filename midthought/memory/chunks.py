@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import TranscriptError
 from midthought.memory.splitting import Chunking
 from midthought.memory.transcripts import Transcript
@@ -77,16 +77,9 @@ def _times(turn: Turn) -> list[tuple[int, str]]:
 
 def write_chunks(chunks: Iterable[Chunk], path: str | Path) -> None:
     """Writes chunks as JSON lines, atomically."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            for chunk in chunks:
-                file.write(json.dumps(asdict(chunk), ensure_ascii=False) + "\n")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with atomic_path(path) as partial, partial.open("w", encoding="utf-8") as file:
+        for chunk in chunks:
+            file.write(json.dumps(asdict(chunk), ensure_ascii=False) + "\n")
 
 
 def read_chunks(path: str | Path) -> list[Chunk]:

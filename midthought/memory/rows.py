@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import MemoryStoreError, MissingExtraError
 from midthought.memory.chunks import Chunk
 from midthought.precision import Precision
@@ -91,14 +91,8 @@ def write_rows(rows: pa.Table, path: str | Path) -> None:
     _pyarrow()
     import pyarrow.parquet as parquet
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with atomic_path(path) as partial:
         parquet.write_table(rows, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_rows(path: str | Path) -> pa.Table:

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from midthought.atomic_files import atomic_path
+
 _DIGEST_BYTES = 16
 _MAX_ROWS_PER_FILE = 2**24
 
 
 class VectorCache:
-    """The cached vectors of one embedding model. Files with other contents are ignored, and their texts are embedded
-    again."""
+    """The cached vectors of one embedding model. Files with other contents are ignored, and their texts are embedded again."""
 
     def __init__(self, folder: Path, model: str, dimension: int) -> None:
         readable = re.sub(r"[^\w.-]+", "-", model)[:60]
@@ -46,17 +47,11 @@ class VectorCache:
         records = np.zeros(len(texts), dtype=self._record)
         records["digest"] = np.frombuffer(b"".join(map(digest_of, texts)), dtype=f"V{_DIGEST_BYTES}")
         records["vector"] = vectors
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{uuid.uuid4().hex}.npy"
-        partial = path.with_suffix(".partial")
-        try:
-            with partial.open("wb") as file:
-                np.save(file, records, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with atomic_path(path) as partial, partial.open("wb") as file:
+            np.save(file, records, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
         self._note(path, records)
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:

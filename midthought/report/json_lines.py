@@ -60,8 +60,7 @@ class JsonLines:
         self._num_lines = num_lines
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yields every complete line in order. Raises CheckpointError for a line that is not a JSON object. Changes
-        nothing."""
+        """Yields every complete line in order. Raises CheckpointError for a line that is not a JSON object. Changes nothing."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:

@@ -18,12 +18,7 @@ class Progress:
     """A running stage. `advance` counts; keyword arguments are figures to show, the first one with a sparkline."""
 
     def __init__(
-        self,
-        label: str,
-        *,
-        total: int | None = None,
-        unit: str = "steps",
-        clock: Callable[[], float] = time.monotonic,
+        self, label: str, *, total: int | None = None, unit: str = "steps", clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.label = label
         """The stage's number and title: `[2/6] Warm-up`."""

@@ -15,13 +15,13 @@ from typing import Any, Self
 
 import yaml
 
+from midthought.atomic_files import atomic_path
 from midthought.config import Change, RecipeConfig, Section, changes_between, read_yaml
 from midthought.errors import CheckpointError, UserError
 from midthought.output_folder import kind_of, mark, require_ours
 from midthought.report.json_lines import JsonLines, json_value
+from midthought.report.metric_loggers import TensorBoardLogger, WandbLogger
 from midthought.report.run_lock import RunLock
-from midthought.report.tensorboard_events import TensorBoardEvents
-from midthought.report.wandb_events import WandbEvents
 
 _OUR_SETTINGS = {"model:", "inference:", "training:", "checkpoint:"}
 """Lines of every `config.yaml` that a run has written."""
@@ -49,9 +49,9 @@ class RunFolder:
         self.metrics = JsonLines(self.metrics_path)
         self.trajectories = JsonLines(self.trajectories_path)
         self._lock: RunLock | None = None
-        self._events: list[TensorBoardEvents | WandbEvents] = [TensorBoardEvents(self.tensorboard_path)]
+        self._loggers: list[TensorBoardLogger | WandbLogger] = [TensorBoardLogger(self.tensorboard_path)]
         if wandb_project:
-            self._events.append(WandbEvents(self.path, wandb_project))
+            self._loggers.append(WandbLogger(self.path, wandb_project))
 
     def __enter__(self) -> Self:
         return self
@@ -76,8 +76,7 @@ class RunFolder:
         return set(text.splitlines()) >= _OUR_SETTINGS and any((path / name).exists() for name in written)
 
     def require_usable(self, *, resume: bool) -> None:
-        """Raises `CheckpointError` if the folder has a run that is not to be resumed, `OutputPathError` as
-        `require_ours`."""
+        """Raises `CheckpointError` if the folder has a run that is not to be resumed, `OutputPathError` as `require_ours`."""
         self.require_ours()
         for name in ("warmup", "policy"):
             require_ours(self.path / name, "model", is_older=lambda _: True)
@@ -133,8 +132,8 @@ class RunFolder:
             raise ValueError(f"a metric cannot be named 'stage' or 'step': {sorted(metrics)}")
         values = {name: float(value) for name, value in metrics.items()}
         self.metrics.append([{"stage": stage, "step": step, **values}])
-        for events in self._events:
-            events.add(stage, step, values)
+        for logger in self._loggers:
+            logger.log(stage, step, values)
 
     def add_trajectories(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows of `trajectory_row` to `trajectories.jsonl`."""
@@ -153,8 +152,7 @@ class RunFolder:
         return changes_between(recorded, settings)
 
     def record_settings(self, settings: RecipeConfig, changes: Sequence[Change], stage: str, step: int) -> None:
-        """Writes the settings to `config.yaml`, and appends them with the changes and the step to
-        `settings_history.yaml`."""
+        """Writes the settings to `config.yaml`, and appends them with the changes and the step to `settings_history.yaml`."""
         self.write_config(settings.to_yaml())
         history = self._settings_history
         if history and not changes:
@@ -202,9 +200,9 @@ class RunFolder:
         next_steps: dict[str, int] = {}
         for row in self.metrics.read():
             next_steps[row["stage"]] = max(next_steps.get(row["stage"], 0), row["step"] + 1)
-        for events in self._events:
-            if isinstance(events, TensorBoardEvents):
-                events.forget_from(next_steps)
+        for logger in self._loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.restart_from(next_steps)
 
     def keep_trajectory_lines(self, num_lines: int) -> None:
         """Drops the trajectories after the first `num_lines`."""
@@ -212,8 +210,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Flushes and closes TensorBoard and W&B. Everything else is already written."""
-        for events in self._events:
-            events.close()
+        for logger in self._loggers:
+            logger.close()
 
 
 def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -233,13 +231,7 @@ def flat_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes `path` atomically: a reader sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with half.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)
+    with atomic_path(path) as partial, partial.open("w", encoding="utf-8", errors="replace", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -163,8 +163,7 @@ def _is_here(holder: dict[str, Any]) -> bool:
 
 
 def _start_of(pid: int) -> str | None:
-    """Returns when a process of this host started, in the system's format (empty if unknown); None if it does not
-    exist."""
+    """Returns when a process of this host started, in the system's format (empty if unknown); None if it does not exist."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

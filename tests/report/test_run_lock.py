@@ -1,4 +1,4 @@
-"""One process writes in a run folder at a time; a killed one is no obstacle."""
+"""One process writes in a run folder at a time; the lock of a killed process does not block."""
 
 from __future__ import annotations
 

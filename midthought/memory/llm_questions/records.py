@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import MissingExtraError
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions
@@ -53,13 +53,8 @@ def is_accepted(task: Task) -> bool:
 
 def write_tasks(tasks: Iterable[Task], path: Path) -> None:
     """Writes one JSON object per line, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with atomic_path(path) as partial:
         write_questions(tasks, partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def question_rows(tasks: Sequence[Task], embedder: Embedder) -> pa.Table:

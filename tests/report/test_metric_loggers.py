@@ -1,4 +1,4 @@
-"""W&B: what is logged reaches its file, stage by stage; without wandb the remedy is named."""
+"""W&B: logged metrics reach its file, by stage; without wandb the error names the remedy."""
 
 import sys
 
