@@ -48,14 +48,12 @@ def build_memory(
 
 
 def chunk_all(transcripts: Iterable[Transcript], chunking: Chunking | int = 18) -> list[Chunk]:
-    """Returns the chunks of all transcripts, in order. An integer `chunking` means: by turns, with at most this many
-    words."""
+    """Returns the chunks of all transcripts, in order. An integer `chunking` means: by turns, with at most this many words."""
     return [chunk for transcript in transcripts for chunk in chunk_transcript(transcript, chunking)]
 
 
 def embed_chunks(chunks: list[Chunk], embedder: Embedder | None = None, progress: Progress | None = None) -> pa.Table:
-    """Embeds the chunks and returns them as rows, to be written by `rows.write_rows` and passed to
-    `MemoryStore.ingest`."""
+    """Embeds the chunks and returns them as rows, to be written by `rows.write_rows` and passed to `MemoryStore.ingest`."""
     embedder = embedder or load_embedder()
     vectors = embed_texts([chunk.transcript for chunk in chunks], embedder, progress)
     return rows_of(chunks, vectors, embedder.name, getattr(embedder, "precision", None))

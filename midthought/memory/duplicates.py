@@ -16,8 +16,7 @@ from heapq import nsmallest
 _RUN_WORDS = 5
 _SKETCH_HASHES = 256
 _MIN_SHARE = 0.7
-"""Minimum share of common shingles. Files of one episode share nearly all, two episodes of one show about one in
-eighty."""
+"""Minimum share of common shingles. Files of one episode share nearly all, two episodes of one show about one in eighty."""
 
 
 def duplicate_groups(texts: Sequence[str]) -> list[list[int]]:

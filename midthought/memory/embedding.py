@@ -1,5 +1,4 @@
-"""Embedding models: their interface, loading one by name, and embedding in batches. Does not depend on chunks or the
-store."""
+"""Embedding models: their interface, loading one by name, and embedding in batches. Does not depend on chunks or the store."""
 
 from __future__ import annotations
 

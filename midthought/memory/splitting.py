@@ -25,21 +25,8 @@ MAX_SENTENCE_WORDS = 60
 """Longer sentences, such as those of a recogniser without punctuation, count as several."""
 
 _ABBREVIATIONS = {
-    "mr.",
-    "mrs.",
-    "ms.",
-    "dr.",
-    "prof.",
-    "st.",
-    "vs.",
-    "e.g.",
-    "i.e.",
-    "no.",
-    "jr.",
-    "sr.",
-    "u.s.",
-    "approx.",
-}
+    "mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "e.g.", "i.e.", "no.", "jr.", "sr.", "u.s.", "approx.",
+}  # fmt: skip
 _SENTENCE_END = re.compile(r"[.!?…][.!?…]*[\"'”’)\]]*$")
 _SENTENCE_START = re.compile(r"^[\"'“‘(\[]*[^\W_a-zß-ÿ]")
 _CLAUSE_END = re.compile(r"(?:[,;:—–)\]…]|--|\.\.\.)[\"'”’]?$")
@@ -198,8 +185,7 @@ def _cut_cost(before: str, after: str) -> float:
 
 
 def ends_sentence(word: str, following: str) -> bool:
-    """True if `word` ends a sentence: by its punctuation, if it is no abbreviation, and by the start of the following
-    word."""
+    """True if `word` ends a sentence: by its punctuation, if it is no abbreviation, and by the start of the following word."""
     if not _SENTENCE_END.search(word) or not _SENTENCE_START.match(following):
         return False
     bare = word.strip("\"'“”‘’()[]").lower()

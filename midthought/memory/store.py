@@ -30,7 +30,7 @@ from midthought.memory.rows import (
     rows_of,
     vectors_of,
 )
-from midthought.memory.search import Filters, Hit, SearchMode, check_search, find_each, is_among
+from midthought.memory.search import Filters, Hit, Names, SearchMode, check_search, find_each, is_among
 from midthought.memory.table import (
     BUILD_REMEDY,
     TableLocation,
@@ -119,8 +119,7 @@ class MemoryStore:
     # -- building ----------------------------------------------------------------------------------------------
 
     def require_kept(self, chunks: Sequence[Chunk]) -> None:
-        """Raises `MemoryStoreError`, with the counts, if `build` would remove chunks of transcripts that are not among
-        these."""
+        """Raises `MemoryStoreError`, with the counts, if `build` would remove chunks of transcripts that are not among these."""
         if self.is_built:
             Changes.between(KnownRows.read(self._open_table().table), chunks).require_kept(self.uri)
 
@@ -166,8 +165,7 @@ class MemoryStore:
         return self.build(list((known | by_id(chunks)).values()), progress).num_added
 
     def ingest(self, rows: pa.Table, *, replace: bool = True) -> BuildReport:
-        """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in
-        `build`."""
+        """Makes the memory hold exactly these rows (`rows.rows_of`), which were embedded elsewhere. `replace` as in `build`."""
         require_columns(rows.column_names, "the table of embedded chunks")
         embedding = embedding_of(rows, "the table of embedded chunks")
         chunks, vectors = chunks_of(rows), vectors_of(rows)
@@ -275,13 +273,7 @@ class MemoryStore:
     # -- searching ---------------------------------------------------------------------------------------------
 
     def search(
-        self,
-        query: str,
-        k: int = 3,
-        mode: SearchMode = "hybrid",
-        *,
-        episodes: Sequence[str] = (),
-        speakers: Sequence[str] = (),
+        self, query: str, k: int = 3, mode: SearchMode = "hybrid", *, episodes: Names = (), speakers: Names = ()
     ) -> list[Hit]:
         """Returns the best `k` chunks, best first. The query is plain text in every mode, without query syntax.
 
@@ -299,11 +291,10 @@ class MemoryStore:
         k: int = 3,
         mode: SearchMode = "hybrid",
         *,
-        episodes: Sequence[str] = (),
-        speakers: Sequence[str] = (),
+        episodes: Names = (),
+        speakers: Names = (),
     ) -> list[list[Hit]]:
-        """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all
-        vectors."""
+        """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all vectors."""
         check_search(k, mode)
         queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
         filters = Filters.of(episodes, speakers)

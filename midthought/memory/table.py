@@ -1,5 +1,4 @@
-"""A memory's LanceDB table: opening, writing, updating, restoring, and its indices. Does not depend on an embedding
-model."""
+"""A memory's LanceDB table: opening, writing, updating, restoring, and its indices. Does not depend on an embedding model."""
 
 from __future__ import annotations
 
@@ -57,8 +56,7 @@ class Version:
 
 
 class TableLocation:
-    """A table of a LanceDB database: `uri` is a folder or a URI that LanceDB accepts (`s3://…`, with
-    `storage_options`)."""
+    """A table of a LanceDB database: `uri` is a folder or a URI that LanceDB accepts (`s3://…`, with `storage_options`)."""
 
     def __init__(self, uri: str, name: str, storage_options: Mapping[str, str], keep_versions: timedelta) -> None:
         self.uri = uri
@@ -93,8 +91,7 @@ class TableLocation:
         return True
 
     def open(self, version: int | None = None) -> TableSnapshot:
-        """Opens the newest or the given version. Raises MemoryStoreError if there is no such table, or it is not a
-        memory."""
+        """Opens the newest or the given version. Raises MemoryStoreError if there is no such table, or it is not a memory."""
         if not self.exists():
             raise MemoryStoreError(f"{self.uri}: there is no memory (table {self.name!r}); {BUILD_REMEDY}")
         table, where = self._connect().open_table(self.name), f"{self.uri} (table {self.name!r})"

@@ -60,8 +60,7 @@ class MemoryRetrievalTool(Tool):
         vars(self).update(state, _lock=threading.Lock())
 
     def execute(self, *, query: str, k: int | None = None) -> ToolOutput:
-        """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, or `k` is out of
-        range."""
+        """Searches. Raises ValueError, which is shown to the model, if the query is empty or too long, or `k` is out of range."""
         k = self._k if k is None else k
         if not query.strip():
             raise ValueError("query is empty")

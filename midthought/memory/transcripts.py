@@ -21,22 +21,10 @@ MAX_BYTES = 256 * 2**20
 """Maximum size of a file. Ten hours of speech with a timestamp per word are 20 MB."""
 
 _IGNORED_STEMS = {
-    "readme",
-    "license",
-    "licence",
-    "copying",
-    "notice",
-    "contributing",
-    "makefile",
-    "authors",
-    "changelog",
-}
+    "readme", "license", "licence", "copying", "notice", "contributing", "makefile", "authors", "changelog",
+}  # fmt: skip
 _SUMMARY_NAMES = {
-    "scraping_summary.json",
-    "conversion_summary.json",
-    "embeddings_summary.json",
-    "generation_summary.json",
-    "ingestion_summary.json",
+    f"{step}_summary.json" for step in ("scraping", "conversion", "embeddings", "generation", "ingestion")
 }
 _ACRONYMS = {"afk", "ai", "api", "css", "html", "js", "qa", "rfc", "sql", "tv", "ui", "ux"}
 
@@ -94,8 +82,7 @@ class TranscriptFolder:
 
 
 def read_transcript(path: str | Path) -> Transcript:
-    """Reads one file, in the format that its content shows. Raises TranscriptError with the file, the reason and the
-    remedy."""
+    """Reads one file, in the format that its content shows. Raises TranscriptError with the file, the reason and the remedy."""
     path = Path(path)
     if not path.is_file():
         raise TranscriptError(f"{path}: there is no such file; give the path of a transcript or of a folder of them")

@@ -1,5 +1,4 @@
-"""Computes what a build has to embed and to write: wanted chunks compared with existing rows. Knows the database only
-as rows."""
+"""Computes what a build has to embed and to write: wanted chunks compared with existing rows. Knows the database only as rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of files: where each stands, what is wrong with one, what ends a whole file."""
+"""Rows of files: their positions, problems of single rows, and errors that end a file."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Tasks from rows of every usual shape; what is missing or wrong is said with its place and the argument that mends it."""
+"""Tasks from rows of all common formats; errors name the position and the argument that solves the problem."""
 
 import json
 from array import array

@@ -1,4 +1,4 @@
-"""A service over a small memory, in a thread of this process, and a client that sends what it is told to."""
+"""Runs a service over a small memory in a thread of this process, with a test client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from midthought.types import Task
 
 
 class Running:
-    """A service, and how to ask it."""
+    """A running service with a client."""
 
     def __init__(self, url: str, state: ServiceState) -> None:
         self.url = url
@@ -31,7 +31,7 @@ class Running:
         self.port = int(url.rpartition(":")[2])
 
     def ask(self, path: str, body: Any = None, method: str | None = None, **headers: str) -> tuple[int, Any]:
-        """Status and JSON (else text) of the answer; a body that is no bytes is sent as JSON."""
+        """Returns status and JSON (else text) of the response; a body that is not bytes is sent as JSON."""
         status, _, reply = self.answer(path, body, method, **headers)
         try:
             return status, json.loads(reply)
@@ -41,7 +41,7 @@ class Running:
     def answer(
         self, path: str, body: Any = None, method: str | None = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers in small letters, and body."""
+        """Returns status, headers in lower case, and body."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Content-Type": "application/json"} if data is not None else {}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -55,10 +55,10 @@ class Running:
             connection.close()
 
     def send(self, *state: bytes, pause_seconds: float = 0.0) -> bytes:
-        """What comes back for raw bytes, until the service closes the connection."""
+        """Sends raw bytes; returns what is received until the service closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
             for part in state:
-                with contextlib.suppress(OSError):  # it has closed it already
+                with contextlib.suppress(OSError):  # the service closed it already
                     connection.sendall(part)
                 time.sleep(pause_seconds)
             received = b""
@@ -77,7 +77,7 @@ def served(
     search_limits: SearchLimits | None = None,
     **limits: float,
 ) -> Iterator[Running]:
-    """The memory at `uri`, served on a free loopback port."""
+    """Serves the memory at `uri` on a free loopback port."""
     vectors = PrecomputedQueryEmbedder(embedder)
     store = MemoryStore.open(uri, embedder=vectors)
     state = ServiceState(store, vectors, questions or [], search_limits)

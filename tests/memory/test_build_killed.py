@@ -1,4 +1,4 @@
-"""A build that is killed at any moment and started again ends in the table of one that was not."""
+"""A build that is killed at any moment and restarted gives the same table as an uninterrupted one."""
 
 import multiprocessing
 import random

@@ -1,4 +1,4 @@
-"""Files that say the same words are found, whatever their format, and taken once where that is asked for."""
+"""Files with the same words are detected in any format, and taken once with `each_once`."""
 
 import json
 import random
@@ -51,7 +51,7 @@ def test_what_whisper_writes_of_one_recording_is_told_as_one(folder):
     assert [sorted(group) for group in names(found.copies)] == [
         [f"{name}.{suffix}" for suffix in ("json", "srt", "txt", "vtt")] for name in ("bell", "tide")
     ]
-    assert [group[-1] for group in names(found.copies)] == ["bell.txt", "tide.txt"]  # tells no times
+    assert [group[-1] for group in names(found.copies)] == ["bell.txt", "tide.txt"]  # has no timestamps
     assert sum("the same words are all taken (--each-once: the first)" in line for line in notices(found)) == 2
     assert summary_json(found, [])["copies"] == names(found.copies)
 

@@ -26,10 +26,10 @@ class Work:
 def test_a_lone_item_goes_at_once():
     async def run() -> float:
         batcher = DynamicBatcher(Work(), max_batch_size=8, max_wait_seconds=5.0)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         assert await batcher.submit(1) == 10
         batcher.close()
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     assert asyncio.run(run()) < 1.0
 
@@ -59,21 +59,21 @@ def test_an_item_waits_for_others_that_are_on_their_way_and_no_longer_than_the_w
         batcher = DynamicBatcher(
             work, max_batch_size=8, max_wait_seconds=max_wait_seconds, num_others=lambda: num_others
         )
-        begun = time.perf_counter()
+        started = time.perf_counter()
         first = asyncio.create_task(batcher.submit(1))
         await asyncio.sleep(0.01)
         num_others = 0
         await asyncio.gather(first, batcher.submit(2))
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     asyncio.run(run(1, 5.0))
     assert work.calls == [[1, 2]]
 
     async def run_alone() -> float:
         batcher = DynamicBatcher(work, max_batch_size=8, max_wait_seconds=0.05, num_others=lambda: 1)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         await batcher.submit(3)
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     assert 0.04 < asyncio.run(run_alone()) < 2.0
 

@@ -1,4 +1,4 @@
-"""Which precision texts are embedded in: measured once, recorded by the table, the same for all of its vectors."""
+"""Precision of embeddings: measured once, recorded in the table, the same for all of its vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Embeddings from a real HTTP server that speaks `/embeddings`, and speaks it badly, slowly or not at all."""
+"""Embeddings from a real HTTP server with `/embeddings` that answers well, badly, slowly or not at all."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ def reply(texts: list[str], **changes: object) -> bytes:
 
 
 class Endpoint(http.server.ThreadingHTTPServer):
-    """Embeds, but where `faults` says otherwise: one for each request in turn, None where nothing is wrong."""
+    """Returns embeddings, unless `faults` has a fault for the request (one per request, None: no fault)."""
 
     daemon_threads = True
 
@@ -53,7 +53,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def handle_error(self, request, client_address) -> None:
-        """A client that gave up is no error here."""
+        """A disconnected client is not an error here."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

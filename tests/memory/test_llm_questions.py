@@ -1,4 +1,5 @@
-"""Questions from a model, against a real HTTP server that speaks chat completions well, badly, slowly or not at all."""
+"""Questions from a model behind a real HTTP server with chat completions that answers well, badly, slowly or not at
+all."""
 
 import asyncio
 import hashlib
@@ -68,7 +69,7 @@ class Scholar(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def handle_error(self, request, client_address) -> None:
-        """A client that gave up is no error here."""
+        """A disconnected client is not an error here."""
 
     def reply(self, body: dict) -> dict:
         system, material = (message["content"] for message in body["messages"])
@@ -76,11 +77,11 @@ class Scholar(http.server.ThreadingHTTPServer):
         if system.startswith("You write"):
             parts = [part.partition(": ")[2] for part in material["transcript"]]
             numbers = [int(part.partition(".")[0]) for part in material["transcript"]]
-            begun = len(material["already_asked"])
+            num_asked = len(material["already_asked"])
             return {
                 "qa_pairs": [
                     {
-                        "question": question_of(material["episode"], begun + n),
+                        "question": question_of(material["episode"], num_asked + n),
                         "answer": f"{parts[0]} And: {parts[-1]}",
                         "evidence": [numbers[0], numbers[-1]],
                         "difficulty": "hard",

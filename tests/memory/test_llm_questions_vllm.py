@@ -1,4 +1,4 @@
-"""A really started vLLM writes what the schema asks for: its model knows nothing, but its structured output is enforced."""
+"""A real vLLM server returns JSON of the requested schema: its model is random, but its output is constrained."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def test_what_a_model_that_knows_nothing_writes_is_not_accepted(url: str, tmp_pa
             store, model_at(url, tmp_path / "r.sqlite"), embedder, out, GenerationPlan(2, num_rounds=1)
         )
     except NoReplyError as error:
-        assert "no question came; tide: 3 replies" in str(error)
+        assert "no question was generated; tide: 3 replies" in str(error)
     else:
         assert not report.accepted and read_questions(tmp_path / "questions.refused.jsonl")

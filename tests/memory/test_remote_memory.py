@@ -1,4 +1,4 @@
-"""A memory that is served is searched like one that lies here, and says what is wrong where it cannot be."""
+"""A served memory is searched like a local one, and errors name the problem."""
 
 import asyncio
 import copy
@@ -90,7 +90,7 @@ def test_the_token_is_asked_for_and_given(store, embedder, monkeypatch):
 
 
 def test_what_is_asked_for_at_the_start_is_said_at_the_start(service, chunks, monkeypatch):
-    with pytest.raises(MemoryStoreError, match="table 'transcripts' is served there, not 'other'"):
+    with pytest.raises(MemoryStoreError, match="the service has table 'transcripts', not 'other'"):
         open_memory(service.url, "other")
     with pytest.raises(SettingsError, match="NO_SUCH_TOKEN is empty"):
         open_memory(service.url, token_env="NO_SUCH_TOKEN")
@@ -169,10 +169,10 @@ def test_what_may_pass_is_asked_again_and_what_will_not_is_not():
 
 def test_an_answer_that_drips_is_given_up_at_the_deadline():
     slow = Scripted(answer(200, {"hits": [], "padding": "x" * 4000}), pause_seconds=0.1)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with pytest.raises(NoReplyError, match=r"did not answer within 0\.5 seconds; go on without it"):
         RemoteMemory(slow.url, timeout_seconds=0.5).search("yes")
-    assert time.perf_counter() - begun < 3.0
+    assert time.perf_counter() - started < 3.0
 
 
 def test_the_model_reads_a_sentence_and_the_run_goes_on():
@@ -184,7 +184,7 @@ def test_the_model_reads_a_sentence_and_the_run_goes_on():
 
 
 class Plain:
-    """Nothing is replied, everything is worth 1."""
+    """No reply, reward 1."""
 
     async def reply(self, trajectory):
         return None

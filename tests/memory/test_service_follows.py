@@ -1,4 +1,4 @@
-"""A service keeps up with what builds write: it finds the new, and goes on answering while they write."""
+"""A service finds the results of later builds, and answers requests while they write."""
 
 import shutil
 import threading

@@ -1,4 +1,4 @@
-"""Requests that nobody in his senses would send: refused with 4xx, never a failure of the service."""
+"""Invalid and hostile requests are refused with 4xx and never make the service fail."""
 
 import json
 import logging

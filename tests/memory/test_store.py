@@ -252,7 +252,7 @@ def test_a_foreign_table_or_file_is_refused(tmp_path, embedder, chunks):
 
 
 def test_two_different_chunks_of_one_id_are_refused(tmp_path, embedder, chunks):
-    with pytest.raises(MemoryStoreError, match="two chunks carry the id 'tide_0'"):
+    with pytest.raises(MemoryStoreError, match="two different chunks have the id 'tide_0'"):
         MemoryStore.open(tmp_path / "m", embedder=embedder).build([chunks[0], replace(chunks[0], speaker="X")])
 
 
@@ -275,7 +275,7 @@ def test_rows_from_a_file_make_the_same_memory(tmp_path, store, chunks, embedder
 
 def test_a_file_that_holds_no_rows_is_refused(tmp_path):
     (tmp_path / "x.parquet").write_text("no")
-    with pytest.raises(MemoryStoreError, match=r"x\.parquet: it does not hold embedded chunks"):
+    with pytest.raises(MemoryStoreError, match=r"x\.parquet: not a file of embedded chunks"):
         read_rows(tmp_path / "x.parquet")
     with pytest.raises(MemoryStoreError, match="there is no such file"):
         read_rows(tmp_path / "y.parquet")
@@ -306,7 +306,7 @@ def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, 
 
 
 def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, chunks, monkeypatch):
-    """LanceDB's `optimize` joins partitions below the size that it was told of: a million rows were in 31 of a thousand."""
+    """LanceDB's `optimize` merges partitions below the configured size: of a thousand, 31 were left for a million rows."""
     monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
     monkeypatch.setattr("midthought.memory.table._ROWS_PER_PARTITION", 50)
     many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(1_050)]

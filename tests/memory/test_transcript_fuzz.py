@@ -14,7 +14,7 @@ from midthought.memory.chunks import chunk_transcript
 from midthought.memory.transcripts import read_transcript
 
 DEADLINE_SECONDS = 5.0
-"""Of the processor's time for one file, so that a busy machine fails nothing."""
+"""CPU time per file, so that a busy machine does not fail the test."""
 REAL = Path(__file__).parents[2].parent / "shared/data/podcast/formats"
 SUFFIXES = ("", ".md", ".txt", ".json", ".srt", ".vtt", ".html")
 
@@ -28,7 +28,7 @@ def clock(seconds: int) -> str:
 
 
 def seeds() -> list[bytes]:
-    """A transcript in every way of writing, and the first letters of the real ones where they are at hand."""
+    """A transcript in every notation, and the first characters of real ones if they are available."""
     said = lines_of(12)
     whisper = [
         {

@@ -1,4 +1,4 @@
-"""Each format by a small example written by hand, and the real files where they are at hand."""
+"""Each format with a small example written by hand, and with real files if they are available."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The command line with the tests' embedder in MiniLM's place, for processes that tests kill."""
+"""The command line with the tests' embedder instead of MiniLM, for processes that tests kill."""
 
 from conftest import WordEmbedder
 

@@ -64,8 +64,7 @@ _HTML_START = re.compile(
 )
 _HEAD_LETTERS = 20_000
 _HEAD_LINES = 8
-"""A file of another suffix must show its format within so many non-empty lines: pages about captions contain captions,
-too."""
+"""A file of another suffix must show its format within so many non-empty lines: pages about captions contain captions, too."""
 
 
 def format_of(text: str, suffix: str = "") -> Format:

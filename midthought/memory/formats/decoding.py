@@ -66,8 +66,7 @@ def _unmarked_utf16(content: bytes) -> str:
 
 
 def _western(content: bytes, position: int) -> str:
-    """Decodes Windows-1252. Raises ValueError if it may be another encoding; `position` is the first byte that is not
-    UTF-8."""
+    """Decodes Windows-1252. Raises ValueError if it may be another encoding; `position` is the first byte that is not UTF-8."""
     refusal = ValueError(f"it is not UTF-8 text (byte {position}); save the file as UTF-8")
     if _UTF8_SIGN.search(content):
         raise refusal  # UTF-8 with a damaged byte: the others would be garbled

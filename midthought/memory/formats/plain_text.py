@@ -1,5 +1,4 @@
-"""Plain text: `Name (00:29):` with or without words after it, `[00:29] Name: text`, `Name: text`, `00:00:29 text`,
-prose."""
+"""Plain text: `Name (00:29):` with or without words after it, `[00:29] Name: text`, `Name: text`, `00:00:29 text`, prose."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ class GenerationPlan:
     num_rounds: int = 3
     """Maximum number of rounds; each requests the pairs that are still missing."""
     max_transcript_letters: int = 400_000
-    """Characters per request, about four per token; a longer episode is processed in windows, each with a share of the
-    pairs."""
+    """Characters per request, about four per token; a longer episode is processed in windows, each with a share of the pairs."""
     num_episodes_at_once: int = 4
     temperature: float = 0.7
 

@@ -1,5 +1,4 @@
-"""`midthought memory questions --from-model`: generates questions about the episodes of a memory and keeps the verified
-ones."""
+"""`midthought memory questions --from-model`: generates questions about the episodes of a memory and keeps the verified ones."""
 
 from __future__ import annotations
 

@@ -31,8 +31,7 @@ _TEXT = {"type": "string"}
 
 
 def pairs_schema(num_pairs: int) -> dict[str, Any]:
-    """`{qa_pairs: [{question, answer, evidence, difficulty, requires_synthesis}]}`; pairs beyond the number are
-    ignored."""
+    """`{qa_pairs: [{question, answer, evidence, difficulty, requires_synthesis}]}`; pairs beyond the number are ignored."""
     pair = {
         "type": "object",
         "properties": {

@@ -106,8 +106,7 @@ async def _answers(pair: Pair, model: StructuredOutputModel, passages: Sequence[
 
 
 def find_duplicate(pair: Pair, others: Sequence[Pair]) -> Pair | None:
-    """Returns the first other pair with nearly the same question: by shared words, or by the cosine of the questions'
-    vectors."""
+    """Returns the first other pair with nearly the same question: by shared words, or by the cosine of the questions' vectors."""
     words = words_of(pair.question)
     for other in others:
         theirs = words_of(other.question)

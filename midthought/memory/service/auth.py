@@ -31,8 +31,7 @@ class AccessPolicy:
 
     @classmethod
     def of(cls, host: str, token_env: str | None, environ: Mapping[str, str] | None = None) -> AccessPolicy:
-        """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is
-        set."""
+        """Raises SettingsError if the token is missing or too short, or if the address is not loopback and no token is set."""
         environ = os.environ if environ is None else environ
         if token_env is None:
             if not is_loopback(host):

@@ -49,8 +49,7 @@ def page(counts: Mapping[str, int], contains: str, offset: int, limit: int) -> t
 
 
 def neighbours(store: MemoryStore, chunk_id: str, num_before: int, num_after: int) -> tuple[list[Chunk], int] | None:
-    """Returns the chunk with its neighbours in its episode, and its position among them; None if there is no such
-    chunk."""
+    """Returns the chunk with its neighbours in its episode, and its position among them; None if there is no such chunk."""
     chunk = store.get([chunk_id]).get(chunk_id)
     if chunk is None:
         return None
@@ -137,8 +136,7 @@ def _tasks_of(table: Any) -> list[Task]:
 
 
 def _episodes_by_label(tasks: Sequence[Task], store: MemoryStore) -> dict[str, str]:
-    """Returns titles by the questions' label `episode`, which may be a file name, from the evidence of one question
-    each."""
+    """Returns titles by the questions' label `episode`, which may be a file name, from the evidence of one question each."""
     proof_of = {
         str(task.labels["episode"]): task.evidence[0] for task in tasks if task.labels.get("episode") and task.evidence
     }

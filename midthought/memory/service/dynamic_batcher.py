@@ -1,5 +1,4 @@
-"""Dynamic batching: items that arrive at about the same time are processed together. Does not depend on what the items
-are."""
+"""Dynamic batching: items that arrive at about the same time are processed together. Does not depend on what the items are."""
 
 from __future__ import annotations
 

@@ -124,8 +124,7 @@ class Searcher:
         episodes: Sequence[str] = (),
         speakers: Sequence[str] = (),
     ) -> list[list[Hit]]:
-        """Returns the hits of `MemoryStore.search` for each query. Raises BusyError if too many queries are in
-        progress."""
+        """Returns the hits of `MemoryStore.search` for each query. Raises BusyError if too many queries are in progress."""
         if self.num_in_progress and self.num_in_progress + len(queries) > self._limits.max_concurrent_queries:
             raise BusyError(f"{self.num_in_progress} queries are in progress; try again in a second")
         self.num_in_progress += len(queries)

@@ -51,7 +51,7 @@ async function get(path, body) {
 let entering = null;
 function letIn(wasWrong) {
   entering ??= new Promise((resolve) => {
-    $("door-told").textContent = wasWrong ? "That was not the token." : "";
+    $("door-told").textContent = wasWrong ? "This is not the token." : "";
     $("door").showModal();
     $("key").onsubmit = (event) => {
       event.preventDefault();
@@ -116,14 +116,14 @@ async function search({ remember = true } = {}) {
   if (remember) history.pushState(null, "", addressOf(asked));
   $("welcome").hidden = true;
   $("view-search").setAttribute("aria-busy", "true");
-  const begun = performance.now();
+  const started = performance.now();
   try {
     const { hits } = await get("search", asked);
     if (turn !== newest.search) return;
     const best = Math.max(...hits.map((hit) => hit.score), 1e-9);
     const share = (hit) => asked.mode === "hybrid" ? null : hit.score / best; // fused ranks say nothing of how near
     $("hits").replaceChildren(...hits.map((hit) => hitElement(hit, asked.query, share(hit))));
-    const milliseconds = Math.round(performance.now() - begun);
+    const milliseconds = Math.round(performance.now() - started);
     told.textContent = hits.length ? `${plural(hits.length, "result", "results")} in ${number(milliseconds)} ms` : "Nothing found. Try other words, or search by meaning.";
   } catch (error) {
     if (turn !== newest.search) return;
@@ -137,7 +137,7 @@ async function search({ remember = true } = {}) {
 function fail(place, error) {
   if (!(error instanceof Refused)) console.error(error);
   place.classList.add("failed");
-  place.textContent = error instanceof Refused ? error.message : "The page failed; its console says why.";
+  place.textContent = error instanceof Refused ? error.message : "The page failed; see the browser console.";
 }
 
 function hitElement(hit, query, share) {
