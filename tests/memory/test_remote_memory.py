@@ -99,7 +99,7 @@ def test_what_is_asked_for_at_the_start_is_said_at_the_start(service, chunks, mo
             RemoteMemory(url)
         assert "secret" not in str(raised.value)
     RemoteMemory(service.url).require(chunks)
-    with pytest.raises(MemoryStoreError, match="lacks 1 of 6 chunks, 'tide_1' among them"):
+    with pytest.raises(MemoryStoreError, match="lacks 1 of 6 chunks, such as 'tide_1'"):
         RemoteMemory(service.url).require([replace(chunks[1], transcript="other words"), chunks[0], *chunks[2:]])
 
 
