@@ -1,48 +1,22 @@
-"""The PPO loop on one page: roll out, score, credit, update. Knows no engine, no tool and no task by name."""
+"""One iteration of PPO: score, credit, update, and the new weights for the source. `Trainer.fit` repeats it.
+
+Does not depend on a particular engine, tool or task.
+"""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from midthought.config import RecipeConfig
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import PPOBatch
-from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource, TaskStream, collect
+from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
 from midthought.rollout.rollout_metrics import rollout_metrics
-from midthought.types import RolloutData, Trajectory
+from midthought.types import Trajectory
 
-OnIteration = Callable[[int, Mapping[str, float], RolloutData], None]
 BeforeUpdate = Callable[[Mapping[str, float]], None]
-"""Called with the metrics of scoring, before any weight changes; what it raises ends the run."""
-
-
-def run_ppo(
-    source: RolloutSource,
-    learner: AnyLearner,
-    tasks: TaskStream,
-    config: RecipeConfig,
-    *,
-    pad_token_id: int,
-    start: int,
-    num_iters: int,
-    on_iteration: OnIteration,
-    before_update: BeforeUpdate | None = None,
-) -> None:
-    """Iterations `start` to `num_iters`; `on_iteration(iterations done, metrics, data)` after each.
-
-    What an iteration does follows from the seed, its number and the learner's state alone (and from the episodes that it
-    was left, where some are carried over), so a run that is resumed from a checkpoint goes on as if it had never stopped.
-    """
-    for iteration in range(start, num_iters):
-        began = time.perf_counter()
-        rollouts = collect(source, tasks, config, iteration)
-        metrics = learn(source, learner, config, rollouts, iteration, pad_token_id, before_update)
-        seconds = time.perf_counter() - began
-        metrics["time/seconds"] = seconds
-        metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in rollouts.data.trajectories) / seconds
-        on_iteration(iteration + 1, metrics, rollouts.data)
+"""Called with the metrics of scoring, before any weight changes. An exception ends the run."""
 
 
 def learn(
@@ -54,10 +28,9 @@ def learn(
     pad_token_id: int,
     before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
-    """Learn from an iteration's episodes and hand the new weights to the source; the figures of both.
+    """Trains on an iteration's episodes and gives the new weights to the source. Returns the metrics of both.
 
-    An iteration that gave nothing to learn from changes no weights; `batch/num_episodes` is then 0, and the other
-    metrics say why.
+    If there is nothing to train on, no weight changes: `batch/num_episodes` is 0, and the other metrics show why.
     """
     metrics = {**rollout_metrics(rollouts.data.trajectories), **rollouts.metrics}
     metrics["time/rollout_seconds"] = rollouts.data.seconds
@@ -84,10 +57,10 @@ def improve(
     critic_only: bool = False,
     before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
-    """Score, credit, update: one iteration's learning.
+    """Scores the batch, computes advantages, and updates the models. Returns the metrics.
 
-    `trajectories`, those that the batch was made of, get the critic's `values`: one per turn, NaN where no policy token of
-    the turn was learned from.
+    `trajectories`, from which the batch was made, get the critic's `values`: one per turn, NaN if no policy token of the turn is
+    in the batch.
     """
     batch, health = learner.score(batch)
     if before_update is not None:

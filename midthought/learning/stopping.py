@@ -1,4 +1,4 @@
-"""Ctrl-C that stops at the end of a step, so that what is saved is whole."""
+"""Ctrl-C that takes effect at the end of a step, so that what is saved is complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class StopRequest:
-    """While open, the first Ctrl-C (or SIGTERM) only sets `requested`; the second one interrupts at once.
+    """While open, the first Ctrl-C (or SIGTERM) only sets `requested`; the second one interrupts at once. It can be nested.
 
     >>> with StopRequest() as stop:
     ...     signal.raise_signal(signal.SIGINT)
@@ -19,10 +19,12 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
+        self._num_open = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
+        self._num_open += 1
+        if self._num_open == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._handle)
         return self
@@ -30,8 +32,10 @@ class StopRequest:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._num_open -= 1
+        if self._num_open == 0:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

@@ -1,6 +1,6 @@
-"""The main job of a recipe in its folder: warm-up, evaluation, reinforcement learning, evaluation, report.
+"""The stages of a recipe: warm-up, evaluation, reinforcement learning (a `Trainer`), evaluation, report.
 
-Composes the rooms; knows no task, no tool and no reward: a recipe says what it prepares, teaches and measures.
+Does not depend on a particular task, tool or reward: a recipe defines its tasks, demonstrations and evaluation.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -20,52 +19,32 @@ from midthought.errors import SettingsError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.learner import Learner
-from midthought.learning.ppo import run_ppo
-from midthought.learning.run_checks import RunChecks, check_training, require_finite
+from midthought.learning.run_checks import check_training, require_finite
+from midthought.learning.sft import run_sft
 from midthought.plan.choices import choose_and_plan
 from midthought.plan.hardware import find_hardware
 from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
 from midthought.recipes.presets import is_given
 from midthought.recipes.progress import RunProgress
-from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
+from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer, supervised_learner
+from midthought.recipes.supervised import SupervisedSection
+from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.local_rollouts import Rollouts
-from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
-from midthought.trainer.episodes import restore_stream, stream_state
-from midthought.trainer.learners import choose_learner
 from midthought.trainer.rollouts import check_source
-from midthought.types import RolloutData, Task, Trajectory
+from midthought.trainer.run_writer import RunStage
+from midthought.trainer.trainer import Trainer
+from midthought.types import Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
 When = Literal["before", "after"]
-OnStep = Callable[[int, Mapping[str, float]], None]
-"""(step, metrics) of a supervised stage."""
-
-
-class Workshop(Protocol):
-    """What the stages need around a policy."""
-
-    @property
-    def policy(self) -> Any: ...
-
-    @property
-    def renderer(self) -> Renderer: ...
-
-    @property
-    def pad_token_id(self) -> int: ...
-
-    def source(self, policy_version: int = 0, *, trained: Any = None) -> Rollouts:
-        """The rollout loop over the present policy."""
-        ...
-
-    def is_right(self, trajectory: Trajectory) -> bool:
-        """Whether its last answer is."""
-        ...
+Demonstrate = Callable[[int], Sequence[Trajectory]]
+"""Step -> its demonstrations."""
 
 
 @dataclass
@@ -82,57 +61,41 @@ class RecipeRun(ABC):
     """Resume with settings that change what is learned."""
     run: RunFolder = field(init=False)
     stages: Stages = field(init=False)
-    workshop: Any = field(init=False)
-    """The recipe's `Workshop`."""
+    policy: Any = field(init=False)
+    tasks: Any = field(init=False)
+    """The recipe's `RecipeTasks`."""
 
     rl_stage: ClassVar[str]
     """Reinforcement learning's name in the run folder."""
     rl_title: ClassVar[str]
     """The same on the console."""
 
-    # -- what a recipe says --------------------------------------------------------------------------------------
+    # -- what a recipe defines -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _prepare(self) -> None:
-        """Check the recipe's own input and prepare its tasks, before anything is written."""
+    def _prepare(self) -> RecipeTasks:
+        """Checks the recipe's own input and returns its tasks, before anything is written."""
 
     @abstractmethod
-    def _begin(self) -> tuple[Any, Any]:
-        """Policy and tokenizer as they are before any training, where none is loaded."""
+    def _build_data(self) -> None:
+        """Writes what the tasks need (a memory, say)."""
 
     @abstractmethod
-    def _make_workshop(self, policy: Any, renderer: Renderer) -> Workshop:
-        """For this policy."""
-
-    @property
-    @abstractmethod
-    def _train_tasks(self) -> Sequence[Task]:
-        """What reinforcement learning asks."""
+    def _make_policy(self) -> tuple[Any, Any]:
+        """A small policy with random weights, and its tokenizer, for a run without a given model."""
 
     @property
     @abstractmethod
-    def _num_shown(self) -> int:
-        """Episodes of each arm that go into `trajectories.jsonl`."""
+    def _supervised(self) -> SupervisedSection:
+        """The settings of the warm-up."""
 
     @abstractmethod
-    def _sft_learner(self, policy: Any, num_steps: int) -> Learner:
-        """A learner of demonstrations."""
-
-    @abstractmethod
-    def _num_sft_steps(self) -> int:
-        """Optimizer steps of the warm-up."""
-
-    @abstractmethod
-    def _teach(self, learner: Learner, start: int, on_step: OnStep) -> None:
-        """The warm-up from step `start` on."""
+    def _demonstrations(self) -> Demonstrate:
+        """The warm-up's demonstrations of each step."""
 
     @abstractmethod
     def _evaluate(self, when: When) -> dict[str, Any]:
         """The figures before or after reinforcement learning."""
-
-    @abstractmethod
-    def _validate(self, source: Rollouts, iteration: int) -> bool:
-        """Log the held-out figures; True where they are the best so far."""
 
     @abstractmethod
     def _last_table(self, summary: Mapping[str, Any]) -> None:
@@ -141,7 +104,7 @@ class RecipeRun(ABC):
     # -- the stages ----------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, Any]:
-        """Run every stage that is not done; the summary. KeyboardInterrupt goes through once everything is saved."""
+        """Runs every stage that is not done. Returns the summary. Ctrl-C takes effect after everything is saved."""
         self.run = RunFolder(self.path, wandb_project=self.config.checkpoint.wandb_project)
         with self.run:
             self._open()
@@ -183,7 +146,7 @@ class RecipeRun(ABC):
         check_training(self.config.training)
         changes = self.run.settings_changes(self.config) if self.resume else []
         require_allowed(changes, allow=self.allow_changes)
-        self._prepare()
+        self.tasks = self._prepare()
         self._loaded = load_policy_and_tokenizer(source, self.config.model.weights_dtype) if source else None
         self.run.create(resume=self.resume)
         self.run.record_settings(self.config, changes, *self._newest_step)
@@ -234,36 +197,73 @@ class RecipeRun(ABC):
         return model.device if model.local_path or self.from_path else model.device_of_made
 
     def _find_policy(self) -> None:
+        self._build_data()
         for finished, folder in ((self.rl_stage, "policy"), ("warmup", "warmup")):
             if finished in self.stages.progress.done:
                 self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.weights_dtype)
                 break
-        policy, tokenizer = self._loaded or self._begin()
+        policy, tokenizer = self._loaded or self._make_policy()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
-        policy = placed(policy, self._device)
-        self.workshop = self._make_workshop(policy, Renderer(tokenizer))
+        self.policy = placed(policy, self._device)
+        self.tasks.open(Renderer(tokenizer))
+
+    @property
+    def _tokenizer(self) -> Any:
+        return self.tasks.renderer.tokenizer
 
     def _warm_up(self) -> dict[str, Any]:
-        num_steps = self._num_sft_steps()
-        learner = self._sft_learner(self.workshop.policy, num_steps)
-        start, _ = self.stages.go_on(learner, "warmup")
+        num_steps = self._supervised.num_steps
+        learner = supervised_learner(self.policy, self.config, self._supervised, num_steps)
+        start = self.stages.restore(learner, "warmup")
+        checkpoints = self.stages.checkpoints("warmup")
         every = 10 * self.config.checkpoint.save_interval
-        with self.console.stage("Warm-up (SFT)", total=num_steps, unit="steps") as bar:
-            bar.start_at(start)
 
-            def on_step(step: int, metrics: Mapping[str, float]) -> None:
-                self.run.log("sft", step, metrics)
-                bar.advance(1, loss=metrics["loss"])
-                if step % every == 0 or self.stages.stop.requested:
-                    self._save(learner, "warmup", step)
-                self.stages.stop.check()
+        def save(step: int) -> None:
+            if step % every == 0 or self.stages.stop.requested:
+                checkpoints.save(learner, self._tokenizer, step, {"stage": "warmup"})
 
-            self._teach(learner, start, on_step)
+        self._supervise("Warm-up (SFT)", "sft", learner, self._demonstrations(), start, num_steps, on_step=save)
         self._export("warmup", learner)
         return {}
 
-    def _is_mixed(self, setting: bool | None) -> bool | None:
-        """Whether supervised steps run under bfloat16 autocast; None: to be measured, and told to `_note_precision`."""
+    def _supervise(
+        self,
+        title: str,
+        name: str,
+        learner: Learner,
+        demonstrations: Demonstrate,
+        start: int,
+        num_steps: int,
+        *,
+        on_step: Callable[[int], None] = lambda step: None,
+        deadline: float | None = None,
+    ) -> None:
+        """Takes supervised steps, logged as `name`."""
+        with self.console.stage(title, total=num_steps, unit="steps") as bar:
+            bar.start_at(start)
+
+            def log(step: int, metrics: Mapping[str, float]) -> None:
+                self.run.log(name, step, metrics)
+                bar.advance(1, loss=metrics["loss"])
+                on_step(step)
+                self.stages.stop.check()
+
+            run_sft(
+                learner,
+                demonstrations,
+                start=start,
+                num_steps=num_steps,
+                pad_token_id=self.tasks.pad_token_id,
+                mixed_precision=self._is_mixed,
+                on_step=log,
+                on_precision=self._note_precision,
+                deadline=deadline,
+            )
+
+    @property
+    def _is_mixed(self) -> bool | None:
+        """Whether supervised steps run under bfloat16 autocast. None: measure it and call `_note_precision`."""
+        setting = self._supervised.mixed_precision
         if setting is None and self.config.inference.deterministic:
             return False
         chosen = self.stages.progress.precision
@@ -277,69 +277,42 @@ class RecipeRun(ABC):
         self.console.note(f"  Supervised steps are computed in {choice}")
 
     def _take_over(self) -> dict[str, Any]:
-        """A policy from elsewhere: kept in the run folder, so that the run needs nothing outside."""
+        """Copies a given policy into the run folder, so that the run needs nothing outside."""
         self._export("warmup")
         return {}
 
     def _reinforce(self) -> dict[str, Any]:
-        training, num_iters = self.config.training, self._num_iters
-        learner = choose_learner(self.workshop.policy, self.config, self.config.ray, num_iters)
-        start, state = self.stages.go_on(learner, self.rl_stage)
-        source = self.workshop.source(state.get("policy_version", start), trained=learner.policy)
-        tasks = ShuffledTasks(self._train_tasks, training.seed)
-        restore_stream(source, tasks, state)
-        checks = RunChecks(training, (row for row in self.run.metrics.read() if row["stage"] == "ppo"))
-        with (
-            closing(learner),
-            closing(source),
-            self.console.stage(self.rl_title, total=num_iters, unit="iterations") as bar,
-        ):
-            bar.start_at(start)
-
-            def on_iteration(done: int, metrics: Mapping[str, float], data: RolloutData) -> None:
-                self.run.log("ppo", done, metrics)
-                checks.after_iteration(metrics, data.trajectories)
-                bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
-                is_best = False
-                if training.validate_every and done % training.validate_every == 0:
-                    is_best = self._validate(source, done)
-                    self._keep_trajectories(data.trajectories[:8], "train", step=done)
-                if is_best or done % self.config.checkpoint.save_interval == 0 or self.stages.stop.requested:
-                    carried = {"policy_version": source.policy_version, **stream_state(source)}
-                    self._save(learner, self.rl_stage, done, carried)
-                self.stages.stop.check()
-
-            run_ppo(
-                source,
-                learner,
-                tasks,
-                self.config.frozen(),
-                pad_token_id=self.workshop.pad_token_id,
-                start=start,
-                num_iters=num_iters,
-                on_iteration=on_iteration,
-                before_update=checks.before_update,
-            )
-            checks.after_run()
-        self._export("policy", learner)
+        stage = RunStage(self.run, self.rl_stage, self.rl_title, self.console, self.stages.stop)
+        with Trainer(
+            self.config,
+            dataset=self.tasks,
+            model=self.policy,
+            tokenizer=self._tokenizer,
+            tools=self.tasks.prompts.registry,
+            call_format=self.tasks.prompts.call_format,
+            system_prompt=self.tasks.prompts.system_prompt,
+            describe_tools=self.tasks.prompts.describes_tools,
+            run_path=stage,
+            resume=self.resume,
+        ) as trainer:
+            trainer.fit()
+            self._export("policy", trainer.learner)
         return {}
 
-    @property
-    def _num_iters(self) -> int:
-        return self.config.training.num_iters(len(self._train_tasks))
+    def _rollouts(self, when: When) -> Rollouts:
+        """Runs the episodes of an evaluation. Close it after use."""
+        num_iters = self.config.training.num_iters(self.tasks.num_tasks)
+        return self.tasks.rollouts(self.policy, num_iters if when == "after" else 0)
 
     # -- the run folder ------------------------------------------------------------------------------------------
 
-    def _keep_trajectories(self, done: Sequence[Trajectory], arm: str, step: int = 0) -> None:
-        decode, is_right = self.workshop.renderer.decode, self.workshop.is_right
-        shown = done[: self._num_shown]
-        self.run.add_trajectories(trajectory_row(t, decode, step=step, arm=arm, exact_match=is_right(t)) for t in shown)
-
-    def _save(self, learner: AnyLearner, stage: str, step: int, more: Mapping[str, Any] | None = None) -> None:
-        self.stages.save(learner, self.workshop.renderer.tokenizer, stage, step, more)
+    def _add_trajectories(self, done: Sequence[Trajectory], arm: str) -> None:
+        decode, is_right = self.tasks.renderer.decode, self.tasks.is_right
+        shown = done[: self.config.evaluation.num_shown]  # type: ignore[attr-defined]
+        self.run.add_trajectories(trajectory_row(t, decode, step=0, arm=arm, exact_match=is_right(t)) for t in shown)
 
     def _export(self, name: str, learner: AnyLearner | None = None) -> None:
-        self.stages.export(name, self.workshop.policy, self.workshop.renderer.tokenizer, learner)
+        self.stages.export(name, self.policy, self._tokenizer, learner)
 
     def _figures(self) -> dict[str, Any]:
         """Of all stages so far, for the summary."""

@@ -1,20 +1,19 @@
-"""What the stages of a run have in common: each is done once, saved on the way, and gone on with after an interruption.
+"""The stages of a run: each is done once, saved on the way, and continued after an interruption.
 
-Knows no task, no tool and no reward; a recipe says what its stages do.
+Does not depend on a particular task, tool or reward: a recipe defines what its stages do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from midthought.config import CheckpointConfig, ModelConfig, TrainingConfig
+from midthought.config import CheckpointConfig, RecipeConfig, settled
 from midthought.errors import ModelPathError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import add_adapters, has_adapters
-from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
@@ -22,25 +21,26 @@ from midthought.learning.stopping import StopRequest
 from midthought.peft_folders import ADAPTER_CONFIG, merge
 from midthought.pretrained import load_model, load_tokenizer, save_model
 from midthought.recipes.progress import RunProgress
+from midthought.recipes.supervised import SupervisedSection
 from midthought.report.run_folder import RunFolder
+from midthought.trainer.checkpoint_manager import CheckpointManager
 
 
 @dataclass
 class Stages:
-    """The stages of the run in one folder. `best` is the best validation's score, and its iteration."""
+    """The stages of the run in one folder. Each is done once, and continued after an interruption."""
 
     run: RunFolder
     progress: RunProgress
     checkpoint: CheckpointConfig
     resume: bool
     stop: StopRequest = field(default_factory=StopRequest)
-    best: tuple[float, int] = (-1.0, 0)
 
     def once(self, stage: str, work: Callable[[], dict[str, Any]]) -> None:
-        """Do a stage unless an earlier process finished it; lines that it half wrote then are dropped first."""
+        """Does a stage unless an earlier process finished it. Lines that an interrupted process wrote are dropped first."""
         if stage in self.progress.done:
             return
-        if latest(self.run.checkpoints_path / stage) is None:  # else the checkpoint says how many lines are its own
+        if self.checkpoints(stage).newest is None:  # else the checkpoint stores how many lines are its own
             self.run.keep_metric_lines(self.progress.num_metric_lines)
             self.run.keep_trajectory_lines(self.progress.num_trajectory_lines)
         try:
@@ -52,45 +52,18 @@ class Stages:
         self.progress.finish(stage, figures)
         self.stop.check()
 
-    def note_validation(self, score: float, iteration: int) -> bool:
-        """True where the score is the best so far."""
-        is_best = score > self.best[0]
-        if is_best:
-            self.best = score, iteration
-        return is_best
+    def checkpoints(self, stage: str) -> CheckpointManager:
+        """The checkpoints of a stage."""
+        return CheckpointManager(self.run, stage, self.checkpoint)
 
-    def save(
-        self, learner: AnyLearner, tokenizer: Any, stage: str, step: int, more: Mapping[str, Any] | None = None
-    ) -> None:
-        """A checkpoint of the stage; older ones go, but for the best."""
-        folder = self.run.checkpoints_path / stage
-        state = {
-            "stage": stage,
-            "step": step,
-            "num_metric_lines": self.run.num_metric_lines,
-            "num_trajectory_lines": self.run.num_trajectory_lines,
-            "best": self.best,
-            **(more or {}),
-        }
-        save_checkpoint(step_path(folder, step), learner, tokenizer=tokenizer, state=state)
-        best = step_path(folder, self.best[1]) if self.checkpoint.keep_best and self.best[1] else None
-        keep_last(folder, self.checkpoint.keep_last_n, best)
-
-    def go_on(self, learner: AnyLearner, stage: str) -> tuple[int, dict[str, Any]]:
-        """Take the learner to the stage's newest checkpoint, if there is one; the steps it had taken, and all of its state."""
-        self.best = (-1.0, 0)
-        newest = latest(self.run.checkpoints_path / stage) if self.resume else None
-        if newest is None:
-            return 0, {}
-        checkpoint = load_checkpoint(newest)
-        checkpoint.restore(learner)
-        self.run.keep_metric_lines(checkpoint.state["num_metric_lines"])
-        self.run.keep_trajectory_lines(checkpoint.state["num_trajectory_lines"])
-        self.best = tuple(checkpoint.state["best"])
-        return int(checkpoint.state["step"]), checkpoint.state
+    def restore(self, learner: AnyLearner, stage: str) -> int:
+        """Takes the learner of a resumed run to the stage's newest checkpoint, if there is one. Returns the steps done."""
+        checkpoints = self.checkpoints(stage)
+        newest = checkpoints.newest if self.resume else None
+        return int(checkpoints.restore(learner, newest)["step"]) if newest is not None else 0
 
     def export(self, name: str, policy: Any, tokenizer: Any, learner: AnyLearner | None = None) -> None:
-        """The policy as a Hugging Face folder in the run folder; adapters that a stage learned become part of it."""
+        """Writes the policy as a Hugging Face folder in the run folder. Adapters that a stage learned are merged into it."""
         require_finite(policy, f"{self.run.path / name}")
         if learner is not None and has_adapters(learner.policy):
             merge(learner.policy)
@@ -98,22 +71,18 @@ class Stages:
         policy.name_or_path = str(self.run.path / name)  # what adapters of the next stage name as their base
 
 
-def supervised_learner(
-    policy: Any,
-    model: ModelConfig,
-    training: TrainingConfig,
-    *,
-    learning_rate: float,
-    warmup_steps: int,
-    num_steps: int,
-) -> Learner:
-    """A learner for demonstrations, whose learning rate falls to 0 at `num_steps`: no critic, no reference; adapters where
-    the settings ask for them."""
+def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection, num_steps: int) -> Learner:
+    """Creates a learner of demonstrations, whose learning rate falls to 0 at `num_steps`. It has no critic and no reference, and
+    adapters if `model.lora_rank` asks for them."""
+    model = config.model
     learned = add_adapters(policy, model.adapter_rank, model.lora_alpha) if model.adapter_rank else policy
-    own = training.changed(
-        learning_rate=learning_rate, warmup_steps=warmup_steps, lr_schedule="linear", min_learning_rate_ratio=0.0
+    training = config.training.changed(
+        learning_rate=settled(settings.learning_rate),
+        warmup_steps=settings.warmup_steps,
+        lr_schedule="linear",
+        min_learning_rate_ratio=0.0,
     )
-    return Learner(learned, None, None, own.freeze(), TrainingSchedule(total_steps=num_steps))
+    return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
 
 
 def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:
@@ -123,9 +92,10 @@ def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:
 
 
 def find_policy(path: Path, *, before_rl: bool) -> Path:
-    """The Hugging Face folder that `--from PATH` means: one itself, a checkpoint's, or a run's.
+    """Returns the Hugging Face folder that `--from PATH` means: PATH itself, or a checkpoint's or a run's policy.
 
-    Of a run's two policies, the warmed-up one where reinforcement learning is to begin (`before_rl`), else the last one.
+    Of a run's two policies, it takes the one after the warm-up if reinforcement learning starts from it (`before_rl`), else the
+    last one.
     """
     in_run = (path / "warmup", path / "policy") if before_rl else (path / "policy", path / "warmup")
     for candidate in (path, *in_run):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from midthought.config import ConfigStore
+from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import choose, choose_and_plan
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def find_policy(
-    config: ConfigStore,
+    config: RecipeConfig,
     model: Any,
     tokenizer: Any,
     *,
@@ -57,7 +57,7 @@ def find_policy(
     return placed(made, settings.device_of_made), tokenizer
 
 
-def choose_settings(config: ConfigStore, model: Any) -> ConfigStore:
+def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:
     """The settings without `auto`: chosen for the device of `model`, or of the one that is loaded or made.
 
     The weights of a loaded `model` learn as they are: adapters are put into a model from `model.local_path` only. Raises

@@ -35,15 +35,16 @@ MAX_LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class PromptBuilder:
-    """What every conversation begins with: the system prompt, the tools and how they are called, then the task."""
+    """Builds the start of every conversation: the system prompt, how the tools are called, then the task."""
 
     system_prompt: str
     registry: ToolRegistry
     call_format: ToolCallFormat
+    describes_tools: bool = True
 
     def instructions(self) -> str:
-        """What the policy is told of its tools."""
-        return self.call_format.instructions(self.registry.definitions())
+        """The tools and how they are called, as the policy reads it; empty if the prompt does not describe them."""
+        return self.call_format.instructions(self.registry.definitions()) if self.describes_tools else ""
 
     def messages(self, task: Task) -> list[Mapping[str, str]]:
         """The conversation before the policy's first word."""

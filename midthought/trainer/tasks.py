@@ -1,5 +1,4 @@
-"""What a trainer trains on: the tasks of a data set, or the episodes of an environment. Each makes tasks, and the other
-side of their episodes."""
+"""What a trainer trains on: the tasks of a data set, the episodes of an environment, or the tasks of a recipe."""
 
 from __future__ import annotations
 
@@ -9,17 +8,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from midthought.config import ConfigStore
+from midthought.config import ConfigStore, RecipeConfig
 from midthought.data.tasks import load_tasks
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import FAILED_RESET, EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.reasoning import last_answer, matches
 from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import combine_rewards, weighted
 from midthought.env.stream import EnvironmentStream
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
+from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
 from midthought.types import Task, Trajectory
 
@@ -28,49 +29,66 @@ NUM_SAMPLES = 200
 
 
 class TrainingTasks(ABC):
-    """Tasks and their episodes."""
+    """Tasks, the environment of their episodes, and how the answers are judged in an evaluation."""
 
     stream: TaskStream
-    """What the training loop draws from."""
+    """The tasks of each iteration."""
     num_tasks: int | None
-    """Tasks of a pass; None where there is no end of them."""
+    """Tasks of one epoch. None: an environment has no end of them."""
     has_held_out: bool
-    """Whether there is anything to evaluate on."""
+    """Whether there are tasks to evaluate on."""
+    best_by: str = "reward/mean"
+    """The metric of `evaluation_metrics` by which the best checkpoint is chosen."""
 
     @abstractmethod
     def texts(self) -> Iterable[str]:
-        """Some prompts and answers."""
+        """Some prompts and answers, for the tokenizer of a model that is created here."""
 
     @abstractmethod
     def open(self, renderer: Renderer) -> None:
-        """The tokenizer is known now; before this there are no episodes."""
+        """Receives the tokenizer. Episodes can be created only after this call."""
 
     @abstractmethod
     def episode(self, task: Task) -> EpisodeEnvironment:
-        """The other side of a training episode."""
+        """The environment of a training episode."""
 
     @abstractmethod
     def held_out(self, count: int) -> list[Task]:
-        """At most `count` tasks that training does not see, the same ones every time. SettingsError where there are none."""
+        """At most `count` tasks that training does not see, the same ones every time. Raises SettingsError if there are none."""
 
     @abstractmethod
     def held_out_episode(self, task: Task) -> EpisodeEnvironment:
-        """The other side of such a task's episode."""
+        """The environment of a held-out task's episode."""
 
-    @abstractmethod
+    def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int | None:
+        """Tokens of the longest prompt, given how many a task's prompt has. None: not known before the episodes run."""
+        return None
+
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Figures of its own, beside those of every rollout."""
+        """Metrics of these tasks, in addition to those of every rollout."""
+        return {}
+
+    def is_right(self, trajectory: Trajectory) -> bool | None:
+        """Exact match of the answer after the thought. None: the task has no answer to compare with."""
+        task = trajectory.task
+        return matches(last_answer(trajectory), (task.answer, *task.aliases)) if task.answer else None
+
+    def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
+        """The metrics of a validation: those of a rollout, `statistics`, and `exact_match` if tasks have an answer."""
+        metrics = rollout_metrics(done) | self.statistics(done)
+        judged = [right for right in map(self.is_right, done) if right is not None]
+        return metrics | ({"exact_match": sum(judged) / len(judged)} if judged else {})
 
 
 def make_tasks(
-    config: ConfigStore,
+    config: RecipeConfig,
     env: BaseEnvironment | Callable[[], BaseEnvironment] | None,
     dataset: Any,
     validation: Any,
     reward_fn: Callable[..., Any] | None,
     reward_funcs: Sequence[Any],
 ) -> TrainingTasks:
-    """The ground that a trainer's arguments describe.
+    """The tasks that a trainer's arguments describe.
 
     Raises SettingsError where they contradict each other, RewardError or SettingsError for a reward function that cannot be
     called, DataError for a data set that cannot be read or is empty.
@@ -79,6 +97,9 @@ def make_tasks(
         raise SettingsError("give the trainer an environment (env=) or tasks (dataset=): one of the two")
     if reward_fn is not None and reward_funcs:
         raise SettingsError("reward_fn and reward_funcs say the same thing twice; put the function into reward_funcs")
+    if isinstance(dataset, TrainingTasks):
+        return dataset
+    assert isinstance(config, ConfigStore)
     if env is not None:
         judge = combine_rewards(reward_funcs) if reward_funcs else reward_fn
         return EnvironmentTasks(env, judge, config, validation=validation)
@@ -126,9 +147,6 @@ class DatasetTasks(TrainingTasks):
         return self._held_out[:count]
 
     held_out_episode = episode
-
-    def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        return {}
 
 
 class EnvironmentTasks(TrainingTasks):

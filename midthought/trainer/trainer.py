@@ -1,10 +1,12 @@
 """`Trainer` (also `RayPPOTrainer`): trains a model with PPO and related algorithms, on tasks or in an environment, with tools.
 
-Composes the rooms below and holds no mathematics: rollouts come from a source, updates from a learner.
+The one training loop of the package, for library users and recipes. It contains no mathematics: rollouts come from a source,
+updates from a learner.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from midthought.config import ConfigStore
+from midthought.config import ConfigStore, RecipeConfig
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.policy_engine import policy_engine
 from midthought.env.environment import BaseEnvironment
@@ -24,15 +26,14 @@ from midthought.learning.run_checks import RunChecks, check_training, require_fi
 from midthought.learning.stopping import StopRequest
 from midthought.plan.choices import as_recorded
 from midthought.pretrained import save_model
+from midthought.report.console import Console
 from midthought.report.json_lines import json_value
 from midthought.rollout.rollout_batch import RolloutBatch, collect
-from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.trainer.checkpoint_manager import CheckpointManager, is_right
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
@@ -44,16 +45,17 @@ from midthought.trainer.rollouts import (
     make_source,
     make_worker_group,
 )
-from midthought.trainer.tasks import make_tasks
+from midthought.trainer.run_writer import RunStage, RunWriter
+from midthought.trainer.tasks import TrainingTasks, make_tasks
 from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
 
 
 class TrainerCallback:
-    """What happens during training, told as it happens: a step, then its validation, then its checkpoint.
+    """Called during training: after a step, then after its validation, then after its checkpoint.
 
-    Extend it and override what is wanted. What it raises ends `fit` between two iterations; KeyboardInterrupt, too.
+    Extend it and override what you need. An exception, KeyboardInterrupt included, ends `fit` between two iterations.
     """
 
     def on_step(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
@@ -63,53 +65,58 @@ class TrainerCallback:
         """An evaluation is done."""
 
     def on_save(self, trainer: Trainer, path: Path) -> None:
-        """A checkpoint stands at `path`."""
+        """A checkpoint was written to `path`."""
 
 
 class Trainer:
-    """Trains a model in an environment, or on the tasks of a data set, in this process.
+    """Trains a model in an environment, or on tasks.
 
     >>> trainer = Trainer(config, env, reward_fn=my_reward)       # doctest: +SKIP
     >>> trainer.fit(num_epochs=3)                                        # doctest: +SKIP
 
-    With `ray.use_ray` the episodes are run by Ray's workers, with `ray.num_learners` its processes learn (docs/cluster.md).
+    Everything runs in this process, except that with `ray.use_ray` Ray workers run the episodes, and with `ray.num_learners`
+    Ray processes compute the updates (docs/cluster.md).
 
-    An episode that breaks (the environment or the reward function raises, takes too long or gives nonsense, NaN among it;
-    a prompt that is longer than the model's positions) is a failed one: counted, logged, not learned from. Works inside a
-    running event loop (notebooks). With `inference.deterministic`, equal settings give equal runs, figures under `time/`
-    apart, as far as the environment's `reset` takes a seed.
+    An episode fails if the environment or the reward function raises, takes too long or returns nonsense (NaN included), or if
+    its prompt is longer than the model allows. A failed episode is counted, logged, and not trained on. The trainer also works
+    inside a running event loop (notebooks). With `inference.deterministic`, equal settings give equal runs, except metrics
+    under `time/`, if the environment's `reset` takes a seed.
 
     Args:
         config: the settings; a copy is kept, checked as a whole once more.
-        env: a `BaseEnvironment`, or a function without parameters that makes one; every episode has its own. A class that
-            takes a `config` is given `config.environment`.
-        reward_fn: judges an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
-            `f(trajectory, environment)`, plain or `async`, giving a number. On a data set the environment is None.
-        dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, or a `datasets.Dataset`.
+        env: a `BaseEnvironment`, or a function without parameters that creates one; every episode has its own. A class that
+            takes a `config` receives `config.environment`.
+        reward_fn: scores an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
+            `f(trajectory, environment)`, plain or `async`, returning a number. On a data set the environment is None.
+        dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, or a `datasets.Dataset`; or a
+            `TrainingTasks` (what recipes give), which brings its own environment and reward.
         model: a loaded causal LM (then its `tokenizer` as well), trained in place. None: `config.model.local_path`, and
-            where that is empty a small Qwen3 that is made here.
+            if that is empty, a small Qwen3 with random weights.
         tools: what the policy may call.
-        call format: how it calls: a name, an `ActionParser` or a `ToolCallFormat`.
-        system_prompt: stands before every task; how to call the tools is added to it.
+        call_format: how calls are written: a name, an `ActionParser` or a `ToolCallFormat`.
+        system_prompt: comes before every task.
+        describe_tools: whether the system prompt continues with the tools and how to call them.
         reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
-        callbacks: told of every step, evaluation and checkpoint; one `TrainerCallback`, or several.
+        callbacks: called after every step, evaluation and checkpoint; one `TrainerCallback`, or several.
         run_path: a run folder for metrics, trajectories, checkpoints and the report. None: nothing is written unasked.
-        resume: go on from the newest checkpoint in `run_path`; from the beginning where there is none yet. The KL
-            divergence is still measured from the model that is given here, so give the one that the run began with.
+            A `RunStage` makes the trainer a stage of a larger run.
+        resume: continue from the newest checkpoint in `run_path`, or from the start if there is none yet. The KL
+            divergence is still measured from the model that is given here, so give the one that the run started with.
         allow_changes: resume with settings that change what is learned; they are recorded with the step. Harmless ones (more
             iterations, intervals, placement) need no permission.
+        progress: show the progress of `fit` on the terminal.
 
     Raises:
         SettingsError: neither or both of `env` and `dataset`; settings that contradict each other.
         RewardError: a reward function that cannot be called.
-        CheckpointError: a run lies at `run_path` already and `resume` is not set.
+        CheckpointError: `run_path` holds a run already and `resume` is not set.
         OutputPathError: `run_path` holds files that this library did not write.
     """
 
     def __init__(
         self,
-        config: ConfigStore,
+        config: RecipeConfig,
         env: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
         reward_fn: Callable[..., Any] | None = None,
         dataset: Any = None,
@@ -119,36 +126,39 @@ class Trainer:
         tools: ToolRegistry | Iterable[Tool] = (),
         call_format: str | ActionParser | ToolCallFormat = "in_thought",
         system_prompt: str = "",
+        describe_tools: bool = True,
         reward_funcs: Sequence[Any] = (),
         validation: Any = None,
         callbacks: Sequence[TrainerCallback] = (),
-        run_path: str | Path | None = None,
+        run_path: str | Path | RunStage | None = None,
         resume: bool = False,
         allow_changes: bool = False,
+        progress: bool = True,
     ) -> None:
-        self.config = _checked(config)
-        recorded = Path(run_path) / "config.yaml" if resume and run_path is not None else None
-        if recorded is not None and recorded.is_file():
-            self.config = as_recorded(self.config, recorded)
+        self.config = _checked(config, needs_environment=not isinstance(dataset, TrainingTasks))
+        self._stage = run_path if isinstance(run_path, RunStage) else None
+        if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
+            self.config = as_recorded(self.config, Path(run_path) / "config.yaml")
         self.config = choose_settings(self.config, model)
         if resume and run_path is None:
             raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
         if isinstance(tools, Tool):
             raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
-        prompts = PromptBuilder(system_prompt, registry, as_call_format(call_format))
+        prompts = PromptBuilder(system_prompt, registry, as_call_format(call_format), describe_tools)
         self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, reward_funcs)
-        self._keeping = (
-            CheckpointManager(run_path, self.config, resume=resume, allow_changes=allow_changes)
+        self._writer = (
+            RunWriter(run_path, self.config, resume=resume, allow_changes=allow_changes)
             if run_path is not None
             else None
         )
+        self._console = self._stage.console if self._stage is not None else Console(quiet=not progress)
         self.callbacks = _checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
-        """The figures of every iteration, in order; `iteration` counts them from 1."""
+        """The metrics of every iteration, in order; `iteration` counts them from 1."""
         self.iteration = 0
         """Iterations done."""
-        newest = self._keeping.newest if self._keeping is not None else None
+        newest = self._writer.newest if self._writer is not None else None
         self.model, self.tokenizer = find_policy(
             self.config,
             model,
@@ -160,44 +170,53 @@ class Trainer:
         self.renderer = Renderer(self.tokenizer)
         self._tasks.open(self.renderer)
         self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
-        inference, seed = self.config.inference, self.config.training.seed
-        model_path = "" if model is not None else self.config.model.local_path
-        self._engine = policy_engine(
-            self.model,
-            self.learner.policy,
-            self.renderer,
-            inference,
-            model_path=model_path,
-            max_seq_len=getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH,
-        )
-        shared = self._engine, self.renderer, prompts
-        loop = BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None
-        worker_group = make_worker_group(
-            self.model, self.renderer, inference, self.config.ray, max_seq_len=self._engine.max_seq_len
-        )
-        where: dict[str, Any] = {"seed": seed, "loop": loop, "worker_group": worker_group}
-        self.source = make_source(*shared, self._tasks.episode, inference, **where)
-        self._held_out = make_source(*shared, self._tasks.held_out_episode, inference, **where)
+        self._open_sources(prompts, model_path="" if model is not None else self.config.model.local_path)
         self._pad_token_id = int(self.tokenizer.pad_token_id or 0)
         self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None
         self._checks = RunChecks(self.config.training)
         self._best = (-math.inf, 0)
-        """Reward of the best validation, and its iteration."""
+        """The best validation's metric (`TrainingTasks.best_by`), and its iteration."""
         self._is_closed = False
         if newest is not None:
             self.load_checkpoint(newest)
-        if self._keeping is not None:
-            self._keeping.begin()
+        if self._writer is not None:
+            self._writer.record_settings()
+
+    def _open_sources(self, prompts: PromptBuilder, *, model_path: str) -> None:
+        """Creates the engine and the sources of training and held-out episodes, which share it."""
+        inference = self.config.inference
+        longest = self._tasks.longest_prompt(lambda task: len(self.renderer.prompt(prompts.messages(task))))
+        max_seq_len = (
+            longest + inference.max_tokens
+            if longest is not None
+            else getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
+        )
+        self._engine = policy_engine(
+            self.model, self.learner.policy, self.renderer, inference, model_path=model_path, max_seq_len=max_seq_len
+        )
+        group = make_worker_group(self.model, self.renderer, inference, self.config.ray, max_seq_len=max_seq_len)
+        make = functools.partial(
+            make_source,
+            self._engine,
+            self.renderer,
+            prompts,
+            inference=inference,
+            seed=self.config.training.seed,
+            loop=BackgroundLoop("midthought-rollout") if inference.partial_rollouts else None,
+            worker_group=group,
+        )
+        self.source = make(episode=self._tasks.episode)
+        self._held_out = make(episode=self._tasks.held_out_episode)
 
     # -- training ----------------------------------------------------------------------------------------------
 
     def fit(self, num_epochs: int | None = None) -> list[dict[str, float]]:
-        """Train until `num_epochs` epochs are done, those of earlier calls and of a loaded checkpoint counted; the figures
-        of all iterations.
+        """Trains until `num_epochs` epochs are done, including those of earlier calls and of a loaded checkpoint. Returns the
+        metrics of all iterations.
 
         An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment. None:
-        what `training` says. Ctrl-C goes through between two iterations, with a checkpoint where there is a run folder.
+        what `training` says. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run folder.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped").
         """
         self._require_open()
@@ -212,25 +231,28 @@ class Trainer:
         self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
         if self.iteration >= num_iters:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, num_iters)
-        with StopRequest() as stop:
+        title = self._stage.title if self._stage is not None else f"Training ({training.adv_estimator})"
+        stop = self._stage.stop if self._stage is not None else StopRequest()
+        with stop, self._console.stage(title, total=num_iters, unit="iterations") as bar:
+            bar.start_at(self.iteration)
             while self.iteration < num_iters:
                 data = self.rollout()
-                checks.after_iteration(self.train_step(data), data.trajectories)
+                metrics = self.train_step(data)
+                checks.after_iteration(metrics, data.trajectories)
+                bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
                 is_best = self._validate()
-                is_stopped = stop.requested
                 is_due = self.iteration % self.config.checkpoint.save_interval == 0 or self.iteration == num_iters
-                if self._keeping is not None and (is_best or is_due or is_stopped):
+                if self._writer is not None and (is_best or is_due or stop.requested):
                     self.save_checkpoint()
-                if is_stopped:
-                    raise KeyboardInterrupt
+                stop.check()
             checks.after_run()
-            if self._keeping is not None:
-                self._save_model(self._keeping.run.path / "policy", in_run=True)
-                self._keeping.finish(self.metrics_history)
+            if self._writer is not None and self._writer.is_owner:
+                self._save_model(self._writer.run.path / "policy", in_run=True)
+                self._writer.finish(self.metrics_history)
         return self.metrics_history
 
     def rollout(self) -> RolloutData:
-        """The episodes of the next iteration, with their rewards. Asking again gives the same ones from the same weights."""
+        """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""
         self._require_open()
         if self._rollouts is not None and self.source.stream is not None:  # they were taken from it, and it has gone on
             return self._rollouts.data
@@ -239,11 +261,11 @@ class Trainer:
         return self._rollouts.data
 
     def train_step(self, data: RolloutData | Iterable[Trajectory] | None = None) -> dict[str, float]:
-        """Learn from episodes: those of the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
+        """Trains on episodes: those of the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
 
-        One iteration is then done; its figures are returned and stand in `metrics_history`. Where nothing can be learned
-        from (all failed, no spread) no weight changes and `batch/num_episodes` is 0. SettingsError: there is no episode;
-        RecordError: a reward that is not finite, or episodes without anything that a policy sampled.
+        This completes one iteration. Returns its metrics, which are also added to `metrics_history`. If there is nothing to train
+        on (all episodes failed, or no group has variance), no weight changes and `batch/num_episodes` is 0. Raises
+        SettingsError if there is no episode, RecordError for a reward that is not finite and for episodes without sampled tokens.
         """
         self._require_open()
         if data is None:
@@ -264,18 +286,17 @@ class Trainer:
         self.iteration += 1
         self._rollouts = None
         self.metrics_history.append({"iteration": self.iteration, **metrics})
-        if self._keeping is not None:
-            self._keeping.log("ppo", self.iteration, metrics)
-            self._keeping.show(rollouts.data.trajectories, self.renderer, arm="train", iteration=self.iteration)
+        self._log("ppo", metrics)
+        self._log_trajectories("train", rollouts.data.trajectories)
         for callback in self.callbacks:
             callback.on_step(self, metrics)
         return metrics
 
     def evaluate(self, num_episodes: int | None = None) -> dict[str, float]:
-        """Greedy episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`).
+        """Runs greedy episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`).
 
-        `reward/mean` and its parts, calls, lengths; `exact_match` where tasks have an answer; `env/` statistics.
-        SettingsError: a data set without `validation`.
+        Returns `reward/mean` and its parts, calls, lengths, `exact_match` if tasks have an answer, and `env/` statistics. Raises
+        SettingsError for a data set without `validation`.
         """
         self._require_open()
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
@@ -283,13 +304,9 @@ class Trainer:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
         done = self._held_out.evaluate(self._tasks.held_out(number))
         tell_failures("evaluation", done)
-        metrics = rollout_metrics(done) | self._tasks.statistics(done)
-        judged = [right for right in (is_right(t) for t in done) if right is not None]
-        if judged:
-            metrics["exact_match"] = sum(judged) / len(judged)
-        if self._keeping is not None:
-            self._keeping.log("validation", self.iteration, metrics)
-            self._keeping.show(done, self.renderer, arm="validation", iteration=self.iteration)
+        metrics = self._tasks.evaluation_metrics(done)
+        self._log("validation", metrics)
+        self._log_trajectories("validation", done)
         for callback in self.callbacks:
             callback.on_evaluation(self, metrics)
         return metrics
@@ -299,75 +316,102 @@ class Trainer:
         return self.config.training.num_iters(self._tasks.num_tasks, num_epochs)
 
     def _validate(self) -> bool:
-        """Evaluate where it is time to; True where the reward is the best so far."""
+        """Evaluates if it is due. Returns True if the metric `best_by` of the tasks is the best so far."""
         every = self.config.training.validate_every
         if not every or self.iteration % every or not self._tasks.has_held_out:
             return False
-        reward = self.evaluate()["reward/mean"]
-        is_best = reward > self._best[0]
+        value = self.evaluate()[self._tasks.best_by]
+        is_best = value > self._best[0]
         if is_best:
-            self._best = reward, self.iteration
+            self._best = value, self.iteration
         return is_best
 
-    # -- keeping -----------------------------------------------------------------------------------------------
+    def _log(self, stage: str, metrics: Mapping[str, float]) -> None:
+        if self._writer is not None:
+            self._writer.log(stage, self.iteration, metrics)
+
+    def _log_trajectories(self, arm: str, trajectories: Sequence[Trajectory]) -> None:
+        if self._writer is not None:
+            self._writer.add_trajectories(
+                trajectories,
+                self.renderer.decode,
+                arm=arm,
+                iteration=self.iteration,
+                is_right=self._tasks.is_right,
+            )
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, path: str | Path | None = None) -> Path:
-        """Write weights, optimizer, random states and history; None: into the run folder, where old ones are cleared.
+        """Writes weights, optimizer, random states and history. `path` None: into the run folder, where old ones are deleted.
 
         Raises `OutputPathError` if something other than a checkpoint is at `path`.
         """
         self._require_open()
-        if path is None and self._keeping is None:
+        if path is None and self._writer is None:
             raise SettingsError("where to? give save_checkpoint a path, or the trainer a run_path")
-        target = Path(path) if path is not None else self._keeping.checkpoint_path(self.iteration)  # type: ignore[union-attr]
-        state = {
-            "iteration": self.iteration,
-            "metrics_history": self.metrics_history,
-            "best": self._best,
-            "policy_version": self._engine.policy_version,
-            "vocabulary": vocabulary_digest(self.tokenizer),
-            **(self._keeping.counts() if self._keeping is not None else {}),
-            **stream_state(self.source, self._rollouts),
-        }
-        save_checkpoint(target, self.learner, tokenizer=self.tokenizer, state=json_value(state))
-        if path is None and self._keeping is not None:
-            self._keeping.clear(self.iteration, best=self._best[1])
+        state = json_value(
+            {
+                "iteration": self.iteration,
+                "metrics_history": self.metrics_history,
+                "best": self._best,
+                "policy_version": self._engine.policy_version,
+                "vocabulary": vocabulary_digest(self.tokenizer),
+                **stream_state(self.source, self._rollouts),
+            }
+        )
+        target = Path(path) if path is not None else None
+        if self._writer is not None:
+            target = self._writer.checkpoints.save(
+                self.learner, self.tokenizer, self.iteration, state, path=target, best=self._best[1]
+            )
+        else:
+            assert target is not None
+            save_checkpoint(target, self.learner, tokenizer=self.tokenizer, state=state)
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Go on from a checkpoint, as if nothing had happened since.
+        """Continues from a checkpoint as if nothing had happened since.
 
-        Where it lies in the trainer's own run folder, the metrics and episodes that were written after it are dropped.
-        CheckpointError: it is not whole, of another model or tokenizer, or not of this class.
+        If the checkpoint is in the trainer's own run folder, metrics and trajectories that were written after it are dropped.
+        Raises CheckpointError if it is damaged, or of another model or tokenizer, or was not written by a trainer.
         """
         self._require_open()
         checkpoint = load_checkpoint(path)
         state = checkpoint.state
-        if "vocabulary" not in state:
+        is_own = self._writer is not None and self._writer.holds(path)
+        is_older = is_own and "vocabulary" not in state and "step" in state  # a recipe's, before recipes ran a Trainer
+        if "vocabulary" not in state and not is_older:
             raise CheckpointError(f"checkpoint {path} was not written by a Trainer; give one of its save_checkpoint")
-        if state["vocabulary"] != vocabulary_digest(self.tokenizer):
+        if not is_older and state["vocabulary"] != vocabulary_digest(self.tokenizer):
             raise CheckpointError(
                 f"checkpoint {path} has another tokenizer than this trainer; give the trainer the one in {path}/policy"
             )
         checkpoint.restore(self.learner)
-        self.iteration = int(state["iteration"])
+        if self._writer is not None and is_own and "num_metric_lines" in state:
+            self._writer.checkpoints.forget_after(state)
+        self.iteration = int(state["step"] if is_older else state["iteration"])
+        history = self._logged_history() if is_older else state["metrics_history"]
         self.metrics_history = [
-            {name: math.nan if value is None else value for name, value in figures.items()}
-            for figures in state["metrics_history"]
+            {name: math.nan if value is None else value for name, value in metrics.items()} for metrics in history
         ]
-        reward, iteration = state["best"]
-        self._best = (-math.inf if reward is None else reward, iteration)
+        best, iteration = state["best"]
+        self._best = (-math.inf if best is None else best, iteration)
         self._rollouts = None
         self.source.update_weights()
         self._engine.policy_version = int(state["policy_version"])
         restore_stream(self.source, self._tasks.stream, state)
-        if self._keeping is not None and self._keeping.holds(path) and "num_metric_lines" in state:
-            self._keeping.forget_after(state)
+
+    def _logged_history(self) -> list[dict[str, Any]]:
+        """The metrics of every iteration, read from the run folder."""
+        assert self._writer is not None
+        rows = (row for row in self._writer.run.metrics.read() if row["stage"] == "ppo")
+        return [{"iteration": row.pop("step"), **row} for row in rows if row.pop("stage")]
 
     def save_model(self, path: str | Path) -> None:
-        """Write the policy and its tokenizer as a folder that any Hugging Face tool loads.
+        """Writes the policy and its tokenizer to a folder that any Hugging Face tool loads.
 
         Raises `OutputPathError` if something other than a model saved by this library is at `path`.
         """
@@ -379,13 +423,12 @@ class Trainer:
         save_model(self.learner.policy, self.tokenizer, path, in_run=in_run)
 
     def cleanup(self) -> None:
-        """Close the run folder, end servers and workers that were started, and let go of models, optimizer and caches.
+        """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.
 
-        `metrics_history` stays; what needs a model raises TrainerClosedError from now on. Doing so again is fine.
+        `metrics_history` stays; what needs a model raises TrainerClosedError from then on. A second call does nothing.
         """
-        if self._keeping is not None:
-            self._keeping.run.close()
-            self._keeping.run.unlock()
+        if self._writer is not None:
+            self._writer.close()
         if self.source is not None:
             self.source.close()
         if self.learner is not None:
@@ -420,8 +463,8 @@ def _checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
     return given
 
 
-def _checked(config: ConfigStore) -> ConfigStore:
-    if not isinstance(config, ConfigStore):
+def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:
+    if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
         raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
     config = config.merged({})
     check_source(config.inference, config.ray)

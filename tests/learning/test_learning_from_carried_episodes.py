@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from iterations import run_iterations
 from training_settings import training
 
 from midthought.config import RecipeConfig, create_default_config
 from midthought.errors import SettingsError
 from midthought.learning.batch import PPOBatch
 from midthought.learning.learner import Learner
-from midthought.learning.ppo import run_ppo
 from midthought.rollout.rollout_batch import ShuffledTasks, collect, staleness
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
 
@@ -120,12 +120,11 @@ class FakeLearner:
 
 def run(stream, num_iters=5, start=0, **changes):
     learner, told = FakeLearner(), []
-    run_ppo(
+    run_iterations(
         FakeSource(stream),
         learner,
         ShuffledTasks(TASKS, 0),
         config_of(**changes),
-        pad_token_id=0,
         start=start,
         num_iters=num_iters,
         on_iteration=lambda done, metrics, data: told.append((metrics, data)),

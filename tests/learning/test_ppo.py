@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from iterations import run_iterations
 
 from midthought.config import RecipeConfig
-from midthought.learning.ppo import run_ppo
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import (
@@ -90,12 +90,11 @@ def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number, greed
     source = FakeSource(failing, pay)
     learner = FakeLearner(source.log)
     told = []
-    run_ppo(
+    run_iterations(
         source,
         learner,
         ShuffledTasks(TASKS, seed),
         config_of(**changes),
-        pad_token_id=0,
         start=start,
         num_iters=num_iters,
         on_iteration=lambda done, metrics, data: told.append((done, metrics)),
@@ -106,7 +105,7 @@ def run(num_iters=5, start=0, seed=0, failing=(), pay=lambda task, number, greed
 def run_once(source, learner, config, on_iteration):
     """One iteration."""
     tasks = ShuffledTasks(TASKS, 0)
-    run_ppo(source, learner, tasks, config, pad_token_id=0, start=0, num_iters=1, on_iteration=on_iteration)
+    run_iterations(source, learner, tasks, config, start=0, num_iters=1, on_iteration=on_iteration)
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 5))
@@ -145,7 +144,7 @@ def test_an_iteration_rolls_out_scores_credits_updates_and_only_then_hands_the_w
     assert [done for done, _ in told] == [1, 2]
     metrics = told[0][1]
     assert {"scored", "credited", "updated", "reward/mean", "batch/num_unscored_tokens"} <= metrics.keys()
-    assert metrics["time/rollout_seconds"] == 0.5 and metrics["time/tokens_per_second"] > 0
+    assert metrics["time/rollout_seconds"] == 0.5
 
 
 @pytest.mark.parametrize("start", [1, 3, 5])

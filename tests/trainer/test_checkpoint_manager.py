@@ -13,7 +13,7 @@ from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Tr
 from midthought.errors import CheckpointError, OutputPathError, SettingsError
 from midthought.learning.checkpoint import save_checkpoint, step_paths
 from midthought.learning.small_model import make_policy
-from midthought.trainer.checkpoint_manager import is_right
+from midthought.trainer.tasks import DatasetTasks
 
 GROUNDS = {
     "environment": {"env": Colours},
@@ -98,9 +98,10 @@ def test_an_answer_inside_the_thought_that_the_prompt_opened_is_none(said, right
     task = Task(task_id="t", prompt="Say a colour.", answer="red")
     trajectory = Trajectory(task, [0])
     trajectory.turns.append(Turn(turn_number=0, model_output=said, begins_in_thought=True))
-    assert is_right(trajectory) is right
+    tasks = DatasetTasks(QUESTIONS, None, settings())
+    assert tasks.is_right(trajectory) is right
     trajectory.task = Task(task_id="t", prompt="Say a colour.", answer="")
-    assert is_right(trajectory) is None
+    assert tasks.is_right(trajectory) is None
 
 
 def test_settings_that_do_not_fit_the_run_leave_its_own_where_they_are(talker, tmp_path):

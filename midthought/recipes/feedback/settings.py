@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from midthought.config import Auto, Harmless, InferenceConfig, RecipeConfig, Section
+from midthought.config import Harmless, InferenceConfig, RecipeConfig, Section
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
+from midthought.recipes.supervised import SupervisedSection
 
 ArmCritic = Literal["none", "wrong", "generic", "outcome"]
 DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")
@@ -41,22 +42,13 @@ class ProblemsSection(Section):
     """Tell the policy what the tool is and how it is called. None: where a model is given by `model.local_path`."""
 
 
-class SftSection(Section):
+class SftSection(SupervisedSection):
     """Supervised warm-up on demonstrations of mixed habits, or on conversations that `feedback convert` wrote."""
 
     source: str | None = None
     """Parquet file of `midthought feedback convert`. None: demonstrations are written by rule, for `arithmetic` alone."""
     num_steps: int = Field(400, ge=0)
     """Optimizer steps."""
-    batch_tokens: int = Field(4096, ge=64)
-    """Tokens of demonstrations per step."""
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = 2e-5
-    """Peak learning rate (AdamW). `auto`: 2e-5 for weights, 2e-4 for adapters (`model.lora_rank`)."""
-    warmup_steps: int = Field(20, ge=0)
-    """Steps over which it rises."""
-    mixed_precision: bool | None = None
-    """bfloat16 autocast. None: if a measurement at the first step finds it at least 1.1 times as fast as float32. A resumed run
-    keeps what was chosen. With `inference.deterministic`, which must not depend on times, None means float32."""
     ask_hard: float = Field(0.45, ge=0, le=1)
     """Share of hard problems after whose first answer the demonstration asks."""
     ask_easy: float = Field(0.2, ge=0, le=1)

@@ -1,27 +1,24 @@
-"""The feedback run: problems, warm-up, reinforcement learning, evaluation with its arms. Holds no mathematics."""
+"""The feedback recipe: problems, demonstrations, evaluation arms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.config import settled
 from midthought.errors import SettingsError
-from midthought.learning.learner import Learner
-from midthought.learning.sft import run_sft
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
+from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
+from midthought.recipes.feedback.converted import ConvertedDemonstrations
+from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
 from midthought.recipes.feedback.evaluation import feedback_figures, figures_by_label, gains
 from midthought.recipes.feedback.policy import make_small_policy
-from midthought.recipes.feedback.problems import Parts, prepare_problems
-from midthought.recipes.feedback.settings import FeedbackRecipeConfig
-from midthought.recipes.feedback.workshop import Workshop
-from midthought.recipes.pipeline import OnStep, RecipeRun, When, before_and_after
+from midthought.recipes.feedback.problems import prepare_problems
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
+from midthought.recipes.feedback.tasks import FeedbackTasks
+from midthought.recipes.pipeline import Demonstrate, RecipeRun, When, before_and_after
 from midthought.recipes.presets import run_of
-from midthought.recipes.stages import supervised_learner
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.tokenization import Renderer
-from midthought.types import Task
 
 _UNTAUGHT = (
     "Warning: no warm-up came before this. A policy that was never shown the tool does not know that it can call it, and "
@@ -47,110 +44,80 @@ class FeedbackRun(RecipeRun):
     """One run of the feedback recipe."""
 
     config: FeedbackRecipeConfig
-    problems: Parts = field(init=False)
-    workshop: Workshop = field(init=False)
+    tasks: FeedbackTasks = field(init=False)
 
     rl_stage = "rl"
     rl_title = "Reinforcement learning"
 
-    # -- before anything learns --------------------------------------------------------------------------------
+    # -- data and demonstrations -------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> FeedbackTasks:
         if self.stage in ("sft", "all") and self.config.problems.dataset != "arithmetic" and not self.config.sft.source:
             raise SettingsError(
                 f"problems.dataset={self.config.problems.dataset!r} needs demonstrations: set sft.source to a file that "
                 "`midthought feedback convert` wrote, or begin with --stage rl"
             )
-        self.problems = prepare_problems(self.config.problems, self.config.training.seed)
+        return FeedbackTasks(self.config, prepare_problems(self.config.problems, self.config.training.seed))
 
-    def _begin(self) -> tuple[Any, Any]:
+    def _build_data(self) -> None:
+        """Nothing: problems need no memory."""
+
+    def _make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config.model, self.config.training.seed)
 
-    def _make_workshop(self, policy: Any, renderer: Renderer) -> Workshop:
-        return Workshop(self.config, self.problems, policy, renderer)
-
     @property
-    def _train_tasks(self) -> Sequence[Task]:
-        return self.problems["train"]
+    def _supervised(self) -> SftSection:
+        return self.config.sft
 
-    @property
-    def _num_shown(self) -> int:
-        return self.config.evaluation.num_shown
-
-    # -- the stages --------------------------------------------------------------------------------------------
-
-    def _num_sft_steps(self) -> int:
-        return self.config.sft.num_steps
-
-    def _sft_learner(self, policy: Any, num_steps: int) -> Learner:
-        settings = self.config.sft
-        return supervised_learner(
-            policy,
-            self.config.model,
-            self.config.training,
-            learning_rate=settled(settings.learning_rate),
-            warmup_steps=settings.warmup_steps,
-            num_steps=num_steps,
+    def _demonstrations(self) -> Demonstrate:
+        config, seed = self.config, self.config.training.seed
+        writing = Writing(self.tasks.renderer, CALL_FORMAT, system_messages(config))
+        if config.sft.source is not None:
+            return ConvertedDemonstrations.read(config.sft.source, writing, config.sft.batch_tokens, seed).batch
+        held_out = {task.prompt for part in ("validation", "test") for task in self.tasks.parts[part]}
+        demonstrator = Demonstrator(
+            writing,
+            config.sft,
+            hard_share=config.problems.hard_share,
+            held_out=held_out,
+            max_asks=min(config.inference.max_turns - 1, config.inference.max_tool_calls_per_cot),
         )
-
-    def _teach(self, learner: Learner, start: int, on_step: OnStep) -> None:
-        settings = self.config.sft
-        run_sft(
-            learner,
-            self.workshop.demonstrations(),
-            start=start,
-            num_steps=settings.num_steps,
-            pad_token_id=self.workshop.pad_token_id,
-            mixed_precision=self._is_mixed(settings.mixed_precision),
-            on_step=on_step,
-            on_precision=self._note_precision,
-        )
+        return lambda step: demonstrator.batch(seed, step)
 
     def _take_over(self) -> dict[str, Any]:
         if self.from_path is None or run_of(self.from_path) is None:
             self.console.note(_UNTAUGHT)
         return super()._take_over()
 
+    # -- evaluation --------------------------------------------------------------------------------------------
+
     def _evaluate(self, when: When) -> dict[str, Any]:
-        tasks = self.problems["test"]
+        tasks = self.tasks.parts["test"]
         figures: dict[str, Any] = {}
         arms: list[tuple[str, str | None, float]] = [("", None, 0.0)]
         if self.config.evaluation.sampled:
             arms.append(("sampled", None, 1.0))
         if when == "after":
             arms += [(critic, critic, 0.0) for critic in self.config.evaluation.arms]
-        source = self.workshop.source(self._num_iters if when == "after" else 0)
-        with self.console.stage(f"Evaluation {when}", total=len(tasks) * len(arms), unit="episodes") as bar:
+        with (
+            closing(self._rollouts(when)) as rollouts,
+            self.console.stage(f"Evaluation {when}", total=len(tasks) * len(arms), unit="episodes") as bar,
+        ):
             for name, critic, temperature in arms:
-                executor = self.workshop.executor(critic)
-                done = source.evaluate(
+                executor = self.tasks.executor(critic)
+                done = rollouts.evaluate(
                     tasks, executor=executor, temperature=temperature, on_finished=lambda _: bar.advance(1)
                 )
-                episodes = self.workshop.rounds(done)
+                episodes = self.tasks.rounds(done)
                 own = feedback_figures(episodes, self.config.inference.max_turns)
                 if not name:
                     own |= figures_by_label(done, episodes, DIFFICULTY_LABEL)
                 figures |= {".".join(filter(None, (when, name, key))): value for key, value in own.items()}
-                self._keep_trajectories(done, f"{when}.{name}".rstrip("."))
+                self._add_trajectories(done, f"{when}.{name}".rstrip("."))
                 self.stages.stop.check()
         return {"num_questions": len(tasks), **figures}
 
-    def _validate(self, source: Rollouts, iteration: int) -> bool:
-        """Log the held-out figures; True where the final accuracy is the best so far."""
-        episodes = self.workshop.rounds(source.evaluate(self.problems["validation"]))
-        figures = feedback_figures(episodes, self.config.inference.max_turns)
-        shown = (
-            "exact_match",
-            "first_try",
-            "call_rate_needed",
-            "call_rate_needless",
-            "wrong_to_right",
-            "right_to_wrong",
-        )
-        self.run.log("validation", iteration, {key: figures[key] for key in shown if figures[key] == figures[key]})
-        return self.stages.note_validation(figures["exact_match"], iteration)
-
-    # -- what is told at the end -------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------
 
     def _figures(self) -> dict[str, Any]:
         figures = super()._figures()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from midthought.config import Auto, Harmless, RecipeConfig, Section
+from midthought.config import Harmless, RecipeConfig, Section
+from midthought.recipes.supervised import SupervisedSection
 
 Kind = Literal["speaker", "episode", "continuation"]
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
@@ -75,20 +76,13 @@ class QuestionsSection(Section):
     """System message. None: how to call the tool, for a model given by `model.local_path`; nothing for the made one."""
 
 
-class WarmupSection(Section):
+class WarmupSection(SupervisedSection):
     """Supervised warm-up on demonstrations of mixed habits."""
 
     num_steps: int = Field(100, ge=0)
     """Optimizer steps."""
     batch_tokens: int = Field(6144, ge=64)
     """Tokens of demonstrations per step."""
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = 2e-5
-    """Peak learning rate (AdamW). `auto`: 2e-5 for weights, 2e-4 for adapters (`model.lora_rank`)."""
-    warmup_steps: int = Field(20, ge=0)
-    """Steps over which it rises."""
-    mixed_precision: bool | None = None
-    """bfloat16 autocast. None: if a measurement at the first step finds it at least 1.1 times as fast as float32. A resumed run
-    keeps what was chosen. With `inference.deterministic`, which must not depend on times, None means float32."""
     ask_short: float = Field(0.35, ge=0, le=1)
     """Share of short queries (the quote's first words) among demonstrations that need the memory."""
     give_up: float = Field(0.3, ge=0, le=1)

@@ -1,4 +1,4 @@
-"""What the recipe trains on: the memory, its tool, and questions that are split by episode."""
+"""What the recipe trains on: the memory, its tool, and questions that are split by episode, with their reward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from midthought.env.question import QuestionEnvironment, answer_reward
+from midthought.env.reasoning import final_answer, matches
 from midthought.errors import SettingsError
+from midthought.evaluation.metrics import call_rate
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.connect import open_memory
@@ -20,9 +23,13 @@ from midthought.memory.splitting import Chunking
 from midthought.memory.store import BuildReport, MemoryStore
 from midthought.memory.tool import MemoryRetrievalTool, format_hits
 from midthought.memory.transcripts import Transcript, read_transcripts
+from midthought.recipes.podcast.policy import instruction
 from midthought.recipes.podcast.settings import MemorySection, PodcastConfig, sample_transcripts
+from midthought.recipes.tasks import RecipeTasks
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.registry import ToolRegistry
-from midthought.types import Task
+from midthought.trainer.rollouts import PromptBuilder
+from midthought.types import Task, Trajectory
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +72,31 @@ class PodcastData:
     @functools.cached_property
     def _by_id(self) -> dict[str, Chunk]:
         return {chunk.chunk_id: chunk for part in self.chunks.values() for chunk in part}
+
+
+class PodcastTasks(RecipeTasks):
+    """The questions with the memory's tool, called inside the thought."""
+
+    def __init__(self, config: PodcastConfig, data: PodcastData) -> None:
+        prompts = PromptBuilder(instruction(config), data.registry, InThoughtFormat(), describes_tools=False)
+        super().__init__(config, data.tasks, prompts)
+
+    @property
+    def _end_tokens(self) -> list[str]:
+        return [self.renderer.decode([token_id]) for token_id in sorted(self.renderer.eos_token_ids)]
+
+    def make_environment(self) -> QuestionEnvironment:
+        return QuestionEnvironment(answer_reward(self.config.reward, self.renderer.decode, self._end_tokens))
+
+    def is_right(self, trajectory: Trajectory) -> bool:
+        truths = (trajectory.task.answer, *trajectory.task.aliases)
+        return matches(final_answer(trajectory, self.renderer.decode, self._end_tokens), truths)
+
+    def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
+        needed = [t for t in done if t.task.labels.get("needs_memory", True)]
+        needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
+        metrics = {"exact_match": sum(map(self.is_right, done)) / len(done), "call_rate_needed": call_rate(needed)}
+        return metrics | ({"call_rate_needless": call_rate(needless)} if needless else {})
 
 
 def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:

@@ -1,27 +1,23 @@
-"""The podcast run: memory, questions, warm-up, PPO, evaluation, control arm. Holds no mathematics."""
+"""The podcast recipe: memory, questions, demonstrations, evaluation arms, control arm."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.config import settled
 from midthought.errors import SettingsError
-from midthought.evaluation.metrics import call_rate
-from midthought.learning.learner import Learner
-from midthought.recipes.pipeline import OnStep, RecipeRun, When, before_and_after
-from midthought.recipes.podcast.demonstrations import CLEAN, Habits
+from midthought.recipes.pipeline import Demonstrate, RecipeRun, When, before_and_after
+from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, task_figures
-from midthought.recipes.podcast.policy import make_small_policy
-from midthought.recipes.podcast.settings import PodcastConfig
-from midthought.recipes.podcast.tasks import PodcastData, prepare_data, read_recipe_transcripts
-from midthought.recipes.podcast.workshop import Workshop
+from midthought.recipes.podcast.policy import instruction, make_small_policy
+from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
+from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
 from midthought.recipes.stages import load_policy_and_tokenizer, supervised_learner
-from midthought.rollout.local_rollouts import Rollouts
-from midthought.tokenization import Renderer
-from midthought.types import Task, Trajectory
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.types import Trajectory
 
 _TABLE = (
     ("exact match, memory needed", "exact_match"),
@@ -41,23 +37,20 @@ class PodcastRun(RecipeRun):
 
     config: PodcastConfig
     data: PodcastData = field(init=False)
-    workshop: Workshop = field(init=False)
+    tasks: PodcastTasks = field(init=False)
 
     rl_stage = "ppo"
     rl_title = "PPO"
 
-    # -- before anything learns --------------------------------------------------------------------------------
+    # -- data and demonstrations -------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> PodcastTasks:
         if self.stage == "rl" and self.from_path is None and not self.resume:
             raise SettingsError("--stage rl needs a finished warm-up: give --from with a run folder or a checkpoint")
         self.data = prepare_data(self.config, read_recipe_transcripts(self.config), self.path)
         if self.stage != "sft":
             self._arms("after", lambda reason: self.console.note(f"  Left out of the evaluation: {reason}"))
-
-    def _find_policy(self) -> None:
-        self._build_data()
-        super()._find_policy()
+        return PodcastTasks(self.config, self.data)
 
     def _build_data(self) -> None:
         with (
@@ -74,49 +67,30 @@ class PodcastRun(RecipeRun):
             f"{len(tasks['test']):,} that need the memory and {len(tasks['test_no_memory']):,} that do not for the test"
         )
 
-    def _begin(self) -> tuple[Any, Any]:
-        if self.config.model.local_path:
-            return load_policy_and_tokenizer(self.config.model.local_path, self.config.model.weights_dtype)
+    def _make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config, self.data.chunks["train"])
 
-    def _make_workshop(self, policy: Any, renderer: Renderer) -> Workshop:
-        return Workshop(self.config, self.data, policy, renderer)
-
     @property
-    def _train_tasks(self) -> Sequence[Task]:
-        return self.data.tasks["train"]
+    def _supervised(self) -> WarmupSection:
+        return self.config.warmup
 
-    @property
-    def _num_shown(self) -> int:
-        return self.config.evaluation.num_shown
-
-    # -- the stages --------------------------------------------------------------------------------------------
-
-    def _num_sft_steps(self) -> int:
-        return self.config.warmup.num_steps
-
-    def _sft_learner(self, policy: Any, num_steps: int) -> Learner:
-        """Of demonstrations, for the warm-up and the control arm."""
-        warmup = self.config.warmup
-        return supervised_learner(
-            policy,
-            self.config.model,
-            self.config.training,
-            learning_rate=settled(warmup.learning_rate),
-            warmup_steps=warmup.warmup_steps,
-            num_steps=num_steps,
-        )
-
-    def _teach(self, learner: Learner, start: int, on_step: OnStep) -> None:
+    def _demonstrations(self, habits: Habits | None = None) -> Demonstrate:
         settings = self.config.warmup
-        habits = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
-        self._supervise(self.workshop, learner, habits, start, settings.num_steps, on_step)
-
-    def _supervise(self, workshop: Workshop, *steps: Any, deadline: float | None = None) -> None:
-        mixed_precision = self._is_mixed(self.config.warmup.mixed_precision)
-        workshop.supervise(
-            *steps, mixed_precision=mixed_precision, on_precision=self._note_precision, deadline=deadline
+        own = Habits(settings.ask_short, settings.give_up, settings.misread, settings.needless_ask)
+        demonstrator = Demonstrator(
+            self.data.chunks["train"],
+            self.tasks.renderer,
+            InThoughtFormat(),
+            self.data.plan,
+            habits=habits or own,
+            made_up_share=settings.made_up_share,
+            random_text_share=settings.random_text_share,
+            num_results=self.config.memory.k,
+            instruction=instruction(self.config),
         )
+        return lambda step: demonstrator.batch(self.config.training.seed, step, settings.batch_tokens)
+
+    # -- evaluation --------------------------------------------------------------------------------------------
 
     def _reinforce_and_compare(self) -> None:
         super()._reinforce_and_compare()
@@ -128,57 +102,50 @@ class PodcastRun(RecipeRun):
         return arms(self.data, after=when == "after", sampled=settings.sampled, seed=seed, on_left_out=on_left_out)
 
     def _evaluate(self, when: When) -> dict[str, Any]:
-        source = self.workshop.source(self._num_iters if when == "after" else 0)
         todo = self._arms(when)
         num_episodes = sum(len(arm.tasks) for arm in todo)
-        with self.console.stage(f"Evaluation {when}", total=num_episodes, unit="episodes") as bar:
+        with (
+            closing(self._rollouts(when)) as rollouts,
+            self.console.stage(f"Evaluation {when}", total=num_episodes, unit="episodes") as bar,
+        ):
 
             def on_arm(arm: Arm, done: list[Trajectory]) -> None:
-                self._keep_trajectories(done, f"{when}.{arm.name}".rstrip("."))
+                self._add_trajectories(done, f"{when}.{arm.name}".rstrip("."))
                 self.stages.stop.check()
 
-            figures = run_arms(source, todo, self.workshop.is_right, on_arm, lambda _: bar.advance(1))
+            figures = run_arms(rollouts, todo, self.tasks.is_right, on_arm, lambda _: bar.advance(1))
         found = {f"{when}.{name}": value for name, value in figures.items()}
         is_first = when == "before" or self.stage == "evaluate"
         return found | (task_figures(self.data) if is_first else {})
 
     def _control(self) -> dict[str, Any]:
         """The same model from the same start, taught by clean demonstrations for as long as warm-up and PPO took."""
-        policy, _ = self._begin()
-        workshop = replace(self.workshop, policy=policy)
-        seconds = self.stages.progress.seconds["warmup"] + self.stages.progress.seconds["ppo"]
+        source = self.config.model.local_path
+        policy, _ = (
+            load_policy_and_tokenizer(source, self.config.model.weights_dtype) if source else self._make_policy()
+        )
+        spent = self.stages.progress.seconds
+        seconds = spent["warmup"] + spent["ppo"]
         deadline = time.monotonic() + seconds
-        num_steps = round(self.config.warmup.num_steps * seconds / self.stages.progress.seconds["warmup"])
-        learner = self._sft_learner(policy, num_steps)
-        with self.console.stage("Control arm (SFT only)", total=num_steps, unit="steps") as bar:
-
-            def on_step(step: int, metrics: Mapping[str, float]) -> None:
-                self.run.log("control", step, metrics)
-                bar.advance(1, loss=metrics["loss"])
-                self.stages.stop.check()
-
-            self._supervise(workshop, learner, CLEAN, 0, num_steps, on_step, deadline=deadline)
-        done = workshop.source().evaluate(self.data.tasks["test"])
+        num_steps = round(self.config.warmup.num_steps * seconds / spent["warmup"])
+        learner = supervised_learner(policy, self.config, self.config.warmup, num_steps)
+        self._supervise(
+            "Control arm (SFT only)",
+            "control",
+            learner,
+            self._demonstrations(CLEAN),
+            0,
+            num_steps,
+            deadline=deadline,
+        )
+        with closing(self.tasks.rollouts(policy)) as rollouts:
+            done = rollouts.evaluate(self.data.tasks["test"])
         return {
-            "control.exact_match": sum(map(self.workshop.is_right, done)) / len(done),
+            "control.exact_match": sum(map(self.tasks.is_right, done)) / len(done),
             "control.num_steps": learner.num_steps,
         }
 
-    def _validate(self, source: Rollouts, iteration: int) -> bool:
-        """Log the held-out figures; True where the exact match is the best so far."""
-        done = source.evaluate(self.data.tasks["validation"])
-        needed = [t for t in done if t.task.labels.get("needs_memory", True)]
-        needless = [t for t in done if not t.task.labels.get("needs_memory", True)]
-        metrics = {
-            "exact_match": sum(map(self.workshop.is_right, done)) / len(done),
-            "call_rate_needed": call_rate(needed),
-        }
-        if needless:
-            metrics["call_rate_needless"] = call_rate(needless)
-        self.run.log("validation", iteration, metrics)
-        return self.stages.note_validation(metrics["exact_match"], iteration)
-
-    # -- what is told at the end -------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------
 
     def _figures(self) -> dict[str, Any]:
         figures = super()._figures()

@@ -1,0 +1,68 @@
+"""What the recipe trains on: the problems with the feedback tool, and how episodes are judged, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from midthought.env.math_process import NUM_WORKERS
+from midthought.feedback.answers import task_is_right
+from midthought.feedback.tool import FeedbackTool
+from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
+from midthought.recipes.feedback.evaluation import feedback_figures
+from midthought.recipes.feedback.problems import Parts
+from midthought.recipes.feedback.reward import FeedbackEnvironment
+from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
+from midthought.recipes.feedback.settings import FeedbackRecipeConfig
+from midthought.recipes.tasks import RecipeTasks
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
+from midthought.trainer.rollouts import PromptBuilder
+from midthought.types import Trajectory
+
+_VALIDATION_METRICS = (
+    "exact_match",
+    "first_try",
+    "call_rate_needed",
+    "call_rate_needless",
+    "wrong_to_right",
+    "right_to_wrong",
+)
+
+
+class FeedbackTasks(RecipeTasks):
+    """The problems with the tool `get_feedback`."""
+
+    config: FeedbackRecipeConfig
+
+    def __init__(self, config: FeedbackRecipeConfig, problems: Parts) -> None:
+        self._reader = RoundReader(CALL_FORMAT, Verdicts(task_is_right))
+        system = "\n\n".join(system_messages(config))
+        prompts = PromptBuilder(system, _registry(config), CALL_FORMAT, describes_tools=False)
+        super().__init__(config, problems, prompts)
+
+    def make_environment(self) -> FeedbackEnvironment:
+        return FeedbackEnvironment(self._reader, self.config.reward)
+
+    def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
+        """The rounds of every episode. Answers that were not judged in this process (Ray workers) are judged in parallel."""
+        with ThreadPoolExecutor(NUM_WORKERS) as pool:
+            return list(pool.map(self._reader, done))
+
+    def is_right(self, trajectory: Trajectory) -> bool:
+        """Whether the last answer is right."""
+        rounds = self._reader(trajectory)
+        return bool(rounds) and rounds[-1].is_right
+
+    def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
+        figures = feedback_figures(self.rounds(done), self.config.inference.max_turns)
+        return {key: figures[key] for key in _VALIDATION_METRICS if figures[key] == figures[key]}
+
+    def executor(self, critic: str | None = None) -> ToolExecutor:
+        """The tool with this critic instead of the settings' own."""
+        return ToolExecutor(_registry(self.config, critic), timeout_seconds=self.config.inference.tool_timeout_seconds)
+
+
+def _registry(config: FeedbackRecipeConfig, critic: str | None = None) -> ToolRegistry:
+    settings = config.feedback if critic is None else config.feedback.model_copy(update={"critic": critic})
+    return ToolRegistry([FeedbackTool.from_settings(settings)])

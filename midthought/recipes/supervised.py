@@ -1,0 +1,25 @@
+"""Settings that the supervised steps of every recipe have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from midthought.config import Auto, Section
+
+
+class SupervisedSection(Section):
+    """Supervised steps on demonstrations."""
+
+    num_steps: int = Field(100, ge=0)
+    """Optimizer steps."""
+    batch_tokens: int = Field(4096, ge=64)
+    """Tokens of demonstrations per step."""
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = 2e-5
+    """Peak learning rate (AdamW). `auto`: 2e-5 for weights, 2e-4 for adapters (`model.lora_rank`)."""
+    warmup_steps: int = Field(20, ge=0)
+    """Steps over which it rises."""
+    mixed_precision: bool | None = None
+    """bfloat16 autocast. None: if a measurement at the first step finds it at least 1.1 times as fast as float32. A resumed run
+    keeps what was chosen. With `inference.deterministic`, which must not depend on times, None means float32."""

@@ -1,0 +1,75 @@
+"""What a recipe trains and evaluates on: its questions by part, the tool, the reward, and how a conversation starts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from midthought.config import RecipeConfig
+from midthought.engines.policy_engine import policy_engine
+from midthought.rollout.episode import EpisodeEnvironment
+from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.rollout_batch import ShuffledTasks
+from midthought.tokenization import Renderer
+from midthought.trainer.rollouts import PromptBuilder, make_source
+from midthought.trainer.tasks import TrainingTasks
+from midthought.types import Task
+
+
+class RecipeTasks(TrainingTasks):
+    """Questions by part (`train`, `validation`, `test`, …), all with one environment."""
+
+    has_held_out = True
+    best_by = "exact_match"
+    renderer: Renderer
+    environment: EpisodeEnvironment
+
+    def __init__(self, config: RecipeConfig, parts: Mapping[str, Sequence[Task]], prompts: PromptBuilder) -> None:
+        self.config = config
+        self.parts = parts
+        self.prompts = prompts
+        self.num_tasks = len(parts["train"])
+        self.stream = ShuffledTasks(parts["train"], config.training.seed)
+
+    @abstractmethod
+    def make_environment(self) -> EpisodeEnvironment:
+        """The environment of every episode, with the recipe's reward. `renderer` is set."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs to run episodes: their environment, not the tasks."""
+        return {"environment": self.environment}
+
+    def texts(self) -> Iterable[str]:
+        return [f"{task.prompt}\n{task.answer}" for task in self.parts["train"]]
+
+    def open(self, renderer: Renderer) -> None:
+        self.renderer = renderer
+        self.environment = self.make_environment()
+
+    def episode(self, task: Task) -> EpisodeEnvironment:
+        return self.environment
+
+    held_out_episode = episode
+
+    @property
+    def pad_token_id(self) -> int:
+        tokenizer = self.renderer.tokenizer
+        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+    def held_out(self, count: int) -> list[Task]:
+        return list(self.parts["validation"])
+
+    def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
+        return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
+
+    def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
+        """Runs evaluation episodes with the policy's present weights, in this process. Close it after use."""
+        inference = self.config.inference.model_copy(update={"backend": "local", "partial_rollouts": False})
+        longest = self.longest_prompt(lambda task: len(self.renderer.prompt(self.prompts.messages(task))))
+        engine = policy_engine(
+            policy, None, self.renderer, inference, model_path="", max_seq_len=longest + inference.max_tokens
+        )
+        engine.policy_version = policy_version
+        seed = self.config.training.seed
+        return make_source(engine, self.renderer, self.prompts, self.episode, inference, seed=seed)

@@ -1,0 +1,119 @@
+"""Writes a trainer's run folder: settings, metrics, trajectories, checkpoints, at the end the summary and the report."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from midthought.config import RecipeConfig, require_allowed
+from midthought.errors import SettingsError
+from midthought.learning.checkpoint import step_of
+from midthought.learning.stopping import StopRequest
+from midthought.report.console import Console
+from midthought.report.html import write_report
+from midthought.report.run_folder import RunFolder
+from midthought.report.trajectory_row import trajectory_row
+from midthought.trainer.checkpoint_manager import CheckpointManager
+from midthought.types import Trajectory
+
+_log = logging.getLogger(__name__)
+
+NUM_SHOWN = 8
+"""Trajectories of an iteration or a validation that are written to `trajectories.jsonl`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStage:
+    """Makes a trainer one stage of a larger run. The owner of the run opens the folder, writes the settings, the summary and the
+    report, and closes it."""
+
+    folder: RunFolder
+    name: str
+    """Checkpoints are in `checkpoints/NAME`."""
+    title: str
+    """The stage on the console."""
+    console: Console
+    stop: StopRequest
+
+
+class RunWriter:
+    """Writes to a run folder. `newest` is the checkpoint that a resumed run continues from; None: it starts at iteration 0."""
+
+    def __init__(
+        self, place: str | Path | RunStage, config: RecipeConfig, *, resume: bool, allow_changes: bool = False
+    ) -> None:
+        """Raises `CheckpointError` if the folder holds a run and `resume` is not set, `OutputPathError` if it holds other
+        files, `SettingsError` if a run is resumed with settings that change what is learned and `allow_changes` is not set.
+        """
+        self.is_owner = not isinstance(place, RunStage)
+        self.run = place.folder if isinstance(place, RunStage) else RunFolder(place)
+        self._config = config
+        if self.is_owner:
+            self._open(resume=resume, allow_changes=allow_changes)
+        self.checkpoints = CheckpointManager(
+            self.run, place.name if isinstance(place, RunStage) else "ppo", config.checkpoint
+        )
+        self.newest = self.checkpoints.newest if resume else None
+        if self.is_owner and resume and self.newest is None:
+            self.checkpoints.forget_after({"num_metric_lines": 0, "num_trajectory_lines": 0})
+
+    def _open(self, *, resume: bool, allow_changes: bool) -> None:
+        self.run.begin(resume=resume)
+        self._changes = self.run.settings_changes(self._config) if resume else []
+        try:
+            require_allowed(self._changes, allow=allow_changes)
+        except SettingsError:
+            self.run.unlock()
+            raise
+        self.run.create(resume=resume)
+
+    def record_settings(self) -> None:
+        """Writes the settings. Call it after every check of them."""
+        if not self.is_owner:
+            return
+        step = step_of(self.newest) if self.newest is not None else 0
+        self.run.record_settings(self._config, self._changes, "ppo", step)
+        for change in self._changes:
+            _log.info("changed at iteration %d: %s", step, change)
+
+    def log(self, stage: str, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Appends a row to `metrics.jsonl`."""
+        self.run.log(stage, iteration, metrics)
+
+    def add_trajectories(
+        self,
+        trajectories: Sequence[Trajectory],
+        decode: Callable[[Sequence[int]], str],
+        *,
+        arm: str,
+        iteration: int,
+        is_right: Callable[[Trajectory], bool | None],
+    ) -> None:
+        """Appends the first few trajectories to `trajectories.jsonl`."""
+        self.run.add_trajectories(
+            trajectory_row(t, decode, step=iteration, arm=arm, exact_match=is_right(t))
+            for t in trajectories[:NUM_SHOWN]
+        )
+
+    def holds(self, path: str | Path) -> bool:
+        """Whether a path is inside the run folder."""
+        return Path(path).resolve().is_relative_to(self.run.path.resolve())
+
+    def finish(self, metrics_history: Sequence[Mapping[str, float]]) -> None:
+        """Writes the summary (the last metrics, the last validation, the seed, the total time) and the report."""
+        validations = [row for row in self.run.metrics.read() if row["stage"] == "validation"]
+        last = {f"validation/{name}": value for name, value in (validations or [{}])[-1].items() if name != "stage"}
+        seconds = math.fsum(metrics["time/seconds"] for metrics in metrics_history)
+        figures = {"seed": self._config.training.seed, "seconds": seconds}
+        self.run.write_summary({**figures, **(metrics_history[-1] if metrics_history else {}), **last})
+        self.run.close()
+        write_report(self.run.path)
+
+    def close(self) -> None:
+        """Closes and unlocks the folder, unless it belongs to a larger run."""
+        if self.is_owner:
+            self.run.close()
+            self.run.unlock()
