@@ -13,9 +13,9 @@ from midthought.errors import SettingsError
 from midthought.learning.adapters import has_adapters
 from midthought.plan.hardware import Hardware
 from midthought.pretrained import save_model
-from midthought.recipes import pipeline
 from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.podcast.settings import sample_transcripts
+from midthought.trainer import trainer as trainer_module
 
 SMALL = [
     "inference.max_tokens=60",
@@ -97,8 +97,8 @@ def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(
     recipe, model, short, tmp_path, on_gpu, monkeypatch
 ):
     learners = []
-    made = pipeline.choose_learner
-    monkeypatch.setattr(pipeline, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
+    made = trainer_module.choose_learner
+    monkeypatch.setattr(trainer_module, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
     on_gpu(24)
     words = ("--run", str(tmp_path / "run"), f"model.local_path={model}")
     result = train(recipe, *words, *short[recipe])
