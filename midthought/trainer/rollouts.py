@@ -59,7 +59,7 @@ def as_call_format(given: str | ActionParser | ToolCallFormat) -> ToolCallFormat
         return given.call_format
     if isinstance(given, type) or not hasattr(given, "scanner"):
         raise SettingsError(
-            f"call format={given!r}: give a name, an ActionParser or a Call format (an object, not a class)"
+            f"call_format={given!r}: give a name, an ActionParser or a ToolCallFormat (an object, not a class)"
         )
     return given
 

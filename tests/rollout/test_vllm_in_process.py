@@ -116,7 +116,7 @@ def trajectories(engine, temperature):
     registry = ToolRegistry()
     registry.register(look)
     parts = RolloutParts(
-        engine=engine.core, renderer=engine.renderer, call format=EveryFew(), tool executor=ToolExecutor(registry),
+        engine=engine.core, renderer=engine.renderer, call_format=EveryFew(), executor=ToolExecutor(registry),
         messages=lambda task: [{"role": "user", "content": task.prompt}], environment=lambda task: Judge(),
         settings=RolloutSettings(max_tokens=150, max_segment_length=24, temperature=temperature),
     )

@@ -608,7 +608,7 @@ def test_cleaning_up_twice_is_fine_and_use_afterwards_says_so(talker, tmp_path):
         ({"dataset": QUESTIONS, "validation": ["Say a colour."]}, "validation: task .* has no answer"),
         ({"env": Colours, "call_format": "hermse"}, "'hermes'"),
         ({"env": Colours, "call_format": HermesParser}, "not a class"),
-        ({"env": Colours, "call_format": 3}, "call format=3"),
+        ({"env": Colours, "call_format": 3}, "call_format=3"),
         ({"env": Colours, "model": torch.nn.Linear(1, 1)}, "needs its tokenizer"),
         ({"env": Colours, "resume": True}, "run_path"),
         ({"env": Colours, "tools": CalculateTool()}, r"give a list of them: tools=\[calculate\]"),
