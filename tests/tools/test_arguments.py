@@ -1,4 +1,4 @@
-"""What a model is told about arguments that do not fit a JSON Schema: where, what is expected, in one short line."""
+"""Error messages for arguments that do not fit a JSON Schema: the location and the expected value in one short line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic: exact where it can be, words where there is no value, and no expression that takes long."""
+"""Arithmetic: exact if possible, an error message if there is no value, and no expression that takes long."""
 
 from __future__ import annotations
 

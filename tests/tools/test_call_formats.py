@@ -1,4 +1,4 @@
-"""What holds for every call format: one table of texts, any split of them, random texts, round trips, cost, names."""
+"""Properties of every call format: a table of texts, any split of them, random texts, round trips, cost, names."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ OWN_SCRAPS = {
                '"arguments":', "<tool_call>\n"],
 }  # fmt: skip
 CLOSING = '"}]}\n"}\n```\n</tool_call></function_calls> {"q": 1}'
-"""Would finish whatever was left open."""
+"""Closes everything that may be open."""
 
 
 def random_text(rng: random.Random, name: str) -> str:
@@ -295,9 +295,9 @@ def check_random_texts(name: str, num_cases: int, seed: int) -> None:
 
 
 def check_round_trips(name: str, num_cases: int, seed: int) -> None:
-    """What is written is read back; and what a tool says is no call, even where the whole text is read again.
+    """A rendered call is parsed back, and a rendered result contains no call, even if the whole text is parsed again.
 
-    Tags of thoughts aside: those count wherever a scanner reads them, and it is never given a tool's words.
+    Without think tags: they count everywhere, and a scanner never gets the text of a result.
     """
     rng, call_format = random.Random(f"{name} {seed}"), find_call_format(name)
     for _ in range(num_cases):

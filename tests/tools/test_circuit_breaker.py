@@ -1,4 +1,4 @@
-"""A tool that is dead is left alone, one that only refuses a question is not."""
+"""Calls of an unreachable tool are refused; those of a tool that only rejects a question are not."""
 
 from __future__ import annotations
 

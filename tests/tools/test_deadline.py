@@ -1,4 +1,4 @@
-"""Whatever a coroutine does, whoever waits for it goes on, and so does the event loop's own end."""
+"""Whatever a coroutine does, its caller continues after the deadline, and the event loop can end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from midthought.tools.deadline import TooLateError, within
 
 
-async def deaf() -> None:
+async def uncancellable() -> None:
     """Never ends, whatever anybody says."""
     while True:
         try:
@@ -22,7 +22,7 @@ async def deaf() -> None:
 
 
 def ends(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What `asyncio.run` gives for it, its clean-up included; an assertion where that does not come to an end."""
+    """Returns the result of `asyncio.run`, clean-up included; fails if it does not end."""
     outcome: list[Any] = []
 
     def work() -> None:
@@ -68,36 +68,36 @@ def test_one_that_tries_to_leave_the_program_has_only_failed(stop: BaseException
 
 
 def test_one_that_swallows_its_cancellation_for_ever_is_left_behind_and_the_loop_still_ends() -> None:
-    told: list[None] = []
-    error = ends(within(0.01, deaf(), on_uncancelled=lambda: told.append(None)))
-    assert type(error) is TooLateError and len(told) == 1
+    reported: list[None] = []
+    error = ends(within(0.01, uncancellable(), on_uncancelled=lambda: reported.append(None)))
+    assert type(error) is TooLateError and len(reported) == 1
 
 
 def test_so_it_is_when_the_one_who_waits_is_cancelled() -> None:
-    told: list[None] = []
+    reported: list[None] = []
 
     async def give_up() -> str:
-        waiting = asyncio.create_task(within(60, deaf(), on_uncancelled=lambda: told.append(None)))
+        waiting = asyncio.create_task(within(60, uncancellable(), on_uncancelled=lambda: reported.append(None)))
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.wait({waiting})
         return "cancelled" if waiting.cancelled() else "not cancelled"
 
-    assert ends(give_up()) == "cancelled" and len(told) == 1
+    assert ends(give_up()) == "cancelled" and len(reported) == 1
 
 
 def test_and_when_that_one_is_cancelled_again_while_it_cleans_up() -> None:
-    told: list[None] = []
+    reported: list[None] = []
 
     async def give_up() -> str:
-        waiting = asyncio.create_task(within(60, deaf(), on_uncancelled=lambda: told.append(None)))
+        waiting = asyncio.create_task(within(60, uncancellable(), on_uncancelled=lambda: reported.append(None)))
         for _ in range(2):
             await asyncio.sleep(0.01)
             waiting.cancel()
         await asyncio.wait({waiting})
         return "cancelled" if waiting.cancelled() else "not cancelled"
 
-    assert ends(give_up()) == "cancelled" and len(told) == 1
+    assert ends(give_up()) == "cancelled" and len(reported) == 1
 
 
 def test_one_that_tidies_up_when_cancelled_has_the_time_for_it() -> None:

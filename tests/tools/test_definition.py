@@ -1,4 +1,4 @@
-"""What the model and the chat template are told of a tool."""
+"""The description of a tool for the model and the chat template."""
 
 from __future__ import annotations
 

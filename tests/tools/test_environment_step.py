@@ -1,4 +1,4 @@
-"""A tool that takes a step: of an environment that only has `step`."""
+"""A tool that takes a step in an environment, of which it uses only `step`."""
 
 from __future__ import annotations
 

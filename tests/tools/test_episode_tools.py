@@ -1,4 +1,4 @@
-"""Stateful tools: every episode has an object of its own, opened by its first call and closed when it has ended."""
+"""Stateful tools: every episode has its own object, opened by its first call and closed after the episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tool that blocks its event loop is named, and holds up nobody else."""
+"""A tool that blocks its event loop is reported, and delays no other tool."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ async def wait(seconds: float) -> str:
 
 
 async def timed(box: ToolExecutor, action: ParsedAction) -> tuple[ToolEvent, float]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     [event] = await box.run([action], TASK)
-    return event, time.perf_counter() - begun
+    return event, time.perf_counter() - started
 
 
 def test_a_coroutine_that_blocks_is_named_once_with_its_line(caplog: Any) -> None:
@@ -132,4 +132,4 @@ def test_the_thread_ends_with_the_tool() -> None:
         if event.call.result not in {thread.name for thread in threading.enumerate()}:
             return
         time.sleep(0.01)
-    pytest.fail("the thread goes on")
+    pytest.fail("the thread continues")

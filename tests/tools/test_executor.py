@@ -1,4 +1,4 @@
-"""The calls of a turn: all at once, in order, under a deadline, and every failure an event."""
+"""The calls of a turn run concurrently, in order, under a deadline; every failure becomes an event."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def outcome(box: ToolExecutor, action: ParsedAction) -> tuple[ToolOutcome, str |
 
 def test_results_come_in_the_order_of_the_calls_and_all_at_once() -> None:
     box = executor()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     events = run(box, *(call("wait", seconds=seconds) for seconds in (0.2, 0.1, 0.15, 0.2)))
-    assert time.perf_counter() - begun < 0.5
+    assert time.perf_counter() - started < 0.5
     assert [event.call.result for event in events] == ["waited 0.2", "waited 0.1", "waited 0.15", "waited 0.2"]
     assert all(0.1 <= event.seconds < 0.5 for event in events)
 
@@ -161,12 +161,12 @@ def test_an_async_tool_gives_words_and_metadata() -> None:
 
 def test_a_hung_thread_is_left_behind_and_counted() -> None:
     box = executor(timeout_seconds=0.05)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     assert outcome(box, call("wait", seconds=2)) == (
         ToolOutcome.TIMED_OUT,
         "no answer within 0.05 seconds; go on without it",
     )
-    assert time.perf_counter() - begun < 1.5
+    assert time.perf_counter() - started < 1.5
     assert box.num_abandoned == 1
 
 
@@ -184,10 +184,10 @@ def test_a_coroutine_that_will_not_be_cancelled_holds_nobody_up_and_is_counted()
 
     async def episode() -> float:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         (event,) = await box.run([call("stubborn")], TASK)
         assert event.outcome is ToolOutcome.TIMED_OUT
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - started
         await asyncio.sleep(STUBBORN_SECONDS)
         return seconds
 
@@ -307,10 +307,10 @@ def test_a_retry_that_works_gives_the_result_with_the_number_of_attempts_and_the
 
 def test_retries_end_before_the_deadline_and_then_the_error_is_told() -> None:
     tool = Flaky(10**9, retries=10**9, timeout_seconds=0.5)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     (event,) = run(ToolExecutor(ToolRegistry([tool])), call("flaky"))
     assert event.outcome is ToolOutcome.RAISED and event.call.result == f"failure {tool.num_runs}"
-    assert tool.num_runs > 1 and time.perf_counter() - begun < 5
+    assert tool.num_runs > 1 and time.perf_counter() - started < 5
 
 
 def test_a_tools_own_deadline_takes_the_place_of_the_executors() -> None:

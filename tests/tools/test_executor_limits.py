@@ -1,4 +1,4 @@
-"""Calls of all episodes run side by side, up to the limits and never beyond; equal calls of pure tools are run once."""
+"""Calls of all episodes run concurrently within the limits; equal calls of pure tools run once."""
 
 from __future__ import annotations
 

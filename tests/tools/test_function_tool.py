@@ -1,4 +1,4 @@
-"""A tool from a typed function: what the model is told, and what the function gets."""
+"""A tool from a typed function: its definition, and the arguments that the function gets."""
 
 from __future__ import annotations
 

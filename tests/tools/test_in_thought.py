@@ -1,4 +1,4 @@
-"""The in-thought call format: what is a call, where it ends however the text was split, how results are written."""
+"""The in-thought call format: what is a call, where it ends for any split of the text, how results are written."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 
 def stops_expected(text: str, pieces: list[str]) -> list[bool]:
-    """A piece stops exactly where a character of it does."""
+    """A piece stops if and only if one of its characters does."""
     _, stops = follow(list(text))
     ends, position = [], 0
     for piece in pieces:
@@ -270,7 +270,7 @@ HEAD = re.compile(r"(?<![\w#])#call[ \t\r\n]+([A-Za-z_][\w.-]*)[ \t\r\n]*(?=\{)"
 
 
 def reference(text: str) -> list[tuple[str, dict]] | None:
-    """Plain text read by a regular expression and the json module; None where a call cannot be read."""
+    """Plain text read by a regular expression and the json module; None if a call cannot be read."""
     calls, position = [], 0
     while head := HEAD.search(text, position):
         try:

@@ -1,4 +1,4 @@
-"""What a system prompt says of tools in every call format."""
+"""The description of tools in the system prompt of every call format."""
 
 from __future__ import annotations
 

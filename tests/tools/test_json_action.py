@@ -1,4 +1,4 @@
-"""Calls as JSON objects in a chat turn: which braces are a call, what of an object is read."""
+"""Calls as JSON objects in a chat turn: which braces are a call, and how an object is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools of a real MCP server, written with the SDK: one that is started over stdio, one behind a URL."""
+"""Tools of a real MCP server, written with the SDK: one started over stdio, one at a URL."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_a_server_that_does_not_start_is_told_with_its_last_words(
 
 
 def is_running(marker: str) -> bool:
-    """Whether a process has this on its command line (Linux; elsewhere nothing is seen)."""
+    """Whether a process has this on its command line (on Linux; False on other systems)."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if marker.encode() in (process / "cmdline").read_bytes():

@@ -1,4 +1,4 @@
-"""A conversation with tools for whoever samples the text: calls found and run, turns kept, figures counted."""
+"""A conversation with tools: calls are found and run, turns recorded, metrics computed."""
 
 from __future__ import annotations
 
@@ -117,17 +117,17 @@ def test_what_goes_wrong_is_the_calls_result_in_words_for_the_model():
 def test_a_call_that_takes_too_long_is_given_up_at_the_executors_deadline():
     executor = ToolExecutor(ToolRegistry([Wait()]), timeout_seconds=0.05)
     keeper = MultiTurnManager(executor, HermesParser())
-    begun = time.perf_counter()
+    started = time.perf_counter()
     turn = keeper.step(HermesFormat().render_call("wait", {"seconds": 60}))
-    assert time.perf_counter() - begun < 30
+    assert time.perf_counter() - started < 30
     assert keeper.tool_events[0].outcome is ToolOutcome.TIMED_OUT and turn.tool_call.success is False
 
 
 def test_calls_of_one_turn_run_at_once():
     keeper = manager()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     keeper.step(HermesFormat().render_call("wait", {"seconds": 0.5}) * 16)
-    assert time.perf_counter() - begun < 6
+    assert time.perf_counter() - started < 6
     assert [event.outcome for event in keeper.tool_events] == [ToolOutcome.OK] * 16
 
 

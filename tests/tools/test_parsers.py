@@ -1,4 +1,4 @@
-"""Parsers: the call formats' own, and one that a user writes with a single method."""
+"""Parsers: those of the call formats, and one that a user writes with a single method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code in a process of its own: what it gives, and what hostile code cannot do.
+"""Code in a separate process: its results, and what hostile code cannot do.
 
 If the system cannot isolate code, the isolation tests are skipped; the limits are tested everywhere.
 """
@@ -147,9 +147,9 @@ def test_code_that_never_ends_is_killed_whatever_it_does_about_signals() -> None
 
 
 def test_what_was_printed_before_the_deadline_is_told(tool: PythonTool) -> None:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     tool.execute(code="")
-    seconds = 1 + 5 * round(time.perf_counter() - begun)  # enough to start in, on a busy machine too
+    seconds = 1 + 5 * round(time.perf_counter() - started)  # enough to start in, on a busy machine too
     hasty = PythonTool(max_seconds=seconds, require_isolation=not WHY_NOT)
     output = hasty.execute(code="print('so far')\nimport time\ntime.sleep(1000)")
     assert output.text == f"so far\n[stopped: not finished after {seconds} seconds]"
@@ -398,7 +398,7 @@ def eventually(question: Callable[[], T]) -> T:
 
 
 def child_of(parent: int) -> int:
-    """The sandbox that this process has started, once it has shut its doors; 0 where there is none."""
+    """Process id of the sandbox that this process has started, after it is isolated; 0 if there is none."""
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             text = status.read_text()

@@ -38,7 +38,7 @@ def test_a_name_gets_its_text_alone_however_it_is_written() -> None:
 def test_rare_words_count_more_and_the_best_come_first() -> None:
     texts = ["the sea the sea", "the tide", "a tide clock", "the clock of the sea", "nothing"]
     tool = QueryTool(texts, max_results=2)
-    # "the" stands in 3 texts, "tide" in 2, "clock" in 2
+    # "the" occurs in 3 texts, "tide" in 2, "clock" in 2
     assert tool.execute(query="the tide clock?").metadata == {"found": [2, 1]}  # type: ignore[union-attr]
     assert tool.execute(query="Tide").text == "[1] the tide\n[2] a tide clock"  # type: ignore[union-attr]
     assert tool.execute(query="whale!") == ToolOutput("Nothing found.", {"found": []})

@@ -1,4 +1,4 @@
-"""Which characters of a text only quote."""
+"""Which characters of a text are quoted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReAct: which lines are a call, where it stops, what its own observations quote, how results are written."""
+"""ReAct: which lines are a call, where it stops, which text is quoted, how results are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools by name, and what a model is told about arguments that do not fit."""
+"""Tools by name, and error messages for arguments that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal calls are run once, whoever comes, waits, leaves or fails; time is counted in turns of the event loop."""
+"""Equal calls run once, in any order of callers, waits, cancellations and failures; time is counted in loop iterations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def ticks(num: int) -> None:
 
 
 class Work:
-    """Runs of each key: how many have begun, and how many are under way."""
+    """Number of started and of running runs of each key."""
 
     def __init__(self) -> None:
         self.num_begun: Counter[str] = Counter()

@@ -1,13 +1,15 @@
-"""Calls between tags: the two call formats that write them so, where a block begins and ends, what it may hold."""
+"""Calls between tags: the two formats that use them, the boundaries of a block, its content."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from midthought.tools.call_formats.call_object import CallObject
 from midthought.tools.call_formats.function_calling import FunctionCallingFormat
 from midthought.tools.call_formats.hermes import HermesFormat
+from midthought.tools.call_formats.tagged import TaggedCallFormat
 from midthought.tools.definition import ToolDefinition, ToolParameter
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
 
@@ -21,16 +23,15 @@ SIGNS = {
     FUNCTION_CALLING: {"O": "<function_calls>", "C": "</function_calls>", "N": "tool_name", "P": "parameters"},
 }
 both = pytest.mark.parametrize("call_format", SIGNS, ids=lambda call_format: call_format.name)
-Tagged = HermesFormat | FunctionCallingFormat
 
 
-def spelled(call_format: Tagged, text: str) -> str:
+def spelled(call_format: TaggedCallFormat, text: str) -> str:
     """`text` as the call format writes it."""
     text = "".join(OBJECTS.get(character, character) for character in text)
     return "".join(SIGNS[call_format].get(character, character) for character in text)
 
 
-def found(call_format: Tagged, text: str) -> list:
+def found(call_format: TaggedCallFormat, text: str) -> list:
     calls = call_format.parse_all(spelled(call_format, text))
     return [(call.tool_name, dict(call.parameters)) if call.success else call.error for call in calls]
 
@@ -69,7 +70,7 @@ def found(call_format: Tagged, text: str) -> list:
         ('O{"N": "see", "P": {"q": "C', ["bad JSON: Unterminated string starting at character"]),
     ],
 )
-def test_blocks_and_what_is_in_them(call_format: Tagged, text: str, calls: list) -> None:
+def test_blocks_and_what_is_in_them(call_format: TaggedCallFormat, text: str, calls: list) -> None:
     for call, expected in zip(found(call_format, text), calls, strict=True):
         assert call == expected or (isinstance(call, str) and call.startswith(expected))
 
@@ -92,7 +93,7 @@ def test_blocks_and_what_is_in_them(call_format: Tagged, text: str, calls: list)
         ("O<function=see></function>C", "bad JSON: Expecting value at character 1"),
     ],
 )
-def test_a_closed_block_that_holds_no_call_says_why(call_format: Tagged, text: str, words: str) -> None:
+def test_a_closed_block_that_holds_no_call_says_why(call_format: TaggedCallFormat, text: str, words: str) -> None:
     text = spelled(call_format, text)
     (call,) = call_format.parse_all(f"So {text} it is")
     assert not call.success and call.error is not None and call.error.startswith(words)
@@ -100,7 +101,7 @@ def test_a_closed_block_that_holds_no_call_says_why(call_format: Tagged, text: s
 
 
 @both
-def test_one_bad_call_of_a_list_leaves_the_others_alone(call_format: Tagged) -> None:
+def test_one_bad_call_of_a_list_leaves_the_others_alone(call_format: TaggedCallFormat) -> None:
     first, second, third = found(call_format, 'O[A, {"N": 3}, B]C')
     assert (first, third) == (LOOK, SEE)
     name = SIGNS[call_format]["N"]
@@ -108,7 +109,7 @@ def test_one_bad_call_of_a_list_leaves_the_others_alone(call_format: Tagged) -> 
 
 
 @both
-def test_calls_are_written_and_tags_in_arguments_escaped(call_format: Tagged) -> None:
+def test_calls_are_written_and_tags_in_arguments_escaped(call_format: TaggedCallFormat) -> None:
     parameters = {"q": "".join(spelled(call_format, "O C")) + " </think>", "é": "é"}
     written = call_format.render_call("look", parameters)
     signs = SIGNS[call_format]
@@ -136,10 +137,27 @@ def test_the_hermes_instructions_hold_the_schemas_as_these_models_know_them() ->
 
 
 @both
-def test_a_result_is_the_tools_words_and_an_error_says_so(call_format: Tagged) -> None:
+def test_a_result_is_the_tools_words_and_an_error_says_so(call_format: TaggedCallFormat) -> None:
     def event(outcome: ToolOutcome, words: str) -> ToolEvent:
         return ToolEvent(call=ToolCall(tool_name="look", result=words), outcome=outcome)
 
     render: Callable[[list[ToolEvent]], str] = call_format.render_results
     assert render([event(ToolOutcome.OK, "[1] noon\n\n[2] no")]) == "[1] noon\n\n[2] no"
     assert render([event(ToolOutcome.UNKNOWN_TOOL, "unknown tool 'x'")]) == "error: unknown tool 'x'"
+
+
+def test_a_new_tagged_format_sets_its_tags_and_keys_and_explains_them() -> None:
+    class AngleFormat(TaggedCallFormat):
+        name = "angle"
+        tags = ("<<", ">>")
+        call_object = CallObject("run", "with")
+
+        def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+            return f"Write {example}."
+
+    call_format = AngleFormat()
+    written = call_format.render_call("look", {"q": "a>>b"})
+    assert written.startswith('<<{"run": "look", "with": ') and written.count(">>") == 1
+    (call,) = call_format.parse_all(f"<think>{written}</think>So: {written}")
+    assert (call.tool_name, call.parameters, call.raw_text) == ("look", {"q": "a>>b"}, written)
+    assert call_format.instructions([ToolDefinition("look", "Looks.")]) == 'Write <<{"run": "look", "with": {}}>>.'

@@ -23,7 +23,7 @@ class FunctionCallingFormat(TaggedCallFormat):
     tags = ("<function_calls>", "</function_calls>")
     call_object = CallObject("tool_name", "parameters")
 
-    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         return (
             "You can call tools. To call one, write its name and its arguments as a JSON object between two tags, like "
             f"this:\n{example}\n"

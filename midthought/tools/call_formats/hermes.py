@@ -26,7 +26,7 @@ class HermesFormat(TaggedCallFormat):
     call_object = CallObject("name", "arguments")
     separator = "\n"
 
-    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         """Returns the schemas in a `<tools>` block, the format that these models are trained on."""
         schemas = [json.dumps(definition.json_schema(), ensure_ascii=False) for definition in definitions]
         return "\n".join(

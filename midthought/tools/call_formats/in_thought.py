@@ -74,7 +74,7 @@ class InThoughtFormat(StreamingCallFormat):
         """
         return "".join(["\n", *(_render(event) for event in events)])
 
-    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         where = (
             f"Between {self.think_open} and {self.think_close}" if self.layout == "inside" else "Between two thoughts"
         )

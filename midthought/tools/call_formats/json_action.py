@@ -38,7 +38,7 @@ class JSONFormat(StreamingCallFormat):
         """Returns a call as the policy should write it. A think tag inside an argument is escaped."""
         return CALL_OBJECT.write(tool_name, parameters, self.think_tags)
 
-    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         return (
             "You can call tools. To call one, write a JSON object with its name and its arguments, like this:\n"
             f"{example}\n"

@@ -65,7 +65,7 @@ class ReActFormat(StreamingCallFormat):
         """
         return "".join(["\n", *(f"Observation: {without_empty_lines(result_text([event]))}\n" for event in events)])
 
-    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         return (
             "You can call tools. To call one, write what you think, the tool's name and its arguments as a JSON object, "
             f"on lines like these:\nThought: why I need it\n{example}\n"

@@ -24,7 +24,7 @@ from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
 
 class StreamingCallFormat(ABC):
-    """A `ToolCallFormat` with a scanner. A format defines `name`, `scanner`, `render_call` and `_explain`.
+    """A `ToolCallFormat` with a scanner. A format defines `name`, `scanner`, `render_call` and `explain`.
 
     The defaults are those of a chat format: all calls of a turn are run when the turn has ended, and every result is a
     message of its own.
@@ -64,10 +64,10 @@ class StreamingCallFormat(ABC):
         """Returns the tools and the syntax of a call, with an example; empty without tools."""
         if not definitions:
             return ""
-        return self._explain(self.render_call(definitions[0].name, example_parameters(definitions[0])), definitions)
+        return self.explain(self.render_call(definitions[0].name, example_parameters(definitions[0])), definitions)
 
     @abstractmethod
-    def _explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
+    def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         """Returns the instructions for one or more tools; `example` is a call of the first."""
 
 
