@@ -137,7 +137,8 @@ class StoppingScanner(StreamingScanner):
             self._last = piece or self._last
             return False
         num_finished = len(self._finished)
-        super().feed(piece)
+        for character in self._skip(piece) if self._thought.may_skip(piece) else piece:
+            self._step(character)
         return len(self._finished) > num_finished
 
     def _in_object(self, text: str) -> str:
