@@ -384,10 +384,10 @@ def test_an_environment_that_cannot_be_made_fails_its_episode_alone(make_bench):
 
 def test_waiting_for_nothing_is_an_error_and_so_is_a_prompt_that_cannot_be_rendered(make_bench):
     bench = make_bench()
-    with pytest.raises(EngineError, match="begin one first"):
+    with pytest.raises(EngineError, match="start one first"):
         bench.stream.take()
     bench.stream.begin(task(0, "5"), 1)
-    with pytest.raises(EngineError, match="begin one first"):
+    with pytest.raises(EngineError, match="start one first"):
         bench.stream.take(due_only=True)
     bench.stream.drop()
     with pytest.raises(SettingsError, match="unknown role"):
