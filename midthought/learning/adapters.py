@@ -9,12 +9,13 @@ import torch
 from midthought.errors import MissingExtraError
 
 
-def add_adapters(policy: Any, rank: int, alpha: int) -> Any:
+def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
     """The policy with adapters on all its linear layers but the output layer; they alone learn, and change nothing yet.
     Of Mamba models `out_proj` is left out, too: its fused kernels read the weight without calling the layer.
 
     `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] = 0 at first. Source: Hu et al. 2021 (arXiv
     2106.09685), section 4.1. The layers of `policy` itself are replaced: it computes with the adapters, too.
+    A is drawn with `seed`, and the global random state stays as it was.
     Raises MissingExtraError where peft is not installed.
     """
     try:
@@ -29,7 +30,9 @@ def add_adapters(policy: Any, rank: int, alpha: int) -> Any:
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(policy, config)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return get_peft_model(policy, config)
 
 
 def has_adapters(policy: Any) -> bool:

@@ -105,7 +105,7 @@ class Models(NamedTuple):
         critic = make_critic(policy) if training.has_critic else None
         needs_reference = bool(training.kl_coef or training.kl_loss_coef)
         if rank:
-            adapted = add_adapters(policy, rank, config.model.lora_alpha)
+            adapted = add_adapters(policy, rank, config.model.lora_alpha, config.training.seed)
             return cls(adapted, critic, adapted if needs_reference else None)
         if not needs_reference:
             return cls(policy, critic, None)

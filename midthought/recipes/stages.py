@@ -75,7 +75,9 @@ def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSe
     """Creates a learner of demonstrations, whose learning rate falls to 0 at `num_steps`. It has no critic and no reference, and
     adapters if `model.lora_rank` asks for them."""
     model = config.model
-    learned = add_adapters(policy, model.adapter_rank, model.lora_alpha) if model.adapter_rank else policy
+    learned = policy
+    if model.adapter_rank:
+        learned = add_adapters(policy, model.adapter_rank, model.lora_alpha, config.training.seed)
     training = config.training.changed(
         learning_rate=settled(settings.learning_rate),
         warmup_steps=settings.warmup_steps,

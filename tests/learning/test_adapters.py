@@ -155,3 +155,17 @@ def test_a_mamba_model_gets_adapters_where_they_take_effect():
         name.rpartition(".lora_A")[0].rpartition(".")[2] for name, _ in adapted.named_parameters() if "lora_A" in name
     }
     assert names == {"in_proj"}
+
+
+def test_the_seed_alone_decides_how_adapters_start(make_policy):
+    def drawn(seed):
+        policy = make_policy()
+        state = torch.get_rng_state()
+        adapted = add_adapters(policy, rank=2, alpha=4, seed=seed)
+        assert torch.equal(torch.get_rng_state(), state)
+        return torch.cat([value.flatten() for name, value in adapted.named_parameters() if "lora_A" in name])
+
+    first = drawn(3)
+    torch.manual_seed(99)  # other draws in between
+    assert torch.equal(drawn(3), first)
+    assert not torch.equal(drawn(4), first)
