@@ -138,7 +138,7 @@ def test_a_set_precision_that_differs_from_the_tables_is_an_error_that_names_bot
     MemoryStore.open(tmp_path / "m", embedder=load_embedder(f"{folder}?dtype=bfloat16")).build(chunks_of(TEXTS))
     store = MemoryStore.open(tmp_path / "m", embedder=load_embedder(f"{folder}?dtype=float32"))
     assert store.search("a", k=1)  # queries are float32 anyway
-    with pytest.raises(MemoryStoreError, match=r"computed in bfloat16, not in float32; leave out \?dtype=float32"):
+    with pytest.raises(MemoryStoreError, match=r"computed in bfloat16, not in float32; remove \?dtype=float32"):
         store.build(chunks_of(TEXTS[:2]))
 
 
@@ -160,5 +160,5 @@ def test_the_settled_precision_goes_along_to_another_process(folder: Path, measu
 
 
 def test_a_wrong_dtype_is_told(folder: Path) -> None:
-    with pytest.raises(SettingsError, match=r"dtype=half is not known; give one of auto, float32, bfloat16"):
+    with pytest.raises(SettingsError, match=r"unknown dtype=half; give one of auto, float32, bfloat16"):
         load_embedder("minilm?dtype=half")
