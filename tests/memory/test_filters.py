@@ -81,7 +81,7 @@ def test_the_best_among_those_that_pass_are_found_however_many_better_ones_do_no
 
 
 def test_a_text_in_place_of_a_list_is_refused_and_half_a_letter_matches_nothing(store_of_two):
-    with pytest.raises(SettingsError, match=r"episodes='The Bell' is a text; give a list of names, such as \['The"):
+    with pytest.raises(SettingsError, match=r"episodes='The Bell' is a string; give a list of names, such as \['The"):
         store_of_two.search("yes", episodes="The Bell")
     for mode in MODES:
         assert store_of_two.search("yes \ud800", mode=mode, speakers=["\ud800"]) == []
