@@ -38,7 +38,7 @@ def test_the_readme_program_runs_and_its_reward_rises(tmp_path, monkeypatch):
     rewards = [metrics["reward/mean"] for metrics in names["trainer"].metrics_history]
     assert len(rewards) == names["config"].training.num_train_iters
     first, last = sum(rewards[:8]) / 8, sum(rewards[-8:]) / 8
-    assert last > first + 0.1, rewards
+    assert last > first + 0.05, rewards  # measured: 0.28 to 0.47
 
 
 def save_undecided_model(folder: Path, problems: list[dict[str, str]], multiply: Any) -> None:
