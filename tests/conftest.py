@@ -1,11 +1,11 @@
-"""Property tests draw the same examples on every run and every machine, however slow it is.
+"""Property tests draw the same examples on every run and every machine, without time limits.
 
-Where tests run in several processes (pytest-xdist), those of a file stay together, for they share what is slow to make, and
-all of Ray's do: no two clusters start at once. Whole jobs are begun first, that no process is left with one at the end.
-(`--dist loadgroup` does nothing here: xdist 3.8 writes its groups where pytest 9.2 no longer reads them.)
+If tests run in several processes (pytest-xdist), the tests of a file stay in one process, because they share fixtures that are
+slow to make. So do all tests of Ray, because they share one cluster. Whole training jobs start first, so that no process is left
+with one at the end. (`--dist loadgroup` has no effect here: pytest 9.2 does not read the groups that xdist 3.8 writes.)
 
-`ATEN_CPU_CAPABILITY=default` or `avx2` shows what a processor without AVX-512 computes. torch 2.13 then still asks oneDNN, which
-finds the AMX unit that is there, and attention in bfloat16 fails; so oneDNN is limited, too, also in processes that tests start.
+`ATEN_CPU_CAPABILITY=default` or `avx2` computes like a processor without AVX-512. oneDNN would still use the AMX unit in torch
+2.13, and attention in bfloat16 fails then; so oneDNN is limited, too, also in processes that tests start.
 """
 
 import os
@@ -20,9 +20,9 @@ if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
 settings.register_profile("house", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
-RAYS_TESTS = "tests/cluster/ray/"
-BEGUN_FIRST = (RAYS_TESTS, "tests/recipes/", "tests/benchmarks/", "tests/cluster/", "tests/trainer/")
-"""Folders of whole jobs, the longest first. The other files follow in the order of their names."""
+RAY_TESTS = "tests/cluster/ray/"
+FIRST = (RAY_TESTS, "tests/recipes/", "tests/benchmarks/", "tests/cluster/", "tests/trainer/")
+"""Folders of whole jobs, the longest first. The other files follow by name."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -31,14 +31,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class WholeJobsFirst(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return RAYS_TESTS if nodeid.startswith(RAYS_TESTS) else super()._split_scope(nodeid)
+            return RAY_TESTS if nodeid.startswith(RAY_TESTS) else super()._split_scope(nodeid)
 
-    config.option.loadscopereorder = False  # xdist's own order is by number of tests: whole jobs would come last
+    config.option.loadscopereorder = False  # xdist orders by number of tests, which puts whole jobs last
     return WholeJobsFirst(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
-        return next((i for i, folder in enumerate(BEGUN_FIRST) if item.nodeid.startswith(folder)), len(BEGUN_FIRST))
+        return next((i for i, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
 
     items.sort(key=place)

@@ -1,4 +1,4 @@
-"""Where tests run in several processes: who runs what, and in which order (`tests/conftest.py`)."""
+"""Tests in several processes: which process runs which file, and in which order (`tests/conftest.py`)."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ FILES = [
 ]
 
 
-def test_files_and_all_of_ray_s_stay_in_one_process_and_whole_jobs_are_begun_first(tmp_path):
+def test_files_and_all_ray_tests_stay_in_one_process_and_whole_jobs_start_first(tmp_path):
     pytest.importorskip("xdist")
     for name in FILES:
         file = tmp_path / "tests" / name
