@@ -1,8 +1,8 @@
-"""A Qwen3 as a bare loop: keys and values in one preallocated block, equal rows, no tools. The limit to measure against.
+"""A Qwen3 as a bare loop: keys and values in one preallocated block, equal rows, no tools. The upper limit of speed.
 
-It knows neither requests nor text, and shares nothing with the engine but the norm: all rows have the same length, take
-the same step and never end early. On a GPU it is no limit, because launching its operations takes longer than they do;
-`floor.py` says what is one there.
+It has no requests and no text, and shares only the norm with the engine: all rows have the same length, take the same step
+and never end early. On a GPU it is no limit, because launching its operations takes longer than running them; `floor.py`
+computes a limit for GPUs.
 """
 
 from __future__ import annotations
@@ -124,9 +124,9 @@ class BareLoop:
         return self._norm(x.view(num_rows, num_new, -1)[:, -1], self.final_norm) @ self.head
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """`[num_rows · n, heads · head_dim]`. Queries that share a key head stand in one query axis, but at the beginning.
+        """`[num_rows · n, heads · head_dim]`. Queries that share a key head form one query axis, except in the prefill.
 
-        Each way is the quickest that was found for it on a CPU, where a single query does best in plain steps.
+        Each variant is the fastest that was found on a CPU, on which plain operations are fastest for a single query.
         """
         num_rows, num_heads, num_new, head_dim = queries.shape
         num_repeats = num_heads // self.num_kv_heads

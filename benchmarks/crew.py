@@ -1,4 +1,4 @@
-"""Part `ray`: the same episodes on Ray's workers, in bare processes that nobody watches, and in this process."""
+"""Part `ray`: the same episodes on Ray's workers, in plain unsupervised processes, and in this process."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Processes:
         for pipe in self._pipes:
             pipe.send(word)
         for pipe in self._pipes:
-            pipe.recv()  # EOFError where the process has failed; it has said why
+            pipe.recv()  # EOFError if the process has failed; its traceback is printed
 
 
 def _serve(pipe: Connection, options: Options, size: str, shape: Shape, place: int, number: int) -> None:

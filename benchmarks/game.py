@@ -1,7 +1,7 @@
 """A small random model learns `SimpleGameEnvironment` on one core: its share of the best return, before and after PPO.
 
-`python benchmarks/game.py [--estimators gae grpo] [--seeds 0 1 2]` prints the table of docs/benchmarks.md. Each run is a
-process of its own with one thread, so that its CPU seconds are its seconds.
+`python benchmarks/game.py [--estimators gae grpo] [--seeds 0 1 2]` prints the table of docs/benchmarks.md. Each run is
+a separate process with one thread, so that CPU time equals wall time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Part `learner`: an update against padded batches of the same episodes, against TRL's, and the memory of log-probabilities."""
+"""Part `learner`: our update against an update of padded batches and TRL's, and the memory of log-probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the resident memory of a process rises while log-probabilities of a large vocabulary are worked out. Linux only."""
+"""Rise of a process's resident memory while it computes log-probabilities of a large vocabulary. Linux only."""
 
 from __future__ import annotations
 

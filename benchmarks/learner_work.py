@@ -1,4 +1,4 @@
-"""What learners are given: the recipe's episodes, and made-up ones whose lengths have a long tail, each with its model."""
+"""Work for learners: episodes of the recipe, and random ones whose lengths have a long tail, each with a model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def padded_ratio(batch: PPOBatch) -> float:
 
 
 def recipe_work(num_episodes: int) -> LearnerWork:
-    """The podcast recipe's made model, and episodes with the habits that its rollouts begin with; rewards by chance."""
+    """The podcast recipe's small model, episodes like those of its first rollouts, and random rewards."""
     config = PodcastConfig()
     with tempfile.TemporaryDirectory(prefix="bench-learner-") as folder:
         data = prepare_data(config, read_recipe_transcripts(config), Path(folder))

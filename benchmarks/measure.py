@@ -1,8 +1,7 @@
-"""A recipe's whole job for one seed: the podcast's with its control arm, on one set of transcripts, or the feedback recipe's.
+"""Runs a recipe's whole job for one seed: the podcast recipe with its control arm on one set of transcripts, or feedback.
 
-The figures of docs/benchmarks.md and docs/feedback.md.
-
-An interrupted measurement goes on where it stopped. `--table` prints the figures of all measured seeds.
+These are the figures of docs/benchmarks.md and docs/feedback.md. An interrupted measurement can be resumed. `--table`
+prints the figures of all measured seeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Part `memory`: bytes held for every token of waiting sequences against what keys and values need, and peaks.
+"""Part `memory`: bytes for each token of waiting sequences, over the size of its keys and values, and peaks.
 
-Every figure is taken in a process of its own, so that one system's memory is not counted as another's. Linux only.
+Each figure is measured in a separate process, so that one system's memory is not counted as another's. Linux only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Held:
     """How far the process's resident memory rose on the way there."""
 
     def per_token(self, size: str) -> float:
-        """Tensors' bytes for a token over those of its keys and values."""
+        """Bytes of tensors per token, over the bytes of its keys and values."""
         return self.tensor_bytes / self.num_tokens / minimum_bytes(size)
 
     def peak_per_token(self, size: str) -> float:

@@ -1,4 +1,4 @@
-"""What a benchmark is run with; the words of the command line are the same for every part."""
+"""Options of a benchmark; every part has the same command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Part `parse`: what it costs to look for calls in sampled tokens, measured alone, for every call format."""
+"""Part `parse`: the cost of finding calls in sampled tokens, measured alone, for every call format."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Part `plan`: memory that `midthought plan` foresees against what a learner takes, three sizes, each in several ways.
+"""Part `plan`: memory that `midthought plan` predicts against what a learner takes, for three sizes and several settings.
 
-Every learner is run in a process of its own: a whole iteration (scoring, credit, two optimizer steps of several
-micro-batches, so that moments and gradients are there when the next ones compute). What it takes is every allocation and
-release of PyTorch's allocator, as its profiler records them: models, batch and temporary tensors inside of operations
-included, like `torch.cuda.max_memory_allocated` on a GPU. The rise of resident memory is given beside it: it holds the
-pages that the C library keeps for later as well. CPU and Linux only.
+Each learner runs one iteration in a separate process: scoring, advantages, and two optimizer steps of several micro-batches,
+so that moments and gradients exist when the later ones compute. Its memory is the peak over all allocations and releases of
+PyTorch's allocator, as the profiler records them: models, batch and temporary tensors inside of operations, like
+`torch.cuda.max_memory_allocated` on a GPU. The rise of resident memory is also reported; it includes pages that the C library
+keeps for later use. CPU and Linux only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A random Qwen3 that recites: its weights make it sample the same number of tokens, and the same calls, in every system.
+"""A Qwen3 with constructed weights: it samples the same number of tokens and the same calls in every system.
 
-Every token of the script has a place. After a token of one place the model gives probability to the tokens of the next
-place only, all alike, so each system draws real tokens from real logits and yet does the same work as every other.
-Nothing is hooked into any system, and nothing in the cost of a forward pass depends on what the weights are.
+Every token of the script has a position. After a token of one position, all tokens of the next position are equally probable
+and no others are. So each system samples from real logits, but all of them do the same work. No system is modified, and the
+cost of a forward pass does not depend on the weights.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Reciter:
             assert token_id in place, f"sampled token {number} is {token_id}, not one of {place}"
 
     def _make_places(self) -> list[list[int]]:
-        """Token ids that may stand at each place of a span: words of thought, then the call's pieces."""
+        """The possible token ids at each position of a span: words of thought, then the call's tokens."""
         num_words = self.num_span - len(self.style.call)
         if not 0 < num_words < len(WORDS) // NUM_ALTERNATIVES or self.num_span >= self.size.hidden_size:
             raise ValueError(f"num_span={self.num_span}: a span takes {len(self.style.call) + 1} to 50 tokens or so")
@@ -184,11 +184,11 @@ def make_model(size: Size, tokenizer: Any, max_length: int) -> Any:
 
 @torch.no_grad()
 def recite(model: Any, start_id: int, places: Sequence[Sequence[int]]) -> None:
-    """Set embeddings and head so that a token of one place is followed by one of the next, and the last by the first.
+    """Set embeddings and head so that a token of one position is followed by one of the next, and the last by the first.
 
-    Every place has a direction of its own, all at right angles. The embeddings are so long that what the layers add
-    turns them only a little; a head row looks for the direction of the place before it. A token's logit is then about
-    40 where it is due, about 0 where it is not.
+    Each position has its own direction; all directions are orthogonal. The embeddings are so long that the layers turn them
+    only a little. A head row equals the direction of the previous position. So a token's logit is about 40 at its position
+    and about 0 elsewhere.
     """
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Part `rollout`: in-thought episodes against the limit of this machine, a full re-prefill at every call, and others."""
+"""Part `rollout`: in-thought episodes against this machine's limit, against a full prefill at every call, and against others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Part `service`: the memory's service, over loopback, against calling LanceDB and the embedder, in the same run.
+"""Part `service`: the memory's service over loopback, against calling LanceDB and the embedder directly, in the same run.
 
-The service runs in a process of its own; so does the load, whose time would else be taken from the service's. Load comes
-in closed loops: each of so many clients asks, waits, and asks again.
+The service and the clients run in separate processes, so that the clients take no time from the service. The load is
+closed-loop: each client sends a request, waits for the answer, and sends the next one.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Service:
 
 @contextlib.contextmanager
 def served(memory: Path, *words: str) -> Iterator[Service]:
-    """A service on a free loopback port, ended by SIGTERM; RuntimeError where it does not end well."""
+    """A service on a free loopback port, ended by SIGTERM. Raises RuntimeError if its exit code is not 0."""
     command = [sys.executable, "-m", "benchmarks.service", "--serve", str(memory), *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

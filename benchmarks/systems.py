@@ -1,4 +1,4 @@
-"""The contestants that run in this process: our rollout and its engine, the bare loop, transformers' `generate`."""
+"""The compared systems that run in this process: our rollout and its engine, the bare loop, transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class RePrefill(Ours):
 
     def check(self) -> None:
         super().check()
-        assert self.engine.stats.num_reused_tokens == 0, "the engine kept what it was told to forget"
+        assert self.engine.stats.num_reused_tokens == 0, "the engine reused tokens although prefix sharing is off"
 
 
 class OurSampling:

@@ -1,4 +1,4 @@
-"""Rows of figures with their goals, as Markdown and JSON, and what they were measured on. Knows no system."""
+"""Rows of figures with their goals, as Markdown and JSON, and the machine that they were measured on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """By the median; None where nothing was asked."""
+        """Whether the median meets the goal; None without a goal."""
         if self.at_least is not None:
             return self.value.median >= self.at_least
         return None if self.at_most is None else self.value.median <= self.at_most

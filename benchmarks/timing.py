@@ -26,7 +26,7 @@ class System(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise AssertionError where the work was not done as it was asked for."""
+        """Raise AssertionError if the work was not done as requested."""
         ...
 
 
@@ -63,7 +63,7 @@ class Timings:
         return self.per_round(lambda seconds: seconds[above] / seconds[below])
 
     def against(self, name: str, floor: str, waiting_seconds: float) -> Spread:
-        """Seconds of the one over those of the floor with this waiting added."""
+        """Seconds of system `name`, over the seconds of `floor` plus this waiting."""
         return self.per_round(lambda seconds: seconds[name] / (seconds[floor] + waiting_seconds))
 
     def medians(self, *names: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Part `tools`: episodes whose tools take time, and some of them much more than the others."""
+"""Part `tools`: episodes whose tools take time; some calls take much longer than others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""TRL's GRPOTrainer from finished completions on: its loss, its backward passes, its optimizer step. Nothing is generated.
+"""TRL's GRPOTrainer on finished completions: its loss, backward passes and optimizer step. It generates nothing.
 
-Needs trl and datasets, which `make bench` installs beside the environment.
+Needs trl and datasets, which `make bench` installs in a separate folder.
 """
 
 from __future__ import annotations

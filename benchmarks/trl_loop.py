@@ -1,6 +1,6 @@
-"""TRL's GRPOTrainer with a tool, driven up to where its completions are there; its learning is not run.
+"""TRL's GRPOTrainer with a tool, run until its completions are finished; it does not learn.
 
-Needs trl and datasets, which `make bench` installs beside the environment.
+Needs trl and datasets, which `make bench` installs in a separate folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Part `vllm`: the local engine against a vLLM server on the same machine, both under our rollout loop.
 
-The server is started from the interpreter that MIDTHOUGHT_VLLM_PYTHON names, an environment that has vLLM; without the
-variable this part is left out.
+The server is started from the interpreter that MIDTHOUGHT_VLLM_PYTHON names, an environment with vLLM. Without the
+variable this part is skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every system is given to do: prompts and tool results of exact lengths, made of random words, and a slow tool."""
+"""The work of every system: prompts and tool results of exact lengths, made of random words, and a slow tool."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Work:
         return [prompt_ids(reciter, prompt) for prompt in self.prompts]
 
     def result_ids(self, reciter: Reciter, call: int) -> list[list[int]]:
-        """`[num_episodes][num_result]`: what stands in the context after every episode's call number `call`."""
+        """`[num_episodes][num_result]`: the result tokens of each episode's call number `call`."""
         start = call * self.shape.num_episodes
         return [result_ids(reciter, words) for words in self.results[start : start + self.shape.num_episodes]]
 

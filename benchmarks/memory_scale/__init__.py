@@ -1,7 +1,7 @@
-"""Part `memory_scale`: a memory of 10,000 to 1,000,000 chunks: building, searching, recall against exact search, memory.
+"""Part `memory_scale`: a memory of 10,000 to 1,000,000 chunks: build and search time, recall against exact search, and RAM.
 
-Vectors are drawn from a mixture that is fitted to MiniLM embeddings of real transcripts (`../shared/data/podcast`; where
-that is missing, of the sample episodes, which are fewer than the goal asks for, and it says so).
+Vectors are drawn from a mixture that is fitted to MiniLM embeddings of real transcripts (`../shared/data/podcast`). If that
+folder is missing, the sample episodes are used, which are fewer than the goal requires; the table says so.
 """
 
 from __future__ import annotations

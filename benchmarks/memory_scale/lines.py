@@ -1,4 +1,4 @@
-"""What a large memory is made of: chunks whose words are runs of real ones, and an embedder that draws their vectors."""
+"""Content of a large memory: chunks of real word sequences, and an embedder that draws their vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory_scale.plot JSON SVG`: what a size costs, from `memory_scale.json`, on logarithmic scales."""
+"""`python -m benchmarks.memory_scale.plot JSON SVG`: plots `memory_scale.json` over the size, on logarithmic scales."""
 
 from __future__ import annotations
 

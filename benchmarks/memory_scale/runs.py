@@ -1,4 +1,4 @@
-"""Builds a memory of a size and searches it, each in a process of its own, so that their memory is theirs. Linux only."""
+"""Builds a memory of a given size and searches it, in separate processes, so that RAM is measured for each. Linux only."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Made vectors that lie as real embeddings do: a mixture of Gaussians, fitted to them, from which any number is drawn.
+"""Random vectors that are distributed like real embeddings: draws from a mixture of Gaussians fitted to them.
 
-Real embeddings are clustered by k-means (cosine). Each cluster keeps its share, its mean, the directions in which it
-spreads most (its covariance at low rank, by singular values) and, in all other directions, one small variance. A draw is
-a point of such a Gaussian, scaled to length 1. `spread` widens all of them: it is fitted so that the drawn points' nearest
-neighbours are as far as the real ones'. Knows no memory.
+Real embeddings are clustered by k-means (cosine). For each cluster we keep its share, its mean, its
+covariance at low rank (by singular values) and one small variance for all other directions. A draw is a point of such a
+Gaussian, scaled to length 1. `spread` widens all clusters: it is fitted so that drawn points are as far from their nearest
+neighbours as real ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Part `retrieval`: how often a memory of 30 real episodes finds what is asked for: quotes, and questions in other words.
+"""Part `retrieval`: how often a memory of 30 real episodes finds the right chunk, for quotes and for questions in other words.
 
-Quotes are also asked within a question, and everything once more of a memory whose vectors are indexed, as those of large
-memories are. It reads `../shared/data/podcast/changelog_md`, which is not part of the repository, and is left out where
-that is missing. The questions are described in README.md beside this file.
+Quotes are also searched inside of questions, and all searches are repeated with a vector index, as large memories have. The
+part reads `../shared/data/podcast/changelog_md`, which is not part of the repository, and is skipped if that is missing.
+README.md in this folder describes the questions.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def vectors_indexed(is_wanted: bool) -> Iterator[None]:
 
 
 def find(store: MemoryStore, asked: Sequence[Asked], places: Mapping[str, Place]) -> np.ndarray:
-    """The rank of the first relevant chunk for each query and mode, int [N, M]; 0 where none is among the first 10."""
+    """The rank of the first relevant chunk for each query and mode, int [N, M]; 0 if none is among the first 10."""
     ranks = np.zeros((len(asked), len(MODES)), dtype=np.int64)
     for number, each in enumerate(asked):
         for column, mode in enumerate(MODES):

@@ -1,4 +1,4 @@
-"""What is asked of a memory, and where in the episodes the answer stands: places in words, however they were cut."""
+"""Queries, and the places of their answers in the episodes, counted in words, independent of the chunking."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Asked:
         return len(words_of(self.text))
 
     def is_answered_by(self, chunk: Place) -> bool:
-        """A quote must stand in the chunk as a whole; a question's passage needs to overlap it."""
+        """The chunk must contain all of a quote; it must overlap a question's passage."""
         return chunk.covers(self.place) if self.is_quote else chunk.overlaps(self.place)
 
 
@@ -63,24 +63,24 @@ class Episodes:
         }
 
     def find(self, stem: str, quote: Sequence[str], first: int = 0) -> Iterator[int]:
-        """Where the quote begins in this episode, from the word `first` on."""
+        """Indices of the words at which the quote begins in this episode, from `first` on."""
         words, quote = self.words[stem], list(quote)
         for start in range(first, len(words) - len(quote) + 1):
             if words[start : start + len(quote)] == quote:
                 yield start
 
     def passage(self, stem: str, begins: str, ends: str) -> Place:
-        """The passage between two pointers. Raises ValueError where either is long, or not there once."""
+        """The passage between two pointers. Raises ValueError if one of them is too long or does not occur exactly once."""
         if stem not in self.words:
             raise ValueError(f"{stem!r} is none of the episodes: {', '.join(sorted(self.words))}")
         for pointer in (begins, ends):
             num_found = len(list(self.find(stem, words_of(pointer))))
             if num_found != 1 or len(pointer.split()) > MAX_POINTER_WORDS:
-                remedy = f"give at most {MAX_POINTER_WORDS} words that are there once"
-                raise ValueError(f"{stem}: {pointer!r} stands there {num_found} times; {remedy}")
+                remedy = f"give at most {MAX_POINTER_WORDS} words that occur once"
+                raise ValueError(f"{stem}: {pointer!r} occurs {num_found} times; {remedy}")
         start, last = next(self.find(stem, words_of(begins))), next(self.find(stem, words_of(ends)))
         if last + len(words_of(ends)) <= start:
-            raise ValueError(f"{stem}: {ends!r} stands before {begins!r}")
+            raise ValueError(f"{stem}: {ends!r} occurs before {begins!r}")
         return Place(stem, start, last + len(words_of(ends)))
 
     def places_of(self, chunks: Iterable[Chunk]) -> dict[str, Place]:
@@ -94,7 +94,7 @@ class Episodes:
             else:
                 start = next(self.find(chunk.stem, words, before.start), None)
             if start is None:
-                raise ValueError(f"{chunk.chunk_id}: its words do not stand in the episode after the chunk before")
+                raise ValueError(f"{chunk.chunk_id}: its words do not follow the previous chunk in the episode")
             places[chunk.chunk_id] = last[chunk.stem] = Place(chunk.stem, start, start + len(words))
         return places
 
@@ -111,9 +111,9 @@ def read_questions(path: Path, episodes: Episodes) -> list[Asked]:
 def draw_quotes(
     chunks: Sequence[Chunk], places: Mapping[str, Place], episodes: Episodes, num_quotes: int, seed: int
 ) -> list[Asked]:
-    """Runs of 4 to 8 words, as many of each length, as they stand in chunks drawn by the seed.
+    """Runs of 4 to 8 words, equally many of each length, from chunks drawn by the seed.
 
-    A run occurs once in the words of all episodes, and a chunk gives one at most. Fewer come where there are no more.
+    A run occurs once in all episodes, and each chunk gives at most one. There are fewer if the episodes have no more.
     """
     counts = {length: _count_runs(episodes, length) for length in QUOTE_LENGTHS}
     draw = random.Random(seed)

@@ -1,7 +1,7 @@
-"""Recall and mean reciprocal rank of ranks, with bootstrap intervals. Knows no memory.
+"""Recall and mean reciprocal rank of ranks, with bootstrap intervals.
 
-A rank is that of the first relevant chunk, from 1; 0 where none is among the first 10. Ranks are int [N, M]: of N
-queries in M modes.
+A rank is the rank of the first relevant chunk, from 1; 0 if none is among the first 10. Ranks are int [N, M]: N queries in
+M modes.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def run(part: str, folder: Path) -> list[dict]:
         ("parse", ["≤ 3"] * 10),
         ("lora", ["≥ 0.95"]),
         ("scaling", []),
-        ("memory_scale", ["≥ 0.95", "≥ 0.95"]),
+        pytest.param("memory_scale", ["≥ 0.95", "≥ 0.95"], marks=pytest.mark.slow),  # its parts: test_memory_scale.py
         pytest.param("memory", [], marks=pytest.mark.slow),
         pytest.param("service", ["≤ 1.3", "≤ 1.3", "≤ 1.3", "≥ 2"], marks=pytest.mark.slow),
         pytest.param("plan", ["≤ 0.15", "≤ 0.15"], marks=pytest.mark.slow),

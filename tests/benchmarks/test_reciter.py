@@ -1,4 +1,4 @@
-"""The made model recites: sampled for real, and yet the same number of tokens and the same calls in every system."""
+"""The constructed model samples from real logits, but the same number of tokens and the same calls in every system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part on the package's own episodes with a few quotes; the frozen questions where the transcripts are there."""
+"""The part with a few quotes of the sample episodes; the frozen questions are checked if the transcripts exist."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def call(answer: str) -> str:
 
 
 def first_answer(task: Task) -> str:
-    """Right where nothing has to be guessed, wrong in the first place else."""
+    """The right answer if there is no carry; otherwise the answer without the first carry."""
     columns = Columns.of(task)
     carries = columns.carries()
     return columns.answer([False, *carries[1:]] if carries else [])
