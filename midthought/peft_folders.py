@@ -18,7 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from midthought.errors import ModelPathError
-from midthought.peft_weights import base_of, effective_tensors, effective_weight, is_adapted, stochastically_rounded
+from midthought.peft_weights import (
+    base_of,
+    effective_tensors,
+    effective_weight,
+    is_adapted,
+    model_leaves,
+    stochastically_rounded,
+)
 
 ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_SHARD_BYTES = 2 * 2**30
@@ -48,7 +55,7 @@ def save_adapters(model: Any, folder: Path) -> None:
 
 
 def load_adapters(model: Any, folder: Path) -> None:
-    """Puts the adapters that `save_adapters` wrote into a model that has the same ones.
+    """Loads the adapters that `save_adapters` wrote into a model that has the same ones.
 
     Raises `ModelPathError` if they belong to another base model, RuntimeError if they are other adapters.
     """
@@ -83,7 +90,7 @@ def merged_from(folder: Path, load_base: Callable[[str], Any]) -> Any:
     base = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
         raise ModelPathError(
-            f"{folder} holds adapters, and does not say of which model; give the model, and resume from the checkpoint"
+            f"{folder} contains adapters, but does not name their base model; give the model, and resume from the checkpoint"
         )
     if Path(base).is_absolute() and not Path(base).is_dir():
         moved = [parent / Path(base).name for parent in folder.resolve().parents]
@@ -98,7 +105,7 @@ def merge(model: Any) -> Any:
     """Merges the adapters into the base model's own weights, layer by layer, and returns the base model with its own layers."""
     base = base_of(model)
     is_tied = _is_tied(base)
-    layers: list[Any] = list(_outermost(base))
+    layers: list[Any] = [leaf for _, leaf in model_leaves(base) if isinstance(leaf, nn.Module)]
     for layer in layers:
         if hasattr(layer, "token_adapter"):
             layer.token_adapter.merge()
@@ -113,30 +120,49 @@ def merge(model: Any) -> Any:
 
 
 @torch.no_grad()
-def save_merged(model: Any, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> None:
-    """Writes a PEFT model as a plain Hugging Face model folder, its active adapters merged into the weights.
+def save_merged(
+    model: Any,
+    folder: Path,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    *,
+    with_adapters: bool = True,
+    unties_embeddings: bool = False,
+) -> None:
+    """Writes a model as a plain Hugging Face model folder, its active adapters merged into the weights.
 
-    The weights are computed on the CPU, those of one layer at a time, and written in shards of about `max_shard_bytes`: in
-    memory are one shard and one layer. The model stays as it is. bfloat16 weights are rounded as the engine's copies are.
+    The weights are computed on the CPU, one layer at a time, and written in shards of about `max_shard_bytes`, so that memory
+    holds one shard and one layer. The model is not changed. bfloat16 weights are rounded stochastically, as the engine's copies.
+
+    Args:
+        with_adapters: False writes the base model.
+        unties_embeddings: stores the output layer of a model with tied embeddings as well, and the configuration says that
+            they are not tied.
     """
-    from safetensors.torch import save_file
-
     base = base_of(model)
     folder.mkdir(parents=True, exist_ok=True)
-    places: dict[str, int] = {}
+    is_tied = not unties_embeddings and _is_tied(base)
+    groups = _merged_groups(base, with_adapters=with_adapters, skips_output_layer=is_tied)
+    dtype = _write_shards(groups, folder, max_shard_bytes)
+    _save_config(base, folder, dtype, is_tied)
+
+
+def _write_shards(groups: Iterator[dict[str, Tensor]], folder: Path, max_shard_bytes: int) -> torch.dtype | None:
+    """Writes groups of tensors as safetensors shards with an index, if there are several. Returns the first tensor's dtype."""
+    from safetensors.torch import save_file
+
+    shard_of: dict[str, int] = {}
     shard: dict[str, Tensor] = {}
     num_shards = num_bytes = 0
+    dtype = None
 
     def write() -> None:
         nonlocal num_shards, shard
         num_shards += 1
-        places.update(dict.fromkeys(shard, num_shards))
+        shard_of.update(dict.fromkeys(shard, num_shards))
         save_file(shard, folder / f"model-{num_shards:05d}.safetensors", metadata={"format": "pt"})
         shard = {}
 
-    is_tied = _is_tied(base)
-    dtype = None
-    for tensors in _merged_groups(base, skips_output_layer=is_tied):
+    for tensors in groups:
         shard |= tensors
         num_bytes += sum(map(_size, tensors.values()))
         dtype = dtype or next(tensor.dtype for tensor in tensors.values())
@@ -147,15 +173,16 @@ def save_merged(model: Any, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES
     files = {1: "model.safetensors"}
     if num_shards > 1:
         files = {number: f"model-{number:05d}-of-{num_shards:05d}.safetensors" for number in range(1, num_shards + 1)}
-        index = {"metadata": {"total_size": num_bytes}, "weight_map": {name: files[at] for name, at in places.items()}}
+        weight_map = {name: files[number] for name, number in shard_of.items()}
+        index = {"metadata": {"total_size": num_bytes}, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     for number, name in files.items():
         (folder / f"model-{number:05d}.safetensors").rename(folder / name)
-    _save_config(base, folder, dtype, is_tied)
+    return dtype
 
 
 def base_digest(base: Any) -> str:
-    """Tells base models apart by a few values of each weight, in bfloat16; empty for quantized weights."""
+    """Returns a digest of a few values of each weight, in bfloat16, which identifies the base model. Empty if it is quantized."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(base.named_parameters()):
         plain = name.replace(".base_layer.", ".").replace(".original_module.", ".").replace(".token_adapter.", ".")
@@ -177,8 +204,8 @@ def _require_base(base: Any, file: Path) -> None:
     found = base_digest(base)
     if expected and found and expected != found:
         raise ModelPathError(
-            f"{file.parent} holds adapters of another base model than the one given (their weights differ); give the model "
-            "that the run began with"
+            f"{file.parent} contains adapters of another base model than the one given (their weights differ); give the model "
+            "that the run started with"
         )
 
 
@@ -189,50 +216,33 @@ def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
 # -- merged weights ------------------------------------------------------------------------------------------------
 
 
-def _outermost(base: nn.Module) -> Iterator[nn.Module]:
-    """The layers that PEFT wraps; what is inside of them is not looked at."""
-    for module in base.children():
-        if is_adapted(module):
-            yield module
-        else:
-            yield from _outermost(module)
-
-
-def _merged_groups(base: Any, *, skips_output_layer: bool) -> Iterator[dict[str, Tensor]]:
-    """The tensors of one layer of the model after the other, under the names that checkpoints of this architecture use."""
+def _merged_groups(base: Any, *, with_adapters: bool, skips_output_layer: bool) -> Iterator[dict[str, Tensor]]:
+    """Yields the tensors of the model layer by layer, under the names that checkpoints of this architecture use."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    head = base.get_output_embeddings() if skips_output_layer else None
-    parts = _parts(base, "", head, set())
-    for _, group in itertools.groupby(parts, lambda part: (match := _LAYER.match(part[0])) and match[1]):
-        tensors: dict[str, Tensor] = {}
-        for _, read in group:
-            tensors |= read()
-        yield {name: tensor.contiguous() for name, tensor in revert_weight_conversion(base, tensors).items()}
+    head = base.get_output_embeddings()
+    head_prefix = next((f"{name}." for name, module in base.named_modules() if module is head), "-")
+    seen: set[int] = set()
 
+    def read(leaf: tuple[str, nn.Module | Tensor]) -> dict[str, Tensor]:
+        name, value = leaf
+        is_head = name.startswith(head_prefix)
+        if is_head and skips_output_layer:
+            return {}
+        if isinstance(value, nn.Module):
+            tensors = effective_tensors(value, "cpu", round_to=stochastically_rounded)
+            return {name + key: tensor for key, tensor in tensors.items()}
+        is_shared = id(value) in seen
+        if is_shared and not is_head:
+            return {}
+        seen.add(id(value))
+        return {name: value.detach().to("cpu", copy=is_shared)}
 
-def _parts(
-    module: Any, prefix: str, skipped: Any, seen: set[int]
-) -> Iterator[tuple[str, Callable[[], dict[str, Tensor]]]]:
-    """(name, function that gives tensors by name) of everything that is saved of a module, in its order."""
-    if module is skipped:
-        return
-    if is_adapted(module):
-
-        def merged(module: Any = module) -> dict[str, Tensor]:
-            tensors = effective_tensors(module, "cpu", round_to=stochastically_rounded)
-            return {prefix + name: tensor for name, tensor in tensors.items()}
-
-        yield prefix, merged
-        return
-    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    for name, tensor in own:
-        if name in module._non_persistent_buffers_set or id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        yield prefix + name, lambda key=prefix + name, tensor=tensor: {key: tensor.detach().cpu()}  # type: ignore[misc]
-    for name, child in module.named_children():
-        yield from _parts(child, f"{prefix}{name}.", skipped, seen)
+    leaves = model_leaves(base, with_adapters=with_adapters)
+    for _, group in itertools.groupby(leaves, lambda leaf: (match := _LAYER.match(leaf[0])) and match[1]):
+        tensors = {name: tensor for leaf in group for name, tensor in read(leaf).items()}
+        if tensors:
+            yield {name: tensor.contiguous() for name, tensor in revert_weight_conversion(base, tensors).items()}
 
 
 def _is_tied(base: Any) -> bool:

@@ -125,40 +125,26 @@ def effective_tensors(
     return {name: round_to(tensor.detach(), dtypes[name]) for name, tensor in plain.named_parameters()}
 
 
-def model_tensors(
-    model: Any,
-    *,
-    with_adapters: bool = True,
-    device: Any = None,
-    round_to: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to,
-) -> Iterator[tuple[str, Tensor]]:
-    """Yields the state of a model by the names that it had before adapters were added, tensor by tensor.
+def model_leaves(
+    module: nn.Module, *, with_adapters: bool = True, prefix: str = ""
+) -> Iterator[tuple[str, nn.Module | Tensor]]:
+    """Yields every layer that PEFT wraps, and every saved tensor of the other layers, in the model's order.
 
-    Layers with adapters are merged one after another (`effective_tensors`), or with `with_adapters=False` yielded as they were
-    wrapped. Tensors of other layers are the model's own, not copies.
+    Names are those that the tensors had before adapters were added; that of a layer ends with a dot. With
+    `with_adapters=False` the tensors of a wrapped layer are yielded as they were before it was wrapped. Tensors are the
+    model's own, not copies; a tensor that two layers share is yielded twice.
     """
-    yield from _tensors_below(base_of(model), "", with_adapters, {"device": device, "round_to": round_to})
-
-
-def _tensors_below(
-    module: Any, prefix: str, with_adapters: bool, options: dict[str, Any]
-) -> Iterator[tuple[str, Tensor]]:
-    if is_adapted(module) and with_adapters:
-        for name, tensor in effective_tensors(module, **options).items():
-            yield prefix + name, tensor
-        return
     if is_adapted(module):
-        module = module.original_module if hasattr(module, "original_module") else module.get_base_layer()
-    own = dict(module.named_parameters(recurse=False))
-    own |= {
-        name: tensor
-        for name, tensor in module.named_buffers(recurse=False)
-        if name not in module._non_persistent_buffers_set
-    }
-    for name, tensor in own.items():
-        yield prefix + name, tensor.detach()
+        if with_adapters:
+            yield prefix, module
+            return
+        wrapper: Any = module
+        module = wrapper.original_module if hasattr(wrapper, "original_module") else wrapper.get_base_layer()
+    for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+        if name not in module._non_persistent_buffers_set:
+            yield prefix + name, tensor
     for name, child in module.named_children():
-        yield from _tensors_below(child, f"{prefix}{name}.", with_adapters, options)
+        yield from model_leaves(child, with_adapters=with_adapters, prefix=f"{prefix}{name}.")
 
 
 def _chosen_module(wrapper: Any) -> Any:

@@ -1,8 +1,8 @@
-"""How much better each policy token was than expected: GAE with a critic, and baselines that need none.
+"""Advantage estimators: GAE with a critic, and estimators with a group, greedy or no baseline.
 
-Pure functions on tensors. A mask [E, T] says which tokens the policy wrote; all others (prompt, tool results, padding)
-are as if they were not there. Values follow the learner's alignment: `values[e, t]` judges the state *before* token t.
-A user's own estimator is registered with `advantage_estimator` (midthought.algo.credit).
+Pure functions on tensors. A mask [E, T] marks policy tokens; all other tokens (prompt, tool results, padding) have no effect.
+`values[e, t]` is the value of the state *before* token t. `advantage_estimator` (midthought.algo.credit) registers another
+estimator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GRPO_EPSILON = 1e-6
 
 
 class AdvantageEstimator(enum.StrEnum):
-    """The estimators that ship; those that users register are known by their names alone."""
+    """The built-in estimators. Registered ones are used by name only."""
 
     GAE = "gae"
     GRPO = "grpo"
@@ -45,12 +45,12 @@ def compute_advantage(
     whiten: bool = True,
     norm_by_std: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """(advantages, returns), both [E, T] and 0 outside the mask, by the estimator's name.
+    """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
-    `values` and `turns` are [E, T], `groups` (numbers or texts) and `baselines` [E]; `CreditInputs` says what each is.
-    `gamma` belongs to `gae` and `reinforce_plus_plus`, `lam` to `gae`, `whiten` to these and
-    `reinforce_plus_plus_baseline`, `norm_by_std` to `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a
-    missing input, a wrong shape, or a reward that is not finite.
+    `values` and `turns` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is used by
+    `gae` and `reinforce_plus_plus`, `lam` by `gae`, `whiten` by these and `reinforce_plus_plus_baseline`, `norm_by_std` by
+    `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not
+    finite.
     """
     inputs = CreditInputs(
         rewards=token_level_rewards,
@@ -79,13 +79,13 @@ def compute_gae_advantage_return(
     *,
     whiten: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation over policy tokens only -> (advantages, returns), [E, T], 0 outside the mask.
+    """Generalized advantage estimation over policy tokens. Returns (advantages, returns), [E, T], 0 outside the mask.
 
-    `δ_t = r_t + γ V_next - V_t`, `A_t = δ_t + γ λ A_next`, `R_t = A_t + V_t`, where *next* is the next token of the
-    mask in the row (after the last one: 0), so a tool's tokens cost neither discount nor value. Source: Schulman et
-    al. 2015 (arXiv 1506.02438), equations 11 and 16. Rewards, too, are read at policy tokens only. `whiten` (as verl
-    does) then gives the advantages mean 0 and deviation 1 over all policy tokens of the batch; the returns stay as
-    they are. Raises ValueError for a wrong shape, or a reward that is not finite.
+    `δ_t = r_t + γ V_next - V_t`, `A_t = δ_t + γ λ A_next`, `R_t = A_t + V_t`; *next* is the next policy token of the row
+    (after the last one: 0), so tokens of tools are not discounted. Source: Schulman et al. 2015 (arXiv 1506.02438),
+    equations 11 and 16. Rewards are read at policy tokens only. `whiten` (as in verl) scales the advantages to mean 0 and
+    standard deviation 1 over all policy tokens of the batch; returns are not changed. Raises ValueError for a wrong shape, or
+    a reward that is not finite.
     """
     inputs = CreditInputs(
         rewards=token_level_rewards, mask=response_mask.bool(), values=values, gamma=gamma, lam=lam, whiten=whiten
@@ -120,9 +120,9 @@ def _over_policy_tokens(
 
 
 def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """`(A - mean) / sqrt(var + ε)` over the masked entries, 0 elsewhere; `var` is the unbiased one.
+    """Returns `(A - mean) / sqrt(var + ε)` with mean and unbiased variance over the policy tokens, 0 elsewhere.
 
-    With fewer than two policy tokens there is no deviation: the advantages stay as they are.
+    With fewer than two policy tokens the advantages are not changed.
     """
     count = mask.sum()
     if count < 2:
@@ -138,14 +138,13 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
 def compute_grpo_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, groups: Tensor | Sequence[Hashable], *, norm_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Every policy token of a row gets the row's standardised score -> (advantages, returns), both [E, T] and equal.
+    """Standardized score of the row at each of its policy tokens. Returns (advantages, returns), both [E, T] and equal.
 
-    `A = (s - mean of the group) / (std of the group + 1e-6)`, where s is the sum of the row's rewards at policy
-    tokens and std the unbiased one. Source: DeepSeekMath (arXiv 2402.03300), section 4.1.2; without the division
-    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783). `groups` [E] holds the group's id of every row. A group of one
-    has no baseline: mean 0 and std 1 are taken, as verl does, so its advantage is its score. A group without spread
-    gives zeros. A row without a policy token is no member of its group. Raises ValueError for a wrong shape, or a reward
-    that is not finite.
+    `A = (s - mean of the group) / (std of the group + 1e-6)`; s is the sum of the row's rewards at policy tokens, std the
+    unbiased standard deviation. Source: DeepSeekMath (arXiv 2402.03300), section 4.1.2; without the division
+    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783), section 3.2. `groups` [E] is the group id of every row. For a group of
+    one, mean is 0 and std 1, as in verl: its advantage is its score. A zero-variance group has advantages of 0. A row without
+    a policy token is not a member of its group. Raises ValueError for a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
         rewards=token_level_rewards, mask=response_mask.bool(), groups=numbered(groups), norm_by_std=norm_by_std
@@ -171,16 +170,18 @@ def _standardised(inputs: CreditInputs, *, by_std: bool) -> tuple[Tensor, Tensor
 
 @advantage_estimator("dr_grpo", needs={"groups"})
 def _dr_grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """`A = s - mean of the group`: Liu et al. 2025 (arXiv 2503.20783), section 3.2. Its other half, a constant in place
-    of the answer's length, is the aggregation `seq-mean-token-sum-norm`."""
+    """`A = s - mean of the group`. Source: Dr. GRPO, Liu et al. 2025 (arXiv 2503.20783), section 3.2.
+
+    Its other part, a constant instead of the length of the answer, is the aggregation `seq-mean-token-sum-norm`.
+    """
     return _standardised(inputs, by_std=False)
 
 
 @advantage_estimator("rloo", needs={"groups"})
 def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """`A = s - mean of the group's others` = `n / (n - 1) (s - mean of the group)`, at every policy token.
+    """`A = s - mean of the others in the group = n / (n - 1) (s - mean of the group)` at every policy token.
 
-    Source: REINFORCE leave-one-out, Ahmadian et al. 2024 (arXiv 2402.14740). A group of one keeps its score.
+    Source: REINFORCE leave-one-out, Ahmadian et al. 2024 (arXiv 2402.14740), section 3.3. In a group of one, `A = s`.
     """
     assert inputs.groups is not None
     means, _, counts = _group_figures(inputs.scores, inputs.groups, inputs.present)
@@ -191,9 +192,9 @@ def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 @advantage_estimator("reinforce_plus_plus_baseline", needs={"groups"})
 def reinforce_plus_plus_baseline(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """`s - mean of the group` at every policy token, then whitened over all policy tokens of the batch.
+    """`A = whiten(s - mean of the group)`: at every policy token, whitened over all policy tokens of the batch.
 
-    Source: REINFORCE++ with baseline, Hu et al. 2025 (arXiv 2501.03262). Without `whiten` it is `dr_grpo`.
+    Source: REINFORCE++ with baseline, Hu et al. 2025 (arXiv 2501.03262). Without `whiten` it equals `dr_grpo`.
     """
     centred, _ = _standardised(inputs, by_std=False)
     advantages = whiten_advantages(centred, inputs.mask) if inputs.whiten else centred
@@ -202,15 +203,15 @@ def reinforce_plus_plus_baseline(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 @advantage_estimator("grpo_turns", needs={"groups", "turns"})
 def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """GRPO turn by turn: a turn's reward-to-go, standardised among the group's episodes that have a turn of that number.
+    """GRPO per turn: the reward-to-go of turn k, standardized over the episodes of the group that have a turn k.
 
-    `G_k = Σ_{j ≥ k} r_j`, r_j the sum of the rewards at turn j's policy tokens;
-    `A_k = (G_k - mean_k) / (std_k + 1e-6)` at every policy token of turn k, mean and unbiased std over the episodes of the
-    group that have a turn k. A turn that no other episode of the group has gets 0: there is nothing to compare it with.
-    This definition is ours. Nearest to it: MT-GRPO (Zeng et al. 2025, arXiv 2505.11821), which standardises each turn's
-    own reward and adds the outcome's advantage, and DeepSeekMath's process supervision (arXiv 2402.03300, section
-    4.1.3), which standardises step rewards over all steps of the group before it sums them. With one turn in every
-    episode it is `grpo`. Returns: the reward-to-go. Raises ValueError where a policy token has no turn.
+    `G_k = Σ_{j ≥ k} r_j`, r_j the sum of the rewards at the policy tokens of turn j;
+    `A_k = (G_k - mean_k) / (std_k + 1e-6)` at every policy token of turn k, with unbiased std. A turn that no other episode of
+    the group has gets 0, because there is no comparison. This definition is our own. Closest to it: MT-GRPO (Zeng et al. 2025,
+    arXiv 2505.11821), which standardizes the reward of each turn and adds the advantage of the outcome, and process
+    supervision in DeepSeekMath (arXiv 2402.03300, section 4.1.3), which standardizes step rewards over all steps of the group
+    and then sums them. With one turn per episode it equals `grpo`. Returns: `G_k`. Raises ValueError if a policy token has no
+    turn.
     """
     assert inputs.groups is not None and inputs.turns is not None
     mask = inputs.mask
@@ -218,7 +219,7 @@ def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     if (turns < 0).any():
         row, token = (turns < 0).nonzero()[0].tolist()
         raise ValueError(
-            f"policy token {token} of episode {row} has the turn {int(turns[row, token])}; turns begin at 0"
+            f"policy token {token} of episode {row} has the turn {int(turns[row, token])}; turns start at 0"
         )
     num_turns = int(turns.max()) + 1 if turns.numel() else 1
     rewards = torch.where(mask, inputs.rewards, 0.0)
@@ -236,9 +237,9 @@ def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 
 def _group_figures(scores: Tensor, groups: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, unbiased deviation and number of members of every row's group, each [E]; rows not `present` are no members.
+    """Returns mean, unbiased standard deviation and size of every row's group, each [E]. Only `present` rows are members.
 
-    A group of one has mean 0 and deviation 1.
+    A group of one has mean 0 and standard deviation 1.
     """
     scores = torch.where(present, scores, 0.0)
     _, member = torch.unique(groups, return_inverse=True)
@@ -258,10 +259,10 @@ def _group_figures(scores: Tensor, groups: Tensor, present: Tensor) -> tuple[Ten
 
 @advantage_estimator("reinforce_plus_plus")
 def reinforce_plus_plus(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """`R_t = r_t + γ R_next` over policy tokens, whitened over all policy tokens of the batch. Returns: R.
+    """`A = whiten(R)`, `R_t = r_t + γ R_next` over policy tokens; whitened over all of them in the batch. Returns: R.
 
-    Source: REINFORCE++, Hu et al. 2025 (arXiv 2501.03262). Its KL penalty is `kl_coef`, in the rewards already. *Next* is
-    the next policy token, so a tool's tokens neither discount the return nor cut it off.
+    Source: REINFORCE++, Hu et al. 2025 (arXiv 2501.03262). Its KL penalty is `kl_coef`, which the rewards include. *Next* is the
+    next policy token: tokens of tools neither discount nor end the return.
     """
     returns = _discounted(inputs, inputs.gamma)
     return (whiten_advantages(returns, inputs.mask) if inputs.whiten else returns), returns
@@ -269,9 +270,9 @@ def reinforce_plus_plus(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 @advantage_estimator("remax", needs={"baselines"})
 def remax(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """`A_t = R_t - b`: undiscounted reward-to-go minus the reward of the greedy episode of the same task. Returns: R.
+    """`A_t = R_t - b`: undiscounted reward-to-go minus the reward b of the greedy episode of the same task. Returns: R.
 
-    Source: ReMax, Li et al. 2023 (arXiv 2310.10505), algorithm 1; with the reward at the end, R_t is the episode's.
+    Source: ReMax, Li et al. 2023 (arXiv 2310.10505), algorithm 1. With one reward at the end, R_t is that of the episode.
     """
     assert inputs.baselines is not None
     returns = _discounted(inputs, 1.0)
@@ -279,6 +280,6 @@ def remax(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 
 def _discounted(inputs: CreditInputs, gamma: float) -> Tensor:
-    """Reward-to-go at policy tokens [E, T]: GAE with λ = 1 and values of 0, so that one loop knows how to skip tools."""
-    nothing = torch.zeros_like(inputs.rewards)
-    return _over_policy_tokens(inputs.rewards, nothing, inputs.mask, gamma, 1.0)[1]
+    """Returns the reward-to-go at policy tokens [E, T], which is GAE with λ = 1 and values of 0."""
+    no_values = torch.zeros_like(inputs.rewards)
+    return _over_policy_tokens(inputs.rewards, no_values, inputs.mask, gamma, 1.0)[1]

@@ -1,6 +1,6 @@
-"""How the losses of single tokens become one number: the weight of every token, worked out once for an optimizer step.
+"""Aggregation of token losses to one number: the weight of every token, computed once per optimizer step.
 
-The weights are cut along with the rows, so micro-batches, padding and order change nothing. Knows no loss.
+Weights are split together with the rows, so micro-batches, padding and order do not change the loss.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from midthought.errors import near_names
 
 
 class LossAggregation(enum.StrEnum):
-    """What an average over an optimizer step's policy tokens means; verl has the same names."""
+    """How token losses are averaged over an optimizer step; the names are verl's."""
 
     TOKEN_MEAN = "token-mean"
-    """Every token counts alike: `Σ ℓ / number of tokens` (DAPO, arXiv 2503.14476, eq. 12)."""
+    """All tokens have the same weight: `Σ ℓ / number of tokens` (DAPO, arXiv 2503.14476, eq. 12)."""
     SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
-    """Every episode counts alike: the mean over episodes of their tokens' mean (GRPO, arXiv 2402.03300, eq. 3)."""
+    """All episodes have the same weight: the mean over episodes of the mean of their tokens (GRPO, arXiv 2402.03300, eq. 3)."""
     SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"
-    """The mean over episodes of their tokens' sum."""
+    """The mean over episodes of the sum of their tokens."""
     SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"
     """The same, divided by a constant number of tokens (Dr. GRPO, arXiv 2503.20783, section 3.2)."""
 
@@ -33,11 +33,11 @@ class LossAggregation(enum.StrEnum):
 def loss_weights(
     mask: Tensor, episodes: Tensor, kind: LossAggregation | str, norm_tokens: int | None = None
 ) -> tuple[Tensor | None, float]:
-    """(weights, denominator) of a whole optimizer step: its loss is `Σ weight · ℓ / denominator` over policy tokens.
+    """Returns (weights, denominator) of an optimizer step, whose loss is `Σ weight · ℓ / denominator` over policy tokens.
 
-    `mask` [B, T] marks policy tokens, `episodes` [B] says which episode a row (a segment of it) belongs to. Weights are
-    [B, T] and 0 outside the mask, or None where all are 1. `norm_tokens` is the constant of `seq-mean-token-sum-norm`.
-    Episodes without a policy token are not counted. Raises ValueError for an unknown kind or a missing constant.
+    `mask` [B, T] marks policy tokens, `episodes` [B] is the episode of each row (a segment of it). Weights are [B, T] and 0
+    outside the mask, or None if all are 1. `norm_tokens` is the constant of `seq-mean-token-sum-norm`. Episodes without a
+    policy token are not counted. Raises ValueError for an unknown kind or a missing constant.
     """
     kind = LossAggregation(kind)
     mask = mask.bool()

@@ -1,7 +1,7 @@
-"""What to do where the engine that sampled gives other probabilities than the learner: importance weights, bounded.
+"""Rollout correction: importance weights for tokens whose probabilities differ between inference engine and learner.
 
-The learner recomputes the log-probabilities of what was sampled; `ρ = π_recomputed / π_sampled` is 1 where both compute
-alike. Pure functions; knows neither engine nor loss.
+The learner recomputes the log-probabilities of the sampled tokens; `ρ = π_recomputed / π_sampled` is 1 if both agree. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from midthought.algo.losses import MAX_LOG_RATIO, masked_average, require_one_sh
 
 
 class RolloutCorrection(enum.StrEnum):
-    """What becomes of the weight ρ that a token's policy loss is multiplied by."""
+    """How the weight ρ of a token's policy loss is limited."""
 
     TRUNCATED = "truncated"
     """`min(ρ, max)`: Yao et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""
     MASKED = "masked"
-    """`ρ` where `min ≤ ρ ≤ max`, else 0: IcePop (Ring-1T, arXiv 2510.18855); without `min`: Liu et al. 2025, "When Speed
-    Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch"."""
+    """`ρ` if `min ≤ ρ ≤ max`, else 0: IcePop (Ring-1T, arXiv 2510.18855); without `min`: Liu et al. 2025, "When Speed Kills
+    Stability: Demystifying RL Collapse from the Training-Inference Mismatch"."""
 
 
 class CorrectionLevel(enum.StrEnum):
-    """What ρ is the ratio of."""
+    """Over which tokens ρ is computed."""
 
     TOKEN = "token"
-    """Every token has its own."""
+    """One ratio per token."""
     SEQUENCE = "sequence"
-    """The whole episode: the product over its policy tokens, the same at each of them."""
+    """One ratio per episode: the product over its policy tokens."""
 
 
 def rollout_weights(
@@ -43,11 +43,11 @@ def rollout_weights(
     max_weight: float = 2.0,
     min_weight: float = 0.0,
 ) -> tuple[Tensor, dict[str, float]]:
-    """(weights, figures): weights [E, T] at policy tokens, 0 elsewhere; they carry no gradient.
+    """Returns (weights, metrics): weights [E, T] at policy tokens, 0 elsewhere, without gradient.
 
-    All tensors are [E, T], a row one episode. Log-ratios are clamped to ± 20. Weights multiply the tokens' losses; the
-    number that the loss is divided by counts tokens of weight 0, too. Figures, over policy tokens: `rollout_weight_mean`
-    and, for `truncated`, `rollout_truncated_fraction`, for `masked` `rollout_masked_fraction`.
+    All tensors are [E, T], one episode per row. Log-ratios are clamped to ± 20. Weights multiply the token losses; the
+    denominator of the loss also counts tokens of weight 0. Metrics, over policy tokens: `rollout_weight_mean`, and
+    `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction` (`masked`).
     """
     kind, level = RolloutCorrection(kind), CorrectionLevel(level)
     mask = mask.bool()

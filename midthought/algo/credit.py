@@ -1,4 +1,4 @@
-"""What an advantage estimator reads, how it is registered, and the checks before it runs. Knows no estimator.
+"""Inputs of advantage estimators, their registration, and the checks before they run.
 
 @advantage_estimator("above_median")
 def above_median(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
@@ -18,23 +18,23 @@ from midthought.algo.registry import Registry
 from midthought.config import TrainingConfig
 
 NEEDS = frozenset({"values", "groups", "turns", "baselines"})
-"""What an estimator may need besides rewards and mask."""
+"""Inputs that an estimator may require besides rewards and mask."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreditInputs:
-    """E episodes of T tokens, as every estimator gets them. What stands outside the mask must not matter."""
+    """Inputs of an estimator: E episodes of T tokens. Values outside the mask must not affect the result."""
 
     rewards: Tensor  # [E, T] float
-    """Rewards at the policy tokens that they are credited to; a KL penalty is already in them."""
+    """Rewards at the policy tokens that they are credited to, KL penalty included."""
     mask: Tensor  # [E, T] bool
     """True for policy tokens."""
     values: Tensor | None = None  # [E, T]
-    """The critic's value before every token."""
+    """The critic's value of the state before every token."""
     groups: Tensor | None = None  # [E] int
     """Episodes of one task have the same number."""
     turns: Tensor | None = None  # [E, T] int
-    """Number of the turn that a policy token belongs to: 0, 1, …; -1 elsewhere."""
+    """Index of the turn of every policy token: 0, 1, …; -1 elsewhere."""
     baselines: Tensor | None = None  # [E]
     """Reward of the greedy episode of the same task."""
     gamma: float = 1.0
@@ -45,35 +45,35 @@ class CreditInputs:
 
     @property
     def scores(self) -> Tensor:
-        """[E]: the sum of an episode's rewards at policy tokens."""
+        """[E]: sum of each episode's rewards at policy tokens."""
         return torch.where(self.mask, self.rewards, 0.0).sum(dim=1)
 
     @property
     def present(self) -> Tensor:
-        """[E] bool: whether an episode has a policy token; those without are members of no group."""
+        """[E] bool: whether the episode has a policy token; without one it is not a member of its group."""
         return self.mask.any(dim=1)
 
-    def over_tokens(self, figures: Tensor) -> Tensor:
-        """[E] -> [E, T]: an episode's figure at each of its policy tokens, 0 elsewhere."""
-        return torch.where(self.mask, figures[:, None], 0.0)
+    def over_tokens(self, values: Tensor) -> Tensor:
+        """[E] -> [E, T]: an episode's value at each of its policy tokens, 0 elsewhere."""
+        return torch.where(self.mask, values[:, None], 0.0)
 
 
 Estimator = Callable[[CreditInputs], tuple[Tensor, Tensor]]
-"""-> (advantages [E, T], returns [E, T]), 0 outside the mask. Returns are what a critic, if there is one, is taught."""
+"""Returns (advantages [E, T], returns [E, T]), 0 outside the mask. Returns are the targets of the critic, if there is one."""
 
 ESTIMATORS: Registry[Estimator] = Registry("advantage estimator")
 
 
 def advantage_estimator(name: str, *, needs: Iterable[str] = ()) -> Callable[[Estimator], Estimator]:
-    """Register the decorated function as `training.adv_estimator=name`.
+    """Registers the decorated function as `training.adv_estimator=name`.
 
-    `needs` names what it cannot do without: `values`, `groups`, `turns`, `baselines`. The settings, the loop and the
-    learner follow from it: a critic, groups of 2 or more of which those without spread are left out, greedy episodes.
-    Raises ValueError where a need is unknown or the name ships with this library.
+    `needs` lists the inputs that it requires: `values` (the run trains a critic), `groups` (groups of 2 or more; zero-variance
+    groups are dropped), `turns`, `baselines` (a greedy episode per group). Raises ValueError for an unknown input or the name
+    of a built-in estimator.
     """
     wanted = frozenset(needs)
     if unknown := sorted(wanted - NEEDS):
-        raise ValueError(f"advantage estimator {name!r} cannot need {unknown}; what there is: {sorted(NEEDS)}")
+        raise ValueError(f"advantage estimator {name!r} cannot need {unknown}; possible needs: {sorted(NEEDS)}")
 
     def register(function: Estimator) -> Estimator:
         ESTIMATORS.add(name, function)
@@ -84,10 +84,10 @@ def advantage_estimator(name: str, *, needs: Iterable[str] = ()) -> Callable[[Es
 
 
 def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
-    """(advantages, returns) by the estimator of that name, after checking what it is given.
+    """Checks the inputs and returns (advantages, returns) of the estimator of this name.
 
-    Raises ValueError, naming the episode's row where there is one: an unknown estimator, a missing input, a wrong shape,
-    a reward or baseline that is not finite.
+    Raises ValueError, with the row of the episode if possible, for an unknown estimator, a missing input, a wrong shape, or a
+    reward or baseline that is not finite.
     """
     function = ESTIMATORS.find(name)
     for need in sorted(TrainingConfig.estimator_needs[name]):
@@ -98,13 +98,13 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 
 def check_inputs(inputs: CreditInputs) -> None:
-    """Raise ValueError for a wrong shape, or a reward or baseline that is not finite."""
+    """Raises ValueError for a wrong shape, or a reward or baseline that is not finite."""
     _check_shapes(inputs)
     _check_figures(inputs)
 
 
 def numbered(groups: Tensor | Sequence[Hashable]) -> Tensor:
-    """Groups as numbers [E]: a tensor as it is, anything else (texts, numpy's arrays) by the first of each."""
+    """Returns groups as numbers [E]: a tensor unchanged, other values (strings, NumPy arrays) numbered by first occurrence."""
     if isinstance(groups, Tensor):
         return groups
     numbers: dict[Hashable, int] = {}
@@ -113,9 +113,9 @@ def numbered(groups: Tensor | Sequence[Hashable]) -> Tensor:
 
 _REMEDIES = {
     "values": "score the batch with a critic, or use 'grpo'",
-    "groups": "the group's number of every row",
-    "turns": "the turn's number of every policy token",
-    "baselines": "the reward of a greedy episode for every row",
+    "groups": "give the group number of every row",
+    "turns": "give the turn number of every policy token",
+    "baselines": "give the reward of a greedy episode for every row",
 }
 
 
@@ -132,7 +132,7 @@ def _check_shapes(inputs: CreditInputs) -> None:
     }.items():
         tensor = getattr(inputs, name)
         if tensor is not None and tensor.shape != expected:
-            raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask asks for {list(expected)}")
+            raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask requires {list(expected)}")
 
 
 def _check_figures(inputs: CreditInputs) -> None:

@@ -1,6 +1,6 @@
-"""Distance from a reference policy, token by token: estimators of KL(π‖ref), penalty in the rewards, controller.
+"""KL divergence from a reference policy per token: estimators of KL(π‖ref), penalty in the rewards, adaptive coefficient.
 
-Pure functions on tensors and one small piece of state. `x = log π - log ref` at tokens that π sampled.
+`x = log π - log ref` at tokens that π sampled.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from midthought.errors import near_names
 
 
 class KLKind(enum.StrEnum):
-    """Estimators of KL(π‖ref) from samples of π: Schulman 2020, joschu.net/blog/kl-approx.html; verl's names, too."""
+    """Estimators of KL(π‖ref) from samples of π: Schulman 2020, joschu.net/blog/kl-approx.html. verl's names are accepted."""
 
     K1 = "k1"
-    """`x`: unbiased, may be negative (verl: `kl`). Its gradient is zero on average: for rewards, not for losses."""
+    """`x`: unbiased, may be negative (verl: `kl`). Its gradient is zero on average: use it in rewards, not in losses."""
     ABS = "abs"
     """`|x|`."""
     K2 = "k2"
-    """`½ x²`: biased, but its gradient is the gradient of KL (verl: `mse`)."""
+    """`½ x²`: biased, but its gradient is that of the KL divergence (verl: `mse`)."""
     K3 = "k3"
     """`exp(-x) - 1 + x`: unbiased, never negative, low variance (verl: `low_var_kl`)."""
 
@@ -39,9 +39,9 @@ class KLKind(enum.StrEnum):
 
 
 def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | str = KLKind.K1) -> Tensor:
-    """The estimate of KL(π‖ref) at every token; all shapes alike. For k3, x is clamped to ±20 before `exp`.
+    """Returns the estimate of KL(π‖ref) at every token (`KLKind`); shapes are equal. For k3, x is clamped to ±20 before `exp`.
 
-    Raises ValueError for an unknown kind or where shapes differ.
+    Raises ValueError for an unknown kind or different shapes.
     """
     kind = KLKind(kind)
     if logprobs.shape != reference_logprobs.shape:
@@ -68,10 +68,10 @@ def apply_kl_penalty(
     kl_coef: float,
     kind: KLKind | str = KLKind.K1,
 ) -> tuple[Tensor, Tensor]:
-    """`r_t - β KL_t` at policy tokens -> (rewards [B, T], mean KL over policy tokens, a scalar).
+    """Returns (rewards `r_t - β KL_t` at policy tokens [B, T], mean KL over policy tokens as a scalar).
 
-    Source: Ziegler et al. 2019 (arXiv 1909.08593), equation 2, taken per token. Rewards outside the mask stay as they
-    are. Raises ValueError where shapes differ.
+    Source: Ziegler et al. 2019 (arXiv 1909.08593), equation 2, per token. Rewards outside the mask are not changed. Raises
+    ValueError if shapes differ.
     """
     mask = mask.bool()
     require_one_shape(mask, token_level_rewards=token_level_rewards, logprobs=logprobs)
@@ -80,10 +80,10 @@ def apply_kl_penalty(
 
 
 class KLController:
-    """The penalty's coefficient β: fixed, or steered towards `target_kl` (nats per token).
+    """Coefficient β of the KL penalty: fixed, or adapted to `target_kl` (nats per token).
 
-    Adaptive: `β ← β (1 + clip(KL / target - 1, ±0.2) · n / horizon)` after n more episodes; Ziegler et al. 2019
-    (arXiv 1909.08593), section 2.2. Raises ValueError for figures that can steer nothing.
+    Adaptive: `β ← β (1 + clip(KL / target - 1, ±0.2) · n / horizon)` after n more episodes. Source: Ziegler et al. 2019
+    (arXiv 1909.08593), section 2.2. Raises ValueError for arguments out of range.
     """
 
     def __init__(self, coef: float, target_kl: float | None = None, horizon: int = 10_000) -> None:
@@ -98,10 +98,12 @@ class KLController:
         self.horizon = horizon
 
     def update(self, current_kl: float, num_episodes: int) -> float:
-        """Take the mean KL of the last `num_episodes` episodes; returns the new coefficient. ValueError where it is not
-        finite: the coefficient would never be a number again."""
+        """Updates the coefficient from the mean KL of the last `num_episodes` episodes and returns it.
+
+        Raises ValueError if the mean KL is not finite, because the coefficient would be NaN from then on.
+        """
         if not math.isfinite(current_kl):
-            raise ValueError(f"the mean KL is {current_kl}; look for the log-probability that is not finite")
+            raise ValueError(f"the mean KL is {current_kl}; find the log-probability that is not finite")
         if self.target_kl is not None:
             error = min(max(current_kl / self.target_kl - 1.0, -0.2), 0.2)
             self.coef *= 1.0 + error * num_episodes / self.horizon

@@ -1,9 +1,8 @@
-"""The losses of PPO and its relatives as pure functions on tensors; `mask` says which entries are policy tokens.
+"""Losses of PPO and related algorithms as pure functions on tensors; `mask` marks policy tokens.
 
-A policy loss gives one figure per token; averaging is the caller's. Every average is a sum over masked entries divided
-by `denominator`: given that of the whole optimizer step, the micro-batches' losses, gradients and metrics add up to
-those of the step, however it was cut or padded. What stands outside the mask is never read, not even where it is NaN.
-Knows no model and no optimizer.
+A policy loss returns one value per token; the caller averages. An average is a sum over policy tokens divided by
+`denominator`: with the denominator of the whole optimizer step, losses, gradients and metrics of its micro-batches add up to
+those of the step, however it is split or padded. Values outside the mask are never read, even if they are NaN.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from midthought.algo.registry import Registry
 from midthought.config import TrainingConfig
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to ± this before `exp`, so that one broken token cannot make the loss infinite."""
+"""Log-ratios are clamped to ± this before `exp`, so that a single token cannot make the loss infinite."""
 
 
 def masked_average(
     values: Tensor, mask: Tensor, denominator: float | Tensor | None = None, weights: Tensor | None = None
 ) -> Tensor:
-    """Sum of `values` (times `weights`) where `mask`, divided by `denominator` (default: the masked entries, at least 1).
+    """Returns the sum of `values` (times `weights`) at the mask, divided by `denominator` (default: number of entries, ≥ 1).
 
-    Shapes: all alike; the mask may be of any type.
+    All shapes are equal; the mask may have any type.
     """
     mask = mask.bool()
     if denominator is None:
@@ -38,7 +37,7 @@ def masked_average(
 
 
 def require_one_shape(mask: Tensor, **tensors: Tensor) -> None:
-    """Raise ValueError, naming the tensor, where one has another shape than the mask: nothing is ever broadcast."""
+    """Raises ValueError if a tensor has another shape than the mask, because it would be broadcast."""
     for name, tensor in tensors.items():
         if tensor.shape != mask.shape:
             raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask {list(mask.shape)}; give one shape")
@@ -49,12 +48,12 @@ def require_one_shape(mask: Tensor, **tensors: Tensor) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLossInputs:
-    """What a policy loss gets: B rows of T tokens; a row is one segment of one episode."""
+    """Inputs of a policy loss: B rows of T tokens; a row is one segment of one episode."""
 
     old_logprobs: Tensor  # [B, T]
-    """Of the policy before the update."""
+    """Log-probabilities of the policy before the update."""
     logprobs: Tensor  # [B, T]
-    """Of the policy as it is: what the gradient goes through."""
+    """Log-probabilities of the current policy, with gradient."""
     advantages: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     """True for policy tokens."""
@@ -63,29 +62,29 @@ class PolicyLossInputs:
     dual_clip: float | None = None
 
     def log_ratios(self) -> Tensor:
-        """`log π - log π_old` at the N policy tokens, in row order, clamped to ± 20: [N]."""
+        """Returns `log π - log π_old` at the N policy tokens, in row order, clamped to ± 20: [N]."""
         return (self.logprobs - self.old_logprobs)[self.mask].clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
-    def over_rows(self, figures: Tensor) -> Tensor:
+    def over_rows(self, values: Tensor) -> Tensor:
         """[N] at the policy tokens, in row order -> [B, T], 0 elsewhere."""
-        return figures.new_zeros(self.mask.shape).masked_scatter(self.mask, figures)
+        return values.new_zeros(self.mask.shape).masked_scatter(self.mask, values)
 
 
 TokenLosses = tuple[Tensor, dict[str, Tensor]]
-"""The loss of every token [B, T], and figures of every token by name, each [B, T], for the metrics."""
+"""The loss of every token [B, T], and metrics of every token by name, each [B, T]."""
 PolicyLoss = Callable[[PolicyLossInputs], TokenLosses]
 
 POLICY_LOSSES: Registry[PolicyLoss] = Registry("policy loss")
 
 
 def policy_loss(name: str) -> Callable[[PolicyLoss], PolicyLoss]:
-    """Register the decorated function as `training.policy_loss=name`.
+    """Registers the decorated function as `training.policy_loss=name`.
 
         @policy_loss("reinforce")
         def reinforce(inputs: PolicyLossInputs) -> TokenLosses:
             return -inputs.advantages * inputs.logprobs, {}
 
-    Raises ValueError where the name ships with this library.
+    Raises ValueError for the name of a built-in loss.
     """
 
     def register(function: PolicyLoss) -> PolicyLoss:
@@ -100,10 +99,10 @@ def policy_loss(name: str) -> Callable[[PolicyLoss], PolicyLoss]:
 def clipped_surrogate(inputs: PolicyLossInputs) -> TokenLosses:
     """`max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A)`, `r = π / π_old`.
 
-    Source: Schulman et al. 2017 (arXiv 1707.06347), equation 7, negated; unequal bounds: DAPO (arXiv 2503.14476), eq.
-    10. With `dual_clip` c > 1 the loss of a token with a negative advantage is at most `-c A` (Ye et al. 2020, arXiv
-    1912.09729, eq. 5). Figures: `clip_fraction` (tokens whose gradient the bounds cut off), `approx_kl` (KL(old‖new) by
-    k3: `r - 1 - log r`), `ratio_mean`.
+    Source: PPO, Schulman et al. 2017 (arXiv 1707.06347), equation 7, negated; different lower and upper range: DAPO (arXiv
+    2503.14476), equation 10. With `dual_clip` c > 1 the loss of a token with A < 0 is at most `-c A` (Ye et al. 2020, arXiv
+    1912.09729, equation 5). Metrics: `clip_fraction` (tokens whose gradient is clipped to 0), `approx_kl` (KL(old‖new) by k3:
+    `r - 1 - log r`), `ratio_mean`.
     """
     log_ratios = inputs.log_ratios()
     ratios = log_ratios.exp()
@@ -116,9 +115,9 @@ def sequence_clipped_surrogate(inputs: PolicyLossInputs) -> TokenLosses:
     """`max(-s A, -clip(s, 1 - clip_low, 1 + clip_high) A)`, `s = (π(row) / π_old(row))^(1 / policy tokens of the row)`.
 
     Source: GSPO, Zheng et al. 2025 (arXiv 2507.18071), equation 5, in the form that it calls GSPO-token,
-    `s_t = sg[s] π_t / sg[π_t]`: the same where all tokens of a row have one advantage, and a token keeps its own credit
-    where they do not. The paper averages by `seq-mean-token-mean`, with bounds of 3e-4 and 4e-4. Figures: as of `ppo`,
-    `ratio_mean` being that of s.
+    `s_t = sg[s] π_t / sg[π_t]`, sg = stop-gradient: the same loss if all tokens of a row have one advantage, and it also allows
+    different ones. The paper averages by `seq-mean-token-mean`, with clip ranges of 3e-4 and 4e-4. Metrics: as for `ppo`;
+    `ratio_mean` is the mean of s.
     """
     mask = inputs.mask
     if mask.dim() != 2:
@@ -134,10 +133,10 @@ def sequence_clipped_surrogate(inputs: PolicyLossInputs) -> TokenLosses:
 
 @policy_loss("cispo")
 def clipped_weight(inputs: PolicyLossInputs) -> TokenLosses:
-    """`-sg[clip(r, 1 - clip_low, 1 + clip_high)] A log π`: no token's gradient is cut off, only its weight is bounded.
+    """`-sg[clip(r, 1 - clip_low, 1 + clip_high)] A log π`: clips the weight of a token, never its gradient to 0.
 
-    Source: CISPO, MiniMax-M1 2025 (arXiv 2506.13585), equations 4 and 5; the paper leaves the lower bound open
-    (`clip_low` of 1). Figures: as of `ppo`, `clip_fraction` being the tokens whose weight was bounded.
+    Source: CISPO, MiniMax-M1 2025 (arXiv 2506.13585), equations 4 and 5; the paper has no lower limit (`clip_low` of 1).
+    Metrics: as for `ppo`; `clip_fraction` is the share of tokens with a clipped weight.
     """
     log_ratios = inputs.log_ratios()
     ratios = log_ratios.exp().detach()
@@ -147,7 +146,7 @@ def clipped_weight(inputs: PolicyLossInputs) -> TokenLosses:
 
 
 def _clipped(ratios: Tensor, inputs: PolicyLossInputs, dual_clip: float | None = None) -> tuple[Tensor, Tensor]:
-    """The clipped surrogate of ratios [N], and where the bounds cut the gradient off [N]."""
+    """Returns the clipped surrogate of ratios [N], and whether the gradient is clipped to 0 [N]."""
     advantages = inputs.advantages[inputs.mask]
     plain = -ratios * advantages
     clipped = -ratios.clamp(1.0 - inputs.clip_low, 1.0 + inputs.clip_high) * advantages
@@ -179,10 +178,10 @@ def compute_policy_loss(
     kind: str = "ppo",
     weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """A policy loss by its name, averaged over policy tokens: (scalar loss, detached metrics averaged like it).
+    """Computes the policy loss of this name. Returns (scalar loss, detached metrics), both averaged over policy tokens.
 
-    Shapes: all alike; `gspo` needs [B, T]. `weights` multiply the tokens' losses, not the metrics. Raises ValueError for
-    an unknown name or where shapes differ.
+    All shapes are equal; `gspo` needs [B, T]. `weights` multiply the token losses, not the metrics. Raises ValueError for an
+    unknown name or different shapes.
     """
     mask = mask.bool()
     require_one_shape(mask, old_logprobs=old_logprobs, logprobs=logprobs, advantages=advantages)
@@ -211,11 +210,10 @@ def compute_value_loss(
     cliprange_value: float | None = 0.2,
     denominator: float | Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Half the mean of `max((V - R)², (V_clip - R)²)`, where `V_clip = V_old + clip(V - V_old, ±ε)`.
+    """Clipped value loss: `½ mean(max((V - R)², (V_clip - R)²))` with `V_clip = V_old + clip(V - V_old, ±ε)`.
 
-    Source: the value clipping of OpenAI baselines' PPO2, as verl's `compute_value_loss` has it. `cliprange_value=None`
-    leaves the clipping out. Shapes: all alike. Metric: `value_clip_fraction` (tokens where the clipped error is the
-    larger). Raises ValueError where shapes differ.
+    Source: PPO2 of OpenAI Baselines, as in verl's `compute_value_loss`. `cliprange_value=None` means no clipping. All shapes
+    are equal. Metric: `value_clip_fraction` (tokens whose clipped error is larger). Raises ValueError if shapes differ.
     """
     mask = mask.bool()
     require_one_shape(mask, values=values, old_values=old_values, returns=returns)
@@ -231,8 +229,8 @@ def compute_value_loss(
 
 
 def entropy_from_logprobs(logprobs: Tensor) -> Tensor:
-    """Entropy in nats, `-Σ p log p`, of distributions given as log-probabilities: [..., V] -> [...].
+    """Returns the entropy in nats, `-Σ p log p`, of distributions given as log-probabilities: [..., V] -> [...].
 
-    An impossible token (log-probability -inf) adds nothing.
+    A token with log-probability -inf contributes 0.
     """
     return -(logprobs.exp() * logprobs.clamp(min=torch.finfo(logprobs.dtype).min)).sum(dim=-1)

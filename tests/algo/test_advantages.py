@@ -295,9 +295,9 @@ def test_a_reward_that_is_no_number_names_the_episode_and_the_token(broken):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"token_level_rewards": torch.zeros(3, 4)}, r"rewards have the shape \[3, 4\], the mask asks for \[3, 3\]"),
-        ({"values": torch.zeros(3)}, r"values have the shape \[3\], the mask asks for \[3, 3\]"),
-        ({"groups": torch.zeros(2)}, r"groups have the shape \[2\], the mask asks for \[3\]"),
+        ({"token_level_rewards": torch.zeros(3, 4)}, r"rewards have the shape \[3, 4\], the mask requires \[3, 3\]"),
+        ({"values": torch.zeros(3)}, r"values have the shape \[3\], the mask requires \[3, 3\]"),
+        ({"groups": torch.zeros(2)}, r"groups have the shape \[2\], the mask requires \[3\]"),
         ({"response_mask": torch.zeros(3)}, r"the mask must have the shape \[episodes, tokens\], got \[3\]"),
         ({"response_mask": torch.zeros(3, 0)}, r"the mask must have the shape .*, got \[3, 0\]"),
     ],

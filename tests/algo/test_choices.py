@@ -97,7 +97,7 @@ def test_a_notebooks_cell_may_register_its_function_again():
 
 @pytest.mark.parametrize(("decorator", "name"), [(advantage_estimator, "grpo"), (policy_loss, "ppo")])
 def test_a_name_that_ships_cannot_be_taken(decorator, name):
-    with pytest.raises(ValueError, match=rf"{name!r} ships with this library; choose another name"):
+    with pytest.raises(ValueError, match=rf"{name!r} is built in; choose another name"):
         decorator(name)(lambda inputs: (inputs, {}))
     assert compute_advantage("grpo", torch.zeros(2, 1), torch.ones(2, 1), groups=torch.zeros(2))[0].shape == (2, 1)
 
@@ -111,7 +111,7 @@ def test_a_decorator_without_its_name_says_how_it_is_written(decorator):
 
 
 def test_an_unknown_need_is_refused():
-    with pytest.raises(ValueError, match=r"'mine' cannot need \['group'\]; what there is: .*'groups'"):
+    with pytest.raises(ValueError, match=r"'mine' cannot need \['group'\]; possible needs: .*'groups'"):
         advantage_estimator("mine", needs={"group"})
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from fake_server import BLOCK, FakeServer, Fault
 from precision import logit_tolerance
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought.engines.engine import Sampling
@@ -125,21 +125,35 @@ def difference(engine: SyncedServers, policy: Any, num_episodes: int = 1) -> flo
 # -- the folder ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shard_size", ["50GB", "6KB"])
-def test_tied_embeddings_are_stored_apart_and_compute_the_same(
-    tmp_path: Path, shard_size: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("max_shard_bytes", [2**30, 6_000])
+def test_tied_embeddings_are_stored_as_two_tensors_and_compute_the_same(tmp_path: Path, max_shard_bytes: int) -> None:
     tied = make_model(tied=True)
-    save = type(tied).save_pretrained
-    monkeypatch.setattr(type(tied), "save_pretrained", lambda *a, **k: save(*a, **k, max_shard_size=shard_size))
-    write_model(tied, tmp_path / "model")
+    write_model(tied, tmp_path / "model", max_shard_bytes=max_shard_bytes)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     assert loaded.lm_head.weight is not loaded.model.embed_tokens.weight
     assert torch.equal(loaded(torch.tensor([PROMPT])).logits, tied(torch.tensor([PROMPT])).logits)
     assert tied.config.tie_word_embeddings
     files = list((tmp_path / "model").glob("*.safetensors"))
-    assert len(files) == (2 if shard_size == "50GB" else len({*files})) and len(files) >= 2
+    assert (len(files) == 1) == (max_shard_bytes == 2**30)
     assert sum("lm_head.weight" in load_file(file) for file in files) == 1
+
+
+def test_a_model_folder_is_written_one_layer_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    largest = max(
+        sum(value.nbytes for value in layer.state_dict().values())
+        for layer in (*model.model.layers, model.model.embed_tokens, model.lm_head)
+    )
+    sizes = []
+
+    def save(tensors: dict[str, torch.Tensor], file: Path, **options: Any) -> None:
+        sizes.append(sum(value.nbytes for value in tensors.values()))
+        save_file(tensors, file, **options)
+
+    monkeypatch.setattr("safetensors.torch.save_file", save)
+    write_model(model, tmp_path / "model", max_shard_bytes=1)
+    assert len(sizes) > 2
+    assert max(sizes) <= largest
 
 
 def test_a_folder_that_could_not_be_written_whole_leaves_the_old_one(policy: Any, tmp_path: Path) -> None:

@@ -1,21 +1,18 @@
-"""Writes a policy as folders that model servers load: the whole model with its output layer stored apart, or its adapters
-alone. A folder appears complete or not at all. Does not depend on a running server.
+"""Writes a policy as folders that model servers load: the whole model with its output layer stored separately, or
+its adapters alone. A folder appears complete or not at all. Does not depend on a running server.
 """
 
 from __future__ import annotations
 
-import copy
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from midthought.output_folder import mark, require_ours
-from midthought.peft_weights import adapter_state, base_of, is_adapted, model_tensors, stochastically_rounded
+from midthought.peft_folders import MAX_SHARD_BYTES, save_merged
+from midthought.peft_weights import adapter_state, is_adapted
 from midthought.pretrained import quiet_transformers
-
-_INDEX = "model.safetensors.index.json"
 
 
 def are_loadable(policy: Any) -> bool:
@@ -46,37 +43,28 @@ def is_tied(policy: Any) -> bool:
     return policy.get_output_embeddings().weight is policy.get_input_embeddings().weight
 
 
-def write_model(policy: Any, path: Path, tokenizer: Any = None, *, with_adapters: bool = True) -> None:
-    """Write a model folder: what the policy computes, adapters merged, or with `with_adapters=False` its base model.
+def write_model(
+    policy: Any,
+    path: Path,
+    tokenizer: Any = None,
+    *,
+    with_adapters: bool = True,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Writes a model folder: the policy with its adapters merged, or with `with_adapters=False` its base model.
 
-    Merged weights are rounded stochastically, so that small adapters of a bfloat16 model count. The output layer of a model
-    with tied embeddings is stored too, and the folder says that they are two: a server started on it reloads both
-    (vLLM's own reload of tied ones leaves the output layer as it was). Any Hugging Face tool loads the folder.
+    `save_merged` writes it shard by shard. The output layer of a model with tied embeddings is stored as well, so that a server
+    started on the folder reloads both (vLLM's reload of tied embeddings does not change the output layer). Any Hugging Face
+    tool loads the folder.
     """
-    model = base_of(policy)
 
     def write(partial: Path) -> None:
-        tensors = model_tensors(model, with_adapters=with_adapters, device="cpu", round_to=stochastically_rounded)
-        states = dict(tensors)
         with quiet_transformers():
-            _plainly(model).save_pretrained(partial, state_dict=dict(states))
+            save_merged(policy, partial, max_shard_bytes, with_adapters=with_adapters, unties_embeddings=True)
             if tokenizer is not None:
                 tokenizer.save_pretrained(partial)
-        if model.config.get_text_config().tie_word_embeddings:
-            head = model.get_output_embeddings()
-            name = next(name for name, module in model.named_modules() if module is head) + ".weight"
-            _store_apart(name, states[name], partial)
 
     _whole_or_not_at_all(path, write)
-
-
-def _plainly(model: Any) -> Any:
-    """The model, which transformers saves whole: of one with `model.add_adapter` it would save the adapters alone."""
-    if not getattr(model, "_hf_peft_config_loaded", False):
-        return model
-    plain = copy.copy(model)
-    plain._hf_peft_config_loaded = False
-    return plain
 
 
 def write_adapters(policy: Any, path: Path) -> None:
@@ -91,29 +79,6 @@ def write_adapters(policy: Any, path: Path) -> None:
             (partial / name).rmdir()
 
     _whole_or_not_at_all(path, write)
-
-
-def _store_apart(name: str, head: Any, folder: Path) -> None:
-    """Give a folder of a model with tied embeddings the output layer as a tensor of its own, in a file of its own."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    if (folder / _INDEX).is_file():
-        index = json.loads((folder / _INDEX).read_text("utf-8"))
-    else:
-        (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-        with safe_open(folder / "model-00001-of-00002.safetensors", "pt") as file:
-            index = {"metadata": {}, "weight_map": dict.fromkeys(file.keys(), "model-00001-of-00002.safetensors")}
-    index["weight_map"][name] = "model-00002-of-00002.safetensors"
-    if (folder / index["weight_map"][name]).exists():
-        index["weight_map"][name] = "model-output-layer.safetensors"
-    save_file({name: head.detach().clone()}, folder / index["weight_map"][name], metadata={"format": "pt"})
-    (folder / _INDEX).write_text(json.dumps(index, indent=2), "utf-8")
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    for section in (config, *(value for value in config.values() if isinstance(value, dict))):
-        if section is config or "tie_word_embeddings" in section:
-            section["tie_word_embeddings"] = False
-    (folder / "config.json").write_text(json.dumps(config, indent=2), "utf-8")
 
 
 def _whole_or_not_at_all(path: Path, write: Callable[[Path], None]) -> None:
