@@ -15,11 +15,11 @@ from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
 from midthought.peft_weights import base_of
-from midthought.plan.known import KNOWN
+from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.shape import Shape
 from midthought.types import Completion, Finish, Reward, Task, Trajectory
 
-SHAPES = {size: Shape.from_config(KNOWN[f"Qwen/Qwen3-{size}"]) for size in ("0.6B", "1.7B", "8B")} | {
+SHAPES = {size: Shape.from_config(MODEL_CONFIGS[f"Qwen/Qwen3-{size}"]) for size in ("0.6B", "1.7B", "8B")} | {
     "tiny": Shape(
         hidden_size=64,
         num_layers=2,

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict, deque
 from fractions import Fraction
 
-from midthought.env.math_process import MathProcess
+from midthought.env.math_worker_pool import MathWorkerPool
 from midthought.env.reasoning import matches, normalised
 
 MAX_NUMBER_CHARS = 300
@@ -50,7 +50,7 @@ _STATED_LETTERS = tuple(
     for trigger in ("answer", "option|choice")
 )
 
-_process = MathProcess()
+_process = MathWorkerPool()
 
 
 def exact_match(answer: str, truth: str) -> bool:

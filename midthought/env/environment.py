@@ -1,6 +1,6 @@
-"""`BaseEnvironment`: what users extend to give the policy a world. It counts steps, rewards and ends for them.
+"""`BaseEnvironment`: base class of text environments. It counts steps and rewards and tracks the end of an episode.
 
-Knows nothing of models, tokens or the rollout loop (see `midthought.env.episode`).
+Does not depend on models, tokens or the rollout loop (see `midthought.env.episode`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ StepResult = tuple[str, float, bool, dict[str, Any]]
 
 _WATCHED = "_is_watched"
 _running: ContextVar[tuple[BaseEnvironment, ...]] = ContextVar("midthought_running_environments", default=())
-"""Environments whose `reset` or `step` called whoever is running now."""
+"""Environments whose `reset` or `step` is on the current call stack."""
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far an episode is."""
+    """State of the current episode."""
 
-    has_begun: bool = False
+    has_started: bool = False
     is_done: bool = False
     num_steps: int = 0
     reward: float = 0.0
@@ -39,14 +39,13 @@ class _Progress:
 
 
 class BaseEnvironment(ABC):
-    """A world that speaks text. Extend it: write `reset` and `step`, either of them plain or `async def`.
+    """Base class of text environments. Subclasses define `reset` and `step`, each plain or `async def`.
 
-    One instance holds one episode at a time. Everything else is counted here, whether or not the subclass calls
-    `super().__init__`: `is_done()`, `get_episode_reward()`, `get_step_count()`. `config.max_steps` ends an episode with
-    `done` and `info["truncated"] = True`. `reset` may take a `seed`: training gives it one. `info["success"]`, where it
-    is ever set, is counted by `episode_statistics`.
+    One instance holds one episode at a time. This class tracks `is_done()`, `get_episode_reward()` and `get_step_count()`, even
+    if the subclass does not call `super().__init__`. `config.max_steps` ends an episode with `done` and
+    `info["truncated"] = True`. `reset` may take a `seed`; training passes one. `episode_statistics` reports `info["success"]`.
 
-    For groups of episodes that begin alike, `copy.deepcopy` must give an independent environment in the same state.
+    Groups of episodes with the same start need `copy.deepcopy` to return an independent environment in the same state.
 
     >>> class Guess(BaseEnvironment):
     ...     def reset(self) -> str:
@@ -62,7 +61,7 @@ class BaseEnvironment(ABC):
     """
 
     config: EnvironmentConfig
-    """The trainer's `config.environment`, if the environment was made without a config: read it in `reset` and `step`."""
+    """The trainer's `config.environment`, unless the environment has its own. Read it in `reset` and `step`."""
     _default_config: EnvironmentConfig
     _episode_so_far: _Progress
 
@@ -73,7 +72,7 @@ class BaseEnvironment(ABC):
         return self
 
     def __init__(self, config: EnvironmentConfig | None = None) -> None:
-        """Raises SettingsError where `config` is no EnvironmentConfig."""
+        """Raises `SettingsError` if `config` is not an `EnvironmentConfig`."""
         if config is None:
             return
         if not isinstance(config, EnvironmentConfig):
@@ -83,7 +82,7 @@ class BaseEnvironment(ABC):
         self.config = config
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Put the counting around `reset` and `step`, wherever the class has them from."""
+        """Wraps `reset` and `step` of the subclass, defined or inherited, with the tracking."""
         super().__init_subclass__(**options)
         for name, before, after in (("reset", _before_reset, _after_reset), ("step", _before_step, _after_step)):
             method = getattr(cls, name)
@@ -92,22 +91,22 @@ class BaseEnvironment(ABC):
 
     @abstractmethod
     def reset(self) -> str | Awaitable[str]:
-        """Begin an episode and give its first observation. An optional parameter `seed: int` fixes what is random."""
+        """Starts an episode and returns its first observation. An optional parameter `seed: int` fixes all randomness."""
 
     @abstractmethod
     def step(self, action: str) -> StepResult | Awaitable[StepResult]:
-        """Do what the policy wrote (its answer, without the thought) and give `(observation, reward, done, info)`.
+        """Executes the policy's answer (without the thought) and returns `(observation, reward, done, info)`.
 
-        Around every implementation stands a check. EpisodeError: no `reset` before it, the episode has ended, or what it
-        returned is no such tuple, with a text, a finite number, a truth value and a mapping.
+        Every implementation is checked: `EpisodeError` is raised if `reset` was not called, if the episode has ended, or if the
+        result is not a tuple of a str, a finite number, a bool and a mapping.
         """
 
     def get_state_description(self) -> str:
-        """The present state for people to read; the last observation where this is not overridden."""
+        """Returns the current state for people to read; by default the last observation."""
         return self._episode_so_far.observation
 
     def get_prompt_prefix(self) -> str:
-        """What the policy is told before the first observation: the rules. Empty where this is not overridden."""
+        """Returns the text before the first observation, for example the rules; by default empty."""
         return ""
 
     def is_done(self) -> bool:
@@ -151,7 +150,7 @@ def _watched(
     before: Callable[[BaseEnvironment], None],
     after: Callable[[BaseEnvironment, Any], Any],
 ) -> Callable[..., Any]:
-    """`method` between `before` and `after`. What it calls of itself (`super().step`, `self.reset`) passes through bare."""
+    """Wraps `method` with `before` and `after`, except when the environment calls it itself (`super().step`, `self.reset`)."""
 
     async def finish(self: BaseEnvironment, result: Awaitable[Any]) -> Any:
         with _inside(self):
@@ -201,7 +200,7 @@ def _before_reset(environment: BaseEnvironment) -> None:
 def _no_config(environment: BaseEnvironment) -> SettingsError:
     return SettingsError(
         f"{type(environment).__name__}.config must be an EnvironmentConfig, got {_shown(environment.config)}; "
-        "subclass EnvironmentConfig for settings of your own, or keep them under another name"
+        "subclass EnvironmentConfig for your own settings, or store them under another name"
     )
 
 
@@ -212,13 +211,13 @@ def _after_reset(environment: BaseEnvironment, observation: Any) -> str:
             f"{type(environment).__name__}.reset must return the first observation, a str{hint}; "
             f"it returned {_shown(observation)}"
         )
-    environment._episode_so_far = _Progress(has_begun=True, observation=observation)
+    environment._episode_so_far = _Progress(has_started=True, observation=observation)
     return observation
 
 
 def _before_step(environment: BaseEnvironment) -> None:
     name, progress = type(environment).__name__, environment._episode_so_far
-    if not progress.has_begun:
+    if not progress.has_started:
         raise EpisodeError(f"{name}.step was called before reset; call reset() first")
     if progress.is_done:
         raise EpisodeError(f"{name}.step: the episode ended after {progress.num_steps} steps; call reset() first")
@@ -257,7 +256,7 @@ def _checked(name: str, outcome: Any) -> StepResult:
 
 
 def finite_number(value: Any, what: str) -> float:
-    """`value` as a float; scalars of numpy and torch will do. EpisodeError naming `what` where it is no finite number."""
+    """Returns `value`, which may be a scalar of NumPy or torch, as a float. Raises `EpisodeError` if it is not finite."""
     plain = _plain(value)
     try:
         number = float(plain) if isinstance(plain, int | float) else math.nan
@@ -269,7 +268,7 @@ def finite_number(value: Any, what: str) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Scalars of numpy and torch as Python's own; anything else as it is."""
+    """Converts scalars of NumPy and torch to Python; returns other values unchanged."""
     if not callable(getattr(value, "item", None)):
         return value
     try:

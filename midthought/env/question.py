@@ -1,4 +1,4 @@
-"""An episode that is one question: nobody replies, and the reward is computed from the record."""
+"""Single-question episodes: the environment never replies, and the reward is computed from the trajectory."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from midthought.types import Reward, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class QuestionEnvironment:
-    """Implements the rollout loop's `EpisodeEnvironment`; the same one serves every episode."""
+    """Implements the rollout loop's `EpisodeEnvironment`. One instance is used for all episodes."""
 
     reward: WeightedReward | AsyncReward
     timeout_seconds: float | None = None
-    """Deadline of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
-    one that blocks holds nobody up. None: no deadline, and they are called where the episode runs."""
+    """Time limit of the reward functions, which then run in a thread (`async` ones on the environments' event loop), so that
+    they do not block other episodes. None: no limit, and they are called directly."""
     follows_from_record: ClassVar[bool] = True
-    """It keeps no state: an episode that was interrupted goes on from its record alone, in another process, too."""
+    """It has no state: an interrupted episode can continue from its trajectory, also in another process."""
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        """Nothing: the answer ends the episode."""
+        """Returns None: the answer ends the episode."""
         return None
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """What the reward functions say of the record. EpisodeError where there is a deadline and they raise or miss it."""
+        """Returns the reward. With a time limit, raises `EpisodeError` if a reward function raises or exceeds it."""
         if self.timeout_seconds is None:
             return await self.reward.score(trajectory)
         judge = functools.partial(self.reward, trajectory)
@@ -40,7 +40,7 @@ class QuestionEnvironment:
 
 
 def answer_reward(weights: RewardConfig, decode: Decode, end_tokens: Sequence[str] = ()) -> WeightedReward:
-    """The reward of the settings' `reward` section: the right answer, a well-formed thought, a cost for every call."""
+    """Returns the reward of the `reward` settings: correct answer, well-formed thought, cost per call."""
     return WeightedReward(
         {
             "correct": (weights.correct, correct(decode, end_tokens)),

@@ -1,4 +1,4 @@
-"""Reads an episode's own words: the thought, the answer after it, whether the form is right. Knows no task's truth."""
+"""Parses the policy's text: the thought, the answer after it, whether the format is correct."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 def own_text(trajectory: Trajectory, decode: Decode) -> str:
-    """What the policy wrote, its runs joined by line ends; what tools and prompts said is left out."""
+    """Returns the policy's text, its sampled runs joined by newlines, without prompts and tool results."""
     return "\n".join(decode(run) for run in trajectory.sampled_runs())
 
 
 def final_answer(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[str] = ()) -> str | None:
-    """The policy's words after its last closed thought, without `end_tokens`; None where no thought was closed."""
+    """Returns the policy's text after its last closed thought, without `end_tokens`; None if no thought was closed."""
     _, closed, answer = own_text(trajectory, decode).rpartition(THINK_CLOSE)
     if not closed:
         return None
@@ -29,9 +29,9 @@ def final_answer(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[st
 
 
 def last_answer(trajectory: Trajectory) -> str | None:
-    """The last turn's words after its last closed thought, or all of them where it holds no thought; needs no `decode`.
+    """Returns the text of the last turn after its last closed thought, or all of it if there is no thought.
 
-    None without a turn, and where a thought is left open, whether the policy opened it or the chat template did.
+    None without a turn, and if a thought is not closed, whether the policy or the chat template opened it.
     """
     if not trajectory.turns:
         return None
@@ -42,7 +42,7 @@ def last_answer(trajectory: Trajectory) -> str | None:
 
 
 def is_well_formed(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[str] = ()) -> bool:
-    """One thought, opened by the prompt or the policy, closed once by the policy; an answer after it; ended by itself."""
+    """Whether there is exactly one thought, closed by the policy, with an answer after it, and the episode was not cut off."""
     text = own_text(trajectory, decode)
     prompt = decode(trajectory.segments[0].token_ids[: trajectory.segments[0].spans[0].end])
     opened = text.count(THINK_OPEN) + prompt.rstrip().endswith(THINK_OPEN)
@@ -55,12 +55,12 @@ def is_well_formed(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[
 
 
 def normalised(answer: str) -> str:
-    """For comparing answers: case folded, compatibility characters unified, punctuation and surplus blanks gone."""
+    """Returns the answer for comparison: NFKC, case-folded, without punctuation and repeated whitespace."""
     text = unicodedata.normalize("NFKC", answer).casefold()
     return " ".join(re.sub(r"[^\w\s]|_", " ", text).split())
 
 
 def matches(answer: str | None, truths: Sequence[str]) -> bool:
-    """Exact match after `normalised`, with any of the truths; an answer without a word matches nothing."""
+    """Exact match after `normalised` with any of the truths; an answer without a word matches none."""
     said = normalised(answer or "")
     return bool(said) and any(said == normalised(truth) for truth in truths)

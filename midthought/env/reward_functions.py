@@ -1,7 +1,4 @@
-"""The weighted sum of named reward functions: how they are called, what goes wrong and whose fault it is.
-
-Knows no reward function; those that are ready to use stand in rewards.
-"""
+"""Weighted sum of named reward functions: how they are called, and their errors. Built-in functions are in `rewards`."""
 
 from __future__ import annotations
 
@@ -15,9 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.env.signature import takes_environment
 from midthought.errors import MidthoughtError, RewardError
 from midthought.types import Reward, Trajectory
+
+_SIGNATURES = "write it as f(trajectory) or f(trajectory, environment)"
 
 AnyRewardFunction = Callable[..., float | Awaitable[float]]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`."""
@@ -25,18 +23,18 @@ AnyRewardFunction = Callable[..., float | Awaitable[float]]
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
-    """The weighted sum of named parts, each recorded.
+    """Weighted sum of named parts; the `Reward` records each part.
 
-    `reward(trajectory, environment)` gives the `Reward` where no part is asynchronous; `await reward.score(trajectory,
-    environment)` does in every case, and is what the rollout loop uses. `environment` is None where there is none.
+    `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
+    environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
 
     >>> from midthought.types import Task
     >>> reward = WeightedReward({"calls": (-0.5, lambda trajectory: trajectory.num_calls)})
     >>> reward(Trajectory(Task(task_id="t", prompt="?", answer="!"), [1])).total
     0.0
 
-    Raises RewardError: on construction for a function that takes neither `(trajectory)` nor `(trajectory, environment)`
-    and for a weight that is no finite number; when called for a function that raises or gives no finite number.
+    The constructor raises `RewardError` for a function that takes neither `(trajectory)` nor `(trajectory, environment)` and for
+    a weight that is not finite; a call raises it if a function raises or does not return a finite number.
     """
 
     parts: Mapping[str, tuple[float, AnyRewardFunction]]
@@ -59,7 +57,7 @@ class WeightedReward:
         return self._weighted(values, trajectory)
 
     async def score(self, trajectory: Trajectory, environment: Any = None) -> Reward:
-        """As a call, with asynchronous parts awaited side by side."""
+        """Computes the reward; asynchronous parts run concurrently."""
         values: dict[str, Any] = {}
         running: dict[str, asyncio.Future[Any]] = {}
         try:
@@ -92,15 +90,15 @@ class WeightedReward:
                     parts[name] = weight * float(value)
                     continue
             raise RewardError(
-                f"reward function {name!r} gave {short(value)} ({type(value).__name__}) for task "
-                f"{trajectory.task.task_id!r}; it must give a finite number"
+                f"reward function {name!r} returned {short(value)} ({type(value).__name__}) for task "
+                f"{trajectory.task.task_id!r}; it must return a finite number"
             )
         return Reward(parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncReward:
-    """A WeightedReward with asynchronous parts: a call gives an awaitable, as `score` does."""
+    """A `WeightedReward` with asynchronous parts: a call returns an awaitable, as `score` does."""
 
     weighted: WeightedReward
 
@@ -114,20 +112,43 @@ class AsyncReward:
     score = __call__
 
 
+def takes_environment(function: Callable[..., Any], name: str = "reward_fn") -> bool:
+    """Whether a reward function takes the environment after the trajectory.
+
+    It does if its second positional parameter has no default, or is named `environment` or `env`. Raises `RewardError` if the
+    function cannot be called either way.
+    """
+    if not callable(function):
+        raise RewardError(f"reward function {name!r} is {function!r:.80} and cannot be called; {_SIGNATURES}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # written in C
+        raise RewardError(f"reward function {name!r}: {function!r} has no signature; {_SIGNATURES}") from None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [each for each in signature.parameters.values() if each.kind in kinds]
+    second = positional[1] if len(positional) > 1 else None
+    takes = second is not None and (second.default is second.empty or second.name in ("environment", "env"))
+    try:
+        signature.bind(*[None] * (1 + takes))
+    except TypeError:
+        raise RewardError(f"reward function {name!r} takes {signature}; {_SIGNATURES}") from None
+    return takes
+
+
 def check_weight(name: str, weight: Any) -> None:
-    """Raise RewardError for a weight that is no finite number."""
+    """Raises `RewardError` if the weight is not a finite number."""
     if not isinstance(weight, numbers.Real) or not math.isfinite(weight):
         raise RewardError(f"the weight of reward function {name!r} is {weight!r}; give a finite number")
 
 
 def bare_name(function: Callable[..., Any]) -> str:
-    """The function's own name, a `partial`'s function's, or an object's class's in small letters."""
+    """Returns the name of the function (of a `partial`: of its function; of another object: of its class, in lower case)."""
     function = without_partial(function)
     return getattr(function, "__name__", type(function).__name__.lower())
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """`bare_name`; raises RewardError for a lambda, which has none."""
+    """Returns `bare_name`; raises `RewardError` for a lambda, which has no name."""
     name = bare_name(function)
     if name == "<lambda>":
         raise RewardError("a lambda has no name; give it one: weighted(lambda trajectory: …, weight, name='…')")
@@ -141,13 +162,13 @@ def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether it, or its class's `__call__`, is written as `async def`."""
+    """Whether it, or the `__call__` of its class, is `async def`."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 @contextlib.contextmanager
 def _named(name: str, trajectory: Trajectory) -> Iterator[None]:
-    """What a user's function raises, as an error that says which function it was and for which task."""
+    """Converts exceptions of a user's function to a `RewardError` that names the function and the task."""
     try:
         yield
     except MidthoughtError:
@@ -159,7 +180,7 @@ def _named(name: str, trajectory: Trajectory) -> Iterator[None]:
 
 
 def _dispose(value: Awaitable[Any]) -> None:
-    """An awaitable that nobody will await; a coroutine that is not closed would complain."""
+    """Discards an awaitable; a coroutine that is not closed would cause a warning."""
     if isinstance(value, asyncio.Future):
         value.cancel()
     elif inspect.iscoroutine(value):

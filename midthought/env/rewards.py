@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from midthought.env.answer_matching import mathematical_match
-from midthought.env.math_process import require_math_verify
+from midthought.env.math_worker_pool import require_math_verify
 from midthought.env.reasoning import Decode, final_answer, is_well_formed, last_answer, matches
 from midthought.env.reward_functions import (
     AnyRewardFunction,

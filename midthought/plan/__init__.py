@@ -1,4 +1,4 @@
-"""Plans for scale: memory per GPU and time per step of a training run, from formulas alone. Knows no weights.
+"""Memory per GPU and time per step of a training run, computed from formulas without loading a model.
 
-The formulas of memory are those of `learning`, counted; `benchmarks/plan.py` compares them with what a learner takes.
+The formulas count the memory of `learning`; `benchmarks/plan.py` compares them with measurements of a learner.
 """

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import MissingExtraError, ModelPathError, SettingsError
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
-from midthought.plan.gpus import GIB
-from midthought.plan.hardware import Hardware
+from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.memory import Memory
-from midthought.plan.recipe import words_of
+from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 
@@ -180,7 +179,7 @@ def chosen_plan(
 
 def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
     """The plan of a run without `auto` that begins with the model in `source`, on GPUs that `words` describe."""
-    found = words_of(config)
+    found = plan_arguments(config)
     if source:
         found = {key: value for key, value in found.items() if key not in ("hidden_size", "num_layers", "num_heads")}
         found["model"] = source

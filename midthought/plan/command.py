@@ -8,10 +8,9 @@ from midthought.config import RecipeConfig, parse_assignments
 from midthought.errors import SettingsError
 from midthought.plan.advice import advise
 from midthought.plan.choices import Choice, choose_and_plan, chosen_plan
-from midthought.plan.gpus import GIB
-from midthought.plan.hardware import Hardware
-from midthought.plan.known import KNOWN
+from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.memory import Memory
+from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 from midthought.plan.timing import Timing
@@ -54,7 +53,7 @@ def size_rows(words: Sequence[str]) -> Iterator[str]:
     yield f"| {' | '.join(HEAD)} |"
     yield f"|{' --- |' * len(HEAD)}"
     for name in SIZES:
-        assert name in KNOWN
+        assert name in MODEL_CONFIGS
         yield _size_row(PlanSettings(**parse_assignments([*words, f"model={name}"])))
 
 

@@ -1,4 +1,4 @@
-"""The device that a run computes on, and the memory that it has there. Knows no model and no settings."""
+"""GPUs by name (memory, bandwidth, speed, link; source: NVIDIA's data sheets), and the device of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from midthought.plan.gpus import GIB
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """Data of a GPU for plans. Figures are dense, without sparsity."""
+
+    memory_gib: float
+    """Memory that PyTorch reports, approximately; less than the nominal size."""
+    bandwidth_gbs: float
+    """Memory bandwidth in GB/s."""
+    tflops: float
+    """bfloat16, dense, in 10^12 operations per second."""
+    link_gbs: float
+    """Bandwidth to the other GPUs of the node, GB/s per direction: half of NVLink's bidirectional figure."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return round(self.memory_gib * GIB)
+
+
+GPUS = {
+    "a100-40": Gpu(memory_gib=39.4, bandwidth_gbs=1555, tflops=312, link_gbs=300),
+    "a100": Gpu(memory_gib=79.2, bandwidth_gbs=2039, tflops=312, link_gbs=300),
+    "h100": Gpu(memory_gib=79.2, bandwidth_gbs=3350, tflops=989, link_gbs=450),
+    "h100-pcie": Gpu(memory_gib=79.2, bandwidth_gbs=2000, tflops=756, link_gbs=64),
+    "h200": Gpu(memory_gib=139.8, bandwidth_gbs=4800, tflops=989, link_gbs=450),
+    "b200": Gpu(memory_gib=178.0, bandwidth_gbs=8000, tflops=2250, link_gbs=900),
+    "l40s": Gpu(memory_gib=44.4, bandwidth_gbs=864, tflops=362, link_gbs=32),
+    "l4": Gpu(memory_gib=22.0, bandwidth_gbs=300, tflops=121, link_gbs=32),
+    "rtx4090": Gpu(memory_gib=23.5, bandwidth_gbs=1008, tflops=165, link_gbs=32),
+}
+"""By the names that `gpu=` accepts; SXM unless the name says otherwise."""
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -19,7 +51,7 @@ class Hardware:
     kind: Literal["cpu", "gpu"]
     name: str
     memory_gib: float | None
-    """Free memory of a GPU, all memory of a machine (or of its container). None: not known."""
+    """Free memory of a GPU; total memory of a machine or its container. None: unknown."""
 
     def __str__(self) -> str:
         known = "memory unknown" if self.memory_gib is None else f"{self.memory_gib:.1f} GiB"
@@ -27,7 +59,7 @@ class Hardware:
 
 
 def find_hardware(device: str) -> Hardware:
-    """The hardware behind `model.device`; `auto` is the first GPU, or the CPU if there is none."""
+    """Returns the hardware of `model.device`; `auto` is the first GPU, or the CPU if there is none."""
     import torch
 
     if device == "auto":
@@ -42,7 +74,7 @@ def find_hardware(device: str) -> Hardware:
 
 
 def machine_bytes() -> int | None:
-    """Memory of this machine, or of the container if that may have less. None: the system does not say."""
+    """Returns the memory of this machine, or the limit of its container if lower. None if the system does not report it."""
     try:
         whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from midthought.config import Section
 from midthought.errors import near_names
-from midthought.plan.gpus import GPUS, Gpu
+from midthought.plan.hardware import GPUS, Gpu
 
 
 class PlanSettings(Section):

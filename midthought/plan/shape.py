@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from midthought.errors import ModelPathError, SettingsError, near_names
-from midthought.plan.known import KNOWN
+from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -142,7 +142,7 @@ def _shape_of(model: str) -> Shape:
         return _shape_of(str(read_config(adapters)["base_model_name_or_path"]))
     if folder.is_dir():
         return Shape.from_config(read_config(folder / "config.json"))
-    return Shape.from_config(KNOWN[model] if model in KNOWN else _from_hub(model))
+    return Shape.from_config(MODEL_CONFIGS[model] if model in MODEL_CONFIGS else _from_hub(model))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _from_hub(name: str) -> dict[str, Any]:
-    remedy = f"give a folder, a name that can be reached, sizes in words, or one of {', '.join(sorted(KNOWN))}"
+    remedy = f"give a folder, a name that can be reached, sizes in words, or one of {', '.join(sorted(MODEL_CONFIGS))}"
     if name.count("/") != 1 or name.startswith(("/", ".", "~")):
         raise ModelPathError(f"model={name!r} is neither a folder nor a Hugging Face name; {remedy}")
     try:

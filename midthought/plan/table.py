@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from midthought.plan.advice import Step, advise
-from midthought.plan.gpus import GIB
+from midthought.plan.hardware import GIB
 from midthought.plan.memory import MIB, Memory
 from midthought.plan.timing import Timing
 

@@ -11,12 +11,12 @@ from typing import Any
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.data.tasks import load_tasks
 from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import FAILED_RESET, EnvironmentEpisode, episode_statistics
+from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
+from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.reasoning import last_answer, matches
 from midthought.env.reward_functions import AsyncReward, WeightedReward
 from midthought.env.rewards import combine_rewards, weighted
-from midthought.env.stream import EnvironmentStream
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
@@ -166,7 +166,7 @@ class EnvironmentTasks(TrainingTasks):
         seed = config.training.seed
         environment = _configured(environment, config)
         other = environment if validation is None else _configured(validation, config)
-        make = functools.partial(EnvironmentStream, seed=seed, config=config.environment)
+        make = functools.partial(EnvironmentTaskSampler, seed=seed, config=config.environment)
         self._stream = make(environment, reward_fn)
         self._others = make(other, reward_fn, purpose="held out")
         self._samples = functools.partial(make, environment, purpose="held out")

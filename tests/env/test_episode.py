@@ -15,15 +15,15 @@ from midthought.config import EnvironmentConfig
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
+from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.episode import (
     EnvironmentEpisode,
-    EnvironmentTasks,
     EnvironmentTurn,
     call_blocking,
     episode_statistics,
 )
 from midthought.env.game import SimpleGameEnvironment
-from midthought.env.signature import takes_environment
+from midthought.env.reward_functions import takes_environment
 from midthought.errors import EpisodeError, RewardError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
 from midthought.tokenization import Renderer
@@ -223,7 +223,7 @@ def test_a_step_that_blocks_is_given_up_at_its_deadline(kind):
     finally:
         release.set()
     assert message == (
-        f"{kind.__name__}.step gave nothing within 0.05 seconds; make it quicker or raise environment.step_timeout_seconds"
+        f"{kind.__name__}.step did not finish within 0.05 seconds; make it faster or raise environment.step_timeout_seconds"
     )
 
 
@@ -237,13 +237,13 @@ def test_a_coroutine_that_will_not_be_cancelled_is_given_up_too():
         return "seen", 0.0, False, {}
 
     try:
-        assert "gave nothing within 0.05 seconds" in failure(AsyncDoing(deaf, seconds=0.05))
+        assert "did not finish within 0.05 seconds" in failure(AsyncDoing(deaf, seconds=0.05))
     finally:
         over.set()
 
 
 def test_a_step_that_cancels_itself_is_a_failure_and_cancels_nobody_else():
-    assert "cancelled from inside" in failure(AsyncDoing(raising(asyncio.CancelledError())))
+    assert "cancelled itself" in failure(AsyncDoing(raising(asyncio.CancelledError())))
 
 
 @pytest.mark.parametrize("kind", [Doing, AsyncDoing])
@@ -450,7 +450,7 @@ def test_what_can_neither_be_copied_nor_repeated_can_be_played_once():
         def reset(self, seed):
             return super().reset()
 
-    for source, message in ((Seedless, "its reset takes no seed"), (Careless, "gave another observation")):
+    for source, message in ((Seedless, "its reset takes no seed"), (Careless, "returned another observation")):
         tasks = EnvironmentTasks(source)
         (task,) = tasks.make(1, seed=0)
         assert say(tasks.episode(task), new_trajectory(), "go") == ["heard 'go'"]
@@ -473,7 +473,7 @@ def test_no_groups_are_no_tasks():
 def test_what_is_no_environment_is_refused():
     with pytest.raises(SettingsError, match="give a BaseEnvironment, or a function"):
         EnvironmentTasks("FrozenLake-v1")  # type: ignore[arg-type]
-    with pytest.raises(EpisodeError, match="the environment's factory gave a NoneType"):
+    with pytest.raises(EpisodeError, match="the environment's factory returned a NoneType"):
         EnvironmentTasks(lambda: None).make(1, seed=0)  # type: ignore[arg-type, return-value]
 
 
@@ -495,7 +495,7 @@ def test_a_reset_that_breaks_is_named(is_async):
     with pytest.raises(EpisodeError, match=rf"{kind.__name__}\.reset raised OSError: no server"):
         EnvironmentTasks(kind).make(2, seed=0)
     try:
-        with pytest.raises(EpisodeError, match=rf"{kind.__name__}\.reset gave nothing within 0.05 seconds"):
+        with pytest.raises(EpisodeError, match=rf"{kind.__name__}\.reset did not finish within 0.05 seconds"):
             EnvironmentTasks(lambda: kind(EnvironmentConfig(step_timeout_seconds=0.05))).make(1, seed=0)
     finally:
         release.set()

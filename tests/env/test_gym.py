@@ -11,7 +11,7 @@ import pytest
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import EnvironmentTasks
+from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.game import SimpleGameEnvironment
 from midthought.env.gym import GymnasiumEnvironment, as_gymnasium
 from midthought.errors import EpisodeError, MissingExtraError, SettingsError

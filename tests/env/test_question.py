@@ -79,7 +79,7 @@ def test_a_reward_that_hangs_is_given_up(is_async):
 
     function = hangs_politely if is_async else lambda trajectory: time.sleep(1)
     environment = QuestionEnvironment(combine_rewards([("hangs", 1.0, function)]), 0.05)
-    with pytest.raises(EpisodeError, match=r"the reward gave nothing within 0\.05 seconds"):
+    with pytest.raises(EpisodeError, match=r"the reward did not finish within 0\.05 seconds"):
         asyncio.run(environment.score(episode(4)))
 
 

@@ -260,7 +260,7 @@ def test_what_is_no_finite_number_names_the_function_and_the_task(value):
         return value
 
     for reward in (combine_rewards([weighted(mine, 100)]), combine_rewards([weighted(mine_later, 100, name="mine")])):
-        with pytest.raises(RewardError, match=r"(?s)'mine' gave .* for task 't'"):
+        with pytest.raises(RewardError, match=r"(?s)'mine' returned .* for task 't'"):
             asyncio.run(reward.score(DONE))
 
 

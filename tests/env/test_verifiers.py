@@ -12,7 +12,8 @@ import pytest
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import EnvironmentEpisode, EnvironmentTasks, call_blocking
+from midthought.env.environment_tasks import EnvironmentTasks
+from midthought.env.episode import EnvironmentEpisode, call_blocking
 from midthought.env.verifiers import from_openenv, from_verifiers
 from midthought.errors import EpisodeError, SettingsError
 from midthought.types import Completion, Finish, Task, Trajectory, Turn

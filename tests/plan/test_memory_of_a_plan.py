@@ -7,7 +7,7 @@ import pytest
 from midthought.errors import SettingsError
 from midthought.peft_folders import MAX_SHARD_BYTES
 from midthought.plan.advice import advise
-from midthought.plan.gpus import GIB
+from midthought.plan.hardware import GIB
 from midthought.plan.memory import SHARD_BYTES, Memory
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape

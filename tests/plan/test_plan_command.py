@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from midthought.cli import app
 from midthought.config import ConfigStore
 from midthought.errors import SettingsError
-from midthought.plan.recipe import words_of
+from midthought.plan.run_settings import plan_arguments
 
 
 def invoke(*words: str):
@@ -130,7 +130,7 @@ def test_a_made_model_is_counted_as_it_is_made():
     config = ConfigStore()
     tokenizer = make_tokenizer(["a few words to make a vocabulary of"], config.model.vocab_size)
     policy = make_policy(tokenizer, hidden_size=128, num_layers=4, num_heads=2, max_length=64, seed=0)
-    shape = find_shape(PlanSettings(**{**words_of(config), "vocab_size": len(tokenizer)}))
+    shape = find_shape(PlanSettings(**{**plan_arguments(config), "vocab_size": len(tokenizer)}))
     assert shape.parameters == sum(parameter.numel() for parameter in policy.parameters())
 
 

@@ -5,8 +5,7 @@ import pytest
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.plan.choices import as_recorded, choose, choose_and_plan, plan_of
-from midthought.plan.gpus import GIB
-from midthought.plan.hardware import Hardware, find_hardware
+from midthought.plan.hardware import GIB, Hardware, find_hardware
 
 CPU = Hardware("cpu", "a CPU", 64.0)
 QWEN = "Qwen/Qwen3-1.7B"

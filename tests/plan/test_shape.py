@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from midthought.errors import ModelPathError, SettingsError
-from midthought.plan.known import KNOWN
+from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
 
@@ -145,7 +145,7 @@ def test_adapters_are_of_the_size_of_their_base_model(tmp_path):
 
 def test_a_well_known_model_needs_no_network():
     assert find_shape(PlanSettings(model="Qwen/Qwen3-8B")) == Shape.from_config(CONFIGS["Qwen3-8B"][0])
-    assert all(Shape.from_config(config).parameters > 5e8 for config in KNOWN.values())
+    assert all(Shape.from_config(config).parameters > 5e8 for config in MODEL_CONFIGS.values())
 
 
 def test_sizes_in_words_are_those_of_the_model_they_describe():

@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from midthought.env.environment import BaseEnvironment, EpisodeError
-from midthought.env.stream import MAX_TRIES, EnvironmentStream
+from midthought.env.environment_tasks import MAX_TRIES, EnvironmentTaskSampler
 from midthought.errors import RewardError, SettingsError
 
 
@@ -20,7 +20,7 @@ class Numbers(BaseEnvironment):
 
 def test_what_is_drawn_follows_from_seed_purpose_iteration_and_attempt_alone():
     def prompts(seed=0, purpose="train", iteration=0, attempt=0):
-        stream = EnvironmentStream(Numbers, seed=seed, purpose=purpose)
+        stream = EnvironmentTaskSampler(Numbers, seed=seed, purpose=purpose)
         return tuple(task.prompt for task in stream.draw(iteration, 3, attempt))
 
     assert prompts() == prompts()
@@ -29,14 +29,14 @@ def test_what_is_drawn_follows_from_seed_purpose_iteration_and_attempt_alone():
 
 
 def test_drawing_again_gives_the_same_tasks_whatever_came_between():
-    stream = EnvironmentStream(Numbers, seed=0)
+    stream = EnvironmentTaskSampler(Numbers, seed=0)
     first = stream.draw(3, 2)
     stream.draw(4, 2)
     assert stream.draw(3, 2) == first
 
 
 def test_tasks_of_every_attempt_of_the_iteration_still_have_episodes():
-    stream = EnvironmentStream(Numbers, seed=0)
+    stream = EnvironmentTaskSampler(Numbers, seed=0)
     batches = [stream.draw(7, 2, attempt) for attempt in range(3)]
     tasks = [task for batch in batches for task in batch]
     assert len({task.task_id for task in tasks}) == 6
@@ -47,7 +47,7 @@ def test_tasks_of_every_attempt_of_the_iteration_still_have_episodes():
 
 
 def test_environments_of_older_iterations_are_let_go():
-    stream = EnvironmentStream(Numbers, seed=0)
+    stream = EnvironmentTaskSampler(Numbers, seed=0)
     old = stream.draw(0, 2) + stream.draw(0, 2, attempt=1)
     living = [weakref.ref(stream._made[task.task_id]._starts[task.task_id].environment) for task in old]
     assert all(reference() is not None for reference in living)
@@ -76,9 +76,9 @@ class AsyncFlaky(Flaky):
 @pytest.mark.parametrize("kind", [Flaky, AsyncFlaky])
 def test_one_reset_that_fails_fails_its_group_and_no_other(kind, monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
-    usual = EnvironmentStream(kind, seed=0).draw(0, 3)
+    usual = EnvironmentTaskSampler(kind, seed=0).draw(0, 3)
     monkeypatch.setattr(Flaky, "num_failures", 1)
-    stream = EnvironmentStream(kind, seed=0)
+    stream = EnvironmentTaskSampler(kind, seed=0)
     tasks = stream.draw(0, 3)
     assert tasks[1:] == usual[1:]
     for task in tasks[1:]:
@@ -96,7 +96,7 @@ def test_a_factory_that_fails_once_fails_one_group(monkeypatch):
         return Numbers()
 
     monkeypatch.setattr(Flaky, "num_failures", 1)
-    stream = EnvironmentStream(make, seed=0)
+    stream = EnvironmentTaskSampler(make, seed=0)
     first, second = stream.draw(0, 2)
     with pytest.raises(EpisodeError, match="the environment's factory raised OSError: no browser"):
         stream.episode(first)
@@ -105,9 +105,9 @@ def test_a_factory_that_fails_once_fails_one_group(monkeypatch):
 
 def test_where_all_fail_they_are_reset_again_from_other_seeds(monkeypatch, caplog):
     caplog.set_level(logging.WARNING)
-    usual = EnvironmentStream(Flaky, seed=0).draw(0, 2)
+    usual = EnvironmentTaskSampler(Flaky, seed=0).draw(0, 2)
     monkeypatch.setattr(Flaky, "num_failures", 2 * (MAX_TRIES - 1))
-    stream = EnvironmentStream(Flaky, seed=0)
+    stream = EnvironmentTaskSampler(Flaky, seed=0)
     tasks = stream.draw(0, 2)
     assert len(tasks) == 2
     assert {task.prompt for task in tasks}.isdisjoint(task.prompt for task in usual)
@@ -120,13 +120,13 @@ def test_where_all_go_on_failing_it_is_an_error(monkeypatch):
     with pytest.raises(
         EpisodeError, match=r"Flaky.reset raised ConnectionError: the server is away \(6 resets in a row"
     ):
-        EnvironmentStream(Flaky, seed=0).draw(0, 2)
+        EnvironmentTaskSampler(Flaky, seed=0).draw(0, 2)
     assert Flaky.num_failures == 100 - 2 * MAX_TRIES
 
 
 def test_where_groups_are_drawn_one_by_one_a_group_that_fails_does_not_end_the_run_but_two_in_a_row_do(monkeypatch):
     monkeypatch.setattr(Flaky, "num_failures", MAX_TRIES)
-    stream = EnvironmentStream(Flaky, seed=0)
+    stream = EnvironmentTaskSampler(Flaky, seed=0)
     with pytest.raises(EpisodeError, match="the server is away"):
         stream.episode(stream.draw(0, 1)[0])
     assert stream.episode(stream.draw(1, 1)[0]).environment.seed > 0
@@ -138,6 +138,6 @@ def test_where_groups_are_drawn_one_by_one_a_group_that_fails_does_not_end_the_r
 
 def test_what_cannot_be_used_is_refused_at_once():
     with pytest.raises(SettingsError, match="give a BaseEnvironment"):
-        EnvironmentStream(3, seed=0)
+        EnvironmentTaskSampler(3, seed=0)
     with pytest.raises(RewardError, match="write it as"):
-        EnvironmentStream(Numbers, lambda: 1.0, seed=0)
+        EnvironmentTaskSampler(Numbers, lambda: 1.0, seed=0)

@@ -1,4 +1,4 @@
-"""What config.json says of well-known models, so that they can be planned for without a network."""
+"""Configurations (config.json) of well-known models, for plans without network access."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _qwen2(hidden: int, layers: int, heads: int, kv_heads: int, inner: int, voca
     }
 
 
-KNOWN: dict[str, dict[str, Any]] = {
+MODEL_CONFIGS: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3-0.6B": _qwen3(1024, 28, 16, 3072, tied=True),
     "meta-llama/Llama-3.2-1B": _llama(2048, 16, 32, 8192, tied=True),
     "Qwen/Qwen3-1.7B": _qwen3(2048, 28, 16, 6144, tied=True),

@@ -1,4 +1,4 @@
-"""What a recipe's settings say of a plan. Knows sections by name, and no recipe."""
+"""Arguments of a plan from the settings of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from midthought.config import RayConfig, RecipeConfig, settled
 
 HEAD_SIZE = 64
 MLP = 3
-"""Of the small model that a run makes: width of a head, and the MLP's width over its own (`learning.small_model`)."""
+"""Head dimension, and ratio of MLP width to hidden size, of the small model that a run creates (`learning.small_model`)."""
 FROM_TRAINING = (
     "batch_size",
     "mini_batch_size",
@@ -18,11 +18,11 @@ FROM_TRAINING = (
     "master_weights",
     "offload_reference",
 )
-"""Keys of `training` that a plan has under the same name."""
+"""Settings of `training` that a plan uses under the same name."""
 
 
-def words_of(config: RecipeConfig) -> dict[str, Any]:
-    """The plan's words that follow from a run's settings; machines are those of Ray or verl, where it names GPUs."""
+def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
+    """Returns the arguments of a plan for a run's settings. GPUs are those of Ray or verl, if it requests any."""
     model, training, inference = config.model, config.training, config.inference
     needs = training.needs
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}

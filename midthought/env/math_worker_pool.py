@@ -31,7 +31,7 @@ def require_math_verify() -> None:
         raise MissingExtraError("math-verify", "math")
 
 
-class MathProcess:
+class MathWorkerPool:
     """Up to `NUM_WORKERS` comparing processes, started when they are first needed and used again."""
 
     def __init__(self) -> None:
