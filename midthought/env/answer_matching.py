@@ -1,7 +1,7 @@
-"""How well an answer matches the ground truth: functions of two texts, from 0 to 1, and what finds the answer in a text.
+"""Comparison of an answer with the ground truth: functions of two texts, from 0 to 1, and extraction of answers.
 
-They know no trajectory. All are linear in the texts but `edit_similarity` (see there) and `mathematical_match`, whose
-work is done in a process of its own under a deadline.
+Time is linear in the texts, except for `edit_similarity` (see there) and `mathematical_match`, which runs in a worker process
+with a time limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from midthought.env.math_worker_pool import MathWorkerPool
 from midthought.env.reasoning import matches, normalised
 
 MAX_NUMBER_CHARS = 300
-"""A longer run of digits is no number that is meant."""
+"""A longer run of digits is not read as a number."""
 MAX_EXPRESSION_CHARS = 2000
 """A longer mathematical expression equals nothing but itself; of an answer without `\\boxed` this much is read, from its end."""
 
@@ -54,7 +54,7 @@ _process = MathWorkerPool()
 
 
 def exact_match(answer: str, truth: str) -> bool:
-    """The same words, after case, punctuation and blanks are levelled (`thought.normalised`)."""
+    """The same words after normalization of case, punctuation and whitespace (`reasoning.normalised`)."""
     return matches(answer, (truth,))
 
 
@@ -112,7 +112,7 @@ def last_number(text: str) -> Fraction | None:
     """The last number of a text, exactly: `-1,234.50`, `.5`, `3/4`, `1 1/2`, `2e3`, `$5`, `\\frac{3}{4}`; None without one.
 
     Digits of any script count. Digits that follow a letter (`x2`) are no number; units and per cent signs are left out.
-    None too where the last number divides by zero or is longer than `MAX_NUMBER_CHARS`.
+    Also None if the last number divides by zero or is longer than `MAX_NUMBER_CHARS`.
     """
     text = _FRACTION.sub(_plain_fraction, text.replace("{,}", ",").replace(",\\!", ","))
     found = next(iter(deque(_NUMBER.finditer(text), maxlen=1)), None)
@@ -146,7 +146,7 @@ def numeric_match(answer: str, truth: str, *, relative_tolerance: float = 0.0, a
 
 
 def last_boxed(text: str) -> str | None:
-    """What stands in the last `\\boxed{…}` whose braces balance (`\\{` and `\\}` are no braces); None without one."""
+    """Returns the content of the last `\\boxed{…}` with balanced braces (not counting `\\{` and `\\}`); None if there is none."""
     open_braces: list[int | None] = []
     best: tuple[int, int] | None = None
     for token in _BOXED_OR_BRACE.finditer(text):
@@ -162,7 +162,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def option_letter(text: str) -> str | None:
-    """The letter, A to J, of the option that a text chooses; None where it chooses none.
+    """Returns the letter, A to J, of the option that a text chooses; None if it chooses none.
 
     The first that is found of: a letter in the last `\\boxed{…}`; the last `answer is (B)` or the like; the last `option: B` or
     the like; a last line that is a letter or begins with one as options do (`B`, `(b)`, `B. Paris`).
@@ -188,8 +188,8 @@ def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0)
 
     Compared are the last boxed expressions; a truth without a box is one expression as a whole, an answer without one is
     searched for its last. Not symmetric: `x = 5` and `5` are equal, and the truth decides how the answer is read. False
-    where the deadline passes (`num_math_failures` counts them). Blocks; within an event loop `rewards.matched` and
-    `rewards.in_thread` keep it from holding up others. Raises MissingExtraError where math-verify is not installed.
+    after the time limit (`num_math_failures` counts these). It blocks; in an event loop use it through `rewards.matched` or
+    `rewards.in_thread`. Raises `MissingExtraError` if math-verify is not installed.
     """
     said, meant = last_boxed(answer), last_boxed(truth)
     meant = truth.strip() if meant is None else meant
@@ -204,5 +204,5 @@ def mathematical_match(answer: str, truth: str, *, timeout_seconds: float = 5.0)
 
 
 def num_math_failures() -> int:
-    """Comparisons in this process that `mathematical_match` gave up: too slow, or the comparing process died."""
+    """Returns how many comparisons of `mathematical_match` in this process timed out or lost their worker."""
     return _process.num_failures

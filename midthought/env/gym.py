@@ -1,4 +1,4 @@
-"""Gymnasium environments as ours, and ours as Gymnasium's. Needs the extra `gym`; imported only when used."""
+"""Adapters from and to Gymnasium environments. Needs the extra `gym`, which is imported only when used."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from midthought.errors import MissingExtraError, SettingsError
 
 
 class GymnasiumEnvironment(BaseEnvironment):
-    """A `gymnasium.Env` whose observations and actions are text, or are turned from and into text.
+    """Adapter for a `gymnasium.Env` whose observations and actions are text or are converted to and from text.
 
-    An action that `text_to_action` refuses with a ValueError or KeyError (or, without it, one outside a Text space) is not
-    done: the policy reads why, the reward is 0, and it counts as a step. `done` is `terminated or truncated`, and
-    `info["truncated"]` says which. `config.max_steps` bounds the episode beside the limits of `gym_env` itself.
+    An action for which `text_to_action` raises ValueError or KeyError (or, without it, one outside the Text space) is not
+    executed: the observation is the reason, the reward is 0, and it counts as a step. `done` is `terminated or truncated`;
+    `info["truncated"]` distinguishes them. `config.max_steps` applies in addition to the limits of `gym_env`.
 
     Args:
-        gym_env: made anew or deep-copied for every episode, as every environment.
-        observation_to_text: from the environment's observation; needed where its space is not Text.
-        text_to_action: to the environment's action; needed where its space is not Text.
+        gym_env: created or deep-copied for every episode, like every environment.
+        observation_to_text: converts an observation; required unless the observation space is Text.
+        text_to_action: converts to an action; required unless the action space is Text.
 
-    Raises SettingsError for a space that is not Text without the function that it needs, MissingExtraError.
+    Raises `SettingsError` if a required function is missing, and `MissingExtraError`.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class GymnasiumEnvironment(BaseEnvironment):
         self._text_to_action = text_to_action or functools.partial(_inside_space, gym_env.action_space)
 
     def reset(self, seed: int | None = None) -> str:
-        """The first observation as text; `seed` is Gymnasium's."""
+        """Returns the first observation as text; `seed` is passed to Gymnasium."""
         observation, _ = self.gym_env.reset(seed=seed)
         return self._observation_to_text(observation)
 
     def step(self, action: str) -> StepResult:
-        """One step of the wrapped environment; its `info` with `truncated` added."""
+        """Runs one step of the wrapped environment and adds `truncated` to its `info`."""
         try:
             gym_action = self._text_to_action(action)
         except (ValueError, KeyError) as error:
@@ -63,21 +63,22 @@ class GymnasiumEnvironment(BaseEnvironment):
         return self._observation_to_text(observation), reward, done, {**info, "truncated": bool(truncated)}
 
     def get_state_description(self) -> str:
-        """What `gym_env.render()` draws as text, else the last observation."""
+        """Returns `gym_env.render()` if it is text, else the last observation."""
         drawn = self.gym_env.render() if self.gym_env.render_mode == "ansi" else None
         return drawn if isinstance(drawn, str) else super().get_state_description()
 
 
 def as_gymnasium(environment: BaseEnvironment) -> Any:
-    """A `gymnasium.Env` that plays on `environment`: both spaces are Text and hold every str.
+    """Returns a `gymnasium.Env` for `environment`; both spaces are Text and contain every str.
 
-    An end with `info["truncated"]` is `truncated`, any other `terminated`. `reset(seed=…)` reaches environments that take
-    a seed; later resets without one go on from it. An `async def` environment is waited for. Raises MissingExtraError.
+    An end with `info["truncated"]` is `truncated`, any other `terminated`. `reset(seed=…)` is passed to environments that take a
+    seed; later resets without one continue its random sequence. `async def` environments are awaited. Raises
+    `MissingExtraError`.
     """
     gymnasium = _gymnasium()
 
     class AnyText(gymnasium.spaces.Text):  # type: ignore[misc, name-defined, unused-ignore]
-        """Every str; what is sampled is short and of letters and blanks."""
+        """Contains every str; samples are short, of letters and spaces."""
 
         def __init__(self) -> None:
             super().__init__(max_length=32, min_length=0, charset="abcdefghijklmnopqrstuvwxyz ")

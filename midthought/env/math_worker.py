@@ -1,6 +1,6 @@
-"""A program of its own: reads pairs of mathematical texts, one JSON line each, and says whether they are equal.
+"""Worker program: reads pairs of mathematical texts, one JSON line each, and replies whether they are equal.
 
-Started and ended by math_process. math-verify's own deadlines are signals that work in a main thread only and cannot
+Started and stopped by math_process. math-verify's own deadlines are signals that work in a main thread only and cannot
 stop an integer power in mid-computation; a process can be killed.
 """
 
@@ -17,10 +17,10 @@ MAX_MEMORY_BYTES = 4 << 30
 
 
 def serve() -> None:
-    """Answer `[answer, truth, seconds]` with `true` or `false` until the input ends; begins with the line `"ready"`."""
+    """Writes the line `"ready"`, then replies to each `[answer, truth, seconds]` with `true` or `false` until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # whatever a library prints is no reply
+    os.dup2(2, 1)  # output of libraries must not be read as a reply
     _limit_memory()
     from math_verify import parse, verify
 
@@ -43,7 +43,7 @@ def _limit_memory() -> None:
 
 
 def _set_alarm(seconds: int) -> None:
-    """The process ends itself: nobody else would, were the parent gone. The parent's own deadline comes first."""
+    """Sets an alarm that ends this process if the parent has died. The parent's own time limit expires first."""
     if hasattr(signal, "alarm"):
         signal.alarm(seconds)
 

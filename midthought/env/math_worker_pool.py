@@ -1,6 +1,6 @@
-"""Mathematical comparison (math-verify) in processes of their own, which are killed where they take too long.
+"""Mathematical comparison (math-verify) in worker processes, which are killed when they exceed the time limit.
 
-Safe to call from any thread. Knows nothing of answers in texts; the work itself stands in math_worker.
+Thread-safe. The program of the workers is `math_worker`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from pathlib import Path
 from midthought.errors import EngineError, MissingExtraError
 
 START_SECONDS = 300.0
-"""A slow machine needs long to import a computer algebra system."""
+"""Time limit of a worker's start; a slow machine needs long to import a computer algebra system."""
 NUM_WORKERS = 2
 
 _PROGRAM = Path(__file__).with_name("math_worker.py")
 
 
 def require_math_verify() -> None:
-    """Raise MissingExtraError where math-verify is not installed."""
+    """Raises `MissingExtraError` if math-verify is not installed."""
     if importlib.util.find_spec("math_verify") is None:
         raise MissingExtraError("math-verify", "math")
 
 
 class MathWorkerPool:
-    """Up to `NUM_WORKERS` comparing processes, started when they are first needed and used again."""
+    """Up to `NUM_WORKERS` worker processes, started on first use and reused."""
 
     def __init__(self) -> None:
         self.num_failures = 0
-        """Comparisons without a verdict: too slow, or their process died (memory, depth of nesting)."""
+        """Comparisons without a verdict: timeouts, and workers that died (memory, nesting depth)."""
         self._begin()
         atexit.register(self._end)
 
     def are_equal(self, answer: str, truth: str, timeout_seconds: float) -> bool:
         """Whether math-verify finds the last expression of `answer` equal to that of `truth`; False without a verdict.
 
-        `timeout_seconds` begins when a worker is free. Raises MissingExtraError without math-verify, EngineError where the
-        worker cannot start.
+        `timeout_seconds` counts from when a worker is free. Raises `MissingExtraError` without math-verify, `EngineError` if
+        the worker cannot start.
         """
         if self._process_id != os.getpid():  # a fork must not talk to its parent's workers
             self._begin()
@@ -107,7 +107,7 @@ class _Worker:
         return not self._was_killed.is_set() and self._process.poll() is None
 
     def ask(self, request: object, timeout_seconds: float) -> object:
-        """The reply; None where the process was too slow or died."""
+        """Returns the reply; None if the process exceeded the time limit or died."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it died: the reply is missing too
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -116,7 +116,7 @@ class _Worker:
 
     def end(self) -> None:
         self._process.kill()
-        with contextlib.suppress(OSError):  # words to it that were never read
+        with contextlib.suppress(OSError):  # input that it never read
             self._process.communicate()
 
     def _reply(self, timeout_seconds: float) -> object:

@@ -1,7 +1,7 @@
-"""Rewards as named, weighted functions of the record: what happened and the ground truth, never a label, never a claim.
+"""Rewards as named, weighted functions of the trajectory and the ground truth.
 
-`combine_rewards` makes one reward of many functions; below it stand functions that are ready to use. Those that were
-written before turns were recorded read tokens (`decode`); the others read the turns' texts and events and need none.
+`combine_rewards` combines functions to one reward; built-in functions follow. Functions with `decode` read tokens; the others
+read the texts and events of the turns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _threads = DaemonThreads("midthought-reward")
 
 
 class RewardPart(NamedTuple):
-    """One function with its name and weight; a plain tuple of the three will do as well."""
+    """A function with its name and weight; a plain tuple of the three is accepted, too."""
 
     name: str
     weight: float
@@ -48,19 +48,19 @@ class RewardPart(NamedTuple):
 
 
 def weighted(function: AnyRewardFunction, weight: float, *, name: str | None = None) -> RewardPart:
-    """A function with its weight, for `combine_rewards`; its name is the function's own where none is given."""
+    """Returns a function with its weight for `combine_rewards`; the default name is that of the function."""
     return RewardPart(name_of(function) if name is None else name, weight, function)
 
 
 def combine_rewards(
     functions: Iterable[AnyRewardFunction | tuple[str, float, AnyRewardFunction] | WeightedReward | AsyncReward],
 ) -> WeightedReward | AsyncReward:
-    """One reward of many functions: plain ones (weight 1, named as they are), `weighted(...)`, `(name, weight, function)`.
+    """Combines functions to one reward: plain ones (weight 1, own name), `weighted(...)`, `(name, weight, function)`.
 
-    Called with `(trajectory)` or `(trajectory, environment)` it gives a Reward, or an awaitable of one where a function is
-    `async`; `await reward.score(...)` does in both cases. A combined reward may stand among the functions: its parts join
-    under their own names, each times its weight. Raises RewardError for no function at all, for two of one name, for one
-    without a name, and as WeightedReward does.
+    Called with `(trajectory)` or `(trajectory, environment)` the result returns a Reward, or an awaitable of one if a function
+    is `async`; `await reward.score(...)` works in both cases. A combined reward may be one of the functions: its parts keep
+    their names, and their weights are multiplied. Raises `RewardError` for no function, equal names, a missing name, and as
+    `WeightedReward` does.
 
     >>> def is_short(trajectory): return float(trajectory.num_sampled < 100)
     >>> reward = combine_rewards([is_short, weighted(num_calls, -0.1), ("asked", 0.5, used_tool)])
@@ -96,9 +96,9 @@ def _each_part(functions: Iterable[Any]) -> Iterator[RewardPart]:
 
 
 def in_thread(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """An asynchronous form of a function that blocks (a file, a network, heavy arithmetic), run in a thread of its own.
+    """Returns an asynchronous form of a blocking function (file, network, long computation), which runs in a thread.
 
-    While it runs, other episodes go on. For reward functions and matches alike.
+    Other episodes continue while it runs. Use it for reward functions and matches.
     """
 
     @functools.wraps(function)
@@ -154,7 +154,7 @@ def _truths(trajectory: Trajectory) -> tuple[str, ...]:
 
 
 def correct(decode: Decode, end_tokens: Sequence[str] = ()) -> RewardFunction:
-    """1 where the answer after the last thought is the ground truth or one of its aliases, else 0."""
+    """1 if the answer after the last thought is the ground truth or one of its aliases, else 0."""
 
     def correct(trajectory: Trajectory) -> float:
         return float(matches(final_answer(trajectory, decode, end_tokens), _truths(trajectory)))
@@ -175,10 +175,10 @@ def well_formed_thought(decode: Decode, end_tokens: Sequence[str] = ()) -> Rewar
 
 
 def follows_format(pattern: str | re.Pattern[str]) -> RewardFunction:
-    """1 where all that the policy wrote in its last turn matches the regular expression (`fullmatch`), else 0.
+    """1 if the policy's whole last turn matches the regular expression (`fullmatch`), else 0.
 
-    In a pattern given as a text, `.` matches line ends too. The pattern meets hostile text: no nested repetition in it.
-    Raises RewardError for an invalid one.
+    In a pattern given as a string, `.` also matches newlines. Avoid nested repetition: the text can be adversarial. Raises
+    `RewardError` for an invalid pattern.
     """
     try:
         compiled = re.compile(pattern, re.DOTALL) if isinstance(pattern, str) else pattern
@@ -195,17 +195,17 @@ def follows_format(pattern: str | re.Pattern[str]) -> RewardFunction:
 
 
 def num_calls(trajectory: Trajectory) -> float:
-    """Calls that were asked for, counted from the events."""
+    """Number of requested calls, from the events."""
     return float(trajectory.num_calls)
 
 
 def num_failed_calls(trajectory: Trajectory) -> float:
-    """Calls that came to anything but a result: malformed, refused, raised, too slow, beyond the allowance."""
+    """Number of calls without a result: malformed, refused, failed, timed out, beyond the limit."""
     return float(sum(event.outcome is not ToolOutcome.OK for event in trajectory.tool_events))
 
 
 def used_tool(trajectory: Trajectory) -> float:
-    """1 where at least one call gave a result, else 0."""
+    """1 if at least one call returned a result, else 0."""
     return float(any(event.outcome is ToolOutcome.OK for event in trajectory.tool_events))
 
 
@@ -235,7 +235,7 @@ def tokens_beyond(max_tokens: int) -> RewardFunction:
 
 
 def length_within(min_tokens: int, max_tokens: int, *, margin_tokens: int) -> RewardFunction:
-    """1 from `min_tokens` to `max_tokens`; outside it falls in a straight line to 0 over `margin_tokens`."""
+    """1 from `min_tokens` to `max_tokens`; outside, it decreases linearly to 0 over `margin_tokens`."""
     if not 0 <= min_tokens <= max_tokens or margin_tokens < 1:
         raise RewardError(
             f"the band {min_tokens} to {max_tokens} with a margin of {margin_tokens} tokens is empty; "

@@ -1,6 +1,6 @@
-"""Environments of two other libraries as ours: OpenEnv clients, and `MultiTurnEnv` of `verifiers` (before its 0.4).
+"""Adapters for environments of other libraries: OpenEnv clients, and `MultiTurnEnv` of `verifiers` (before 0.4).
 
-They are known by what they do; neither package is imported.
+They are duck-typed; neither package is imported.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def from_openenv(
     observation_to_text: Callable[[Any], str] | None = None,
     config: EnvironmentConfig | None = None,
 ) -> BaseEnvironment:
-    """An environment that plays on an OpenEnv client, asynchronous or not.
+    """Returns an environment for an OpenEnv client, synchronous or asynchronous.
 
-    `client.reset()` and `client.step(action)` give a result with `observation`, `reward` (None counts as 0) and `done`.
-    `text_to_action` makes the client's action of the policy's text, for example `lambda text: {"code": text}`;
-    `observation_to_text` makes text of its observation, for example `lambda seen: seen.stdout`. A client is one session
-    with a server: train on a factory, `lambda: from_openenv(Client(url), …)`.
+    `client.reset()` and `client.step(action)` return a result with `observation`, `reward` (None counts as 0) and `done`.
+    `text_to_action` converts the policy's text to an action, for example `lambda text: {"code": text}`;
+    `observation_to_text` converts an observation to text, for example `lambda seen: seen.stdout`. A client is one session
+    with a server: train with a factory, `lambda: from_openenv(Client(url), …)`.
     """
     return OpenEnvEnvironment(client, text_to_action or str, observation_to_text or _already_text, config)
 
@@ -51,12 +51,12 @@ class OpenEnvEnvironment(BaseEnvironment):
         self._observation_to_text = observation_to_text
 
     def reset(self, seed: int | None = None) -> Any:
-        """`client.reset`, with the seed where it takes one."""
+        """Calls `client.reset`, with the seed if it takes one."""
         seeded = {"seed": seed} if seed is not None and _takes(self._client.reset, seed=seed) else {}
         return _then(self._client.reset(**seeded), lambda result: self._observation_to_text(result.observation))
 
     def step(self, action: str) -> Any:
-        """`client.step` with the action that the text means."""
+        """Calls `client.step` with the action of the text."""
 
         def read(result: Any) -> StepResult:
             return self._observation_to_text(result.observation), result.reward or 0.0, bool(result.done), {}
@@ -67,12 +67,12 @@ class OpenEnvEnvironment(BaseEnvironment):
 def from_verifiers(
     env: Any, *, rows: Sequence[Mapping[str, Any]] | None = None, config: EnvironmentConfig | None = None
 ) -> BaseEnvironment:
-    """An environment that plays the chats of a `verifiers` `MultiTurnEnv` (of its versions 0.1 to 0.3).
+    """Returns an environment for the conversations of a `verifiers` `MultiTurnEnv` (versions 0.1 to 0.3).
 
-    Every `reset` draws one of `rows` (None: `env.get_dataset()`), each with a `prompt` (a text or chat messages) and,
-    where the environment wants them, `answer`, `info`, `task`. The policy's answers go through `setup_state`,
-    `env_response` and `is_completed`; the rubric's reward is paid for the last one, also where `config.max_steps` ends the
-    episode; the rubric's metrics are `info["metrics"]`. Tools of a `ToolEnv` are not offered: register them as ours.
+    Every `reset` draws one of `rows` (None: `env.get_dataset()`), each with a `prompt` (a string or chat messages) and, if the
+    environment needs them, `answer`, `info`, `task`. The policy's answers go through `setup_state`, `env_response` and
+    `is_completed`. The rubric's reward is the reward of the last step, also if `config.max_steps` ends the episode; its metrics
+    are `info["metrics"]`. Tools of a `ToolEnv` are not available: register them as tools of this library.
     """
     if rows is None:
         rows = env.get_dataset()
@@ -82,7 +82,7 @@ def from_verifiers(
 
 
 class VerifiersEnvironment(BaseEnvironment):
-    """See `from_verifiers`. Copies share `env` and `rows`: all that belongs to an episode is in its state."""
+    """See `from_verifiers`. Copies share `env` and `rows`; everything else is in the state of the episode."""
 
     def __init__(self, env: Any, rows: Sequence[Mapping[str, Any]], config: EnvironmentConfig | None) -> None:
         super().__init__(config)
@@ -90,7 +90,7 @@ class VerifiersEnvironment(BaseEnvironment):
         self._state: Any = {}
 
     async def reset(self, seed: int | None = None) -> str:
-        """The prompt of a row drawn by the seed, its messages one after the other."""
+        """Returns the prompt of a row drawn by the seed, its messages joined."""
         rows = self._shared.rows
         row = rows[random.Random(seed).randrange(len(rows))]
         self._state = _first_state(row)
@@ -100,7 +100,7 @@ class VerifiersEnvironment(BaseEnvironment):
         return _words(self._state["prompt"])
 
     async def step(self, action: str) -> StepResult:
-        """Add the answer to the chat, then what the environment says to it."""
+        """Adds the answer and then the environment's response to the conversation."""
         state, env = self._state, self._shared.env
         context = [*state["prompt"], *state["completion"]]
         answer = Message(role="assistant", content=action)
@@ -122,7 +122,7 @@ class VerifiersEnvironment(BaseEnvironment):
         return _words(reply), reward, is_over, {"metrics": dict(self._state.get("metrics") or {})}
 
     def _reads_messages(self) -> bool:
-        """Up to 0.1.5 `is_completed` took the messages as well, and was asked again after the environment's reply."""
+        """Whether `is_completed` also takes the messages (up to 0.1.5); then it is called again after the environment's reply."""
         return _takes(self._shared.env.is_completed, [], {})
 
     async def _is_completed(self) -> bool:
@@ -132,7 +132,7 @@ class VerifiersEnvironment(BaseEnvironment):
         return bool(await _result_of(is_completed(state)))
 
     async def _rubric_reward(self) -> float:
-        """What `rubric.score_rollout` says, in any of the forms that it has had."""
+        """Returns the reward of `rubric.score_rollout`, with any of the signatures that it has had."""
         state, score = self._state, self._shared.env.rubric.score_rollout
         if _takes(score, state):
             result = score(state)
@@ -147,7 +147,7 @@ class VerifiersEnvironment(BaseEnvironment):
 
 
 class Message(dict[str, Any]):
-    """A chat message whose parts can be had as items and as attributes: environments were written for either."""
+    """A chat message with access by item and by attribute, because environments use both."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -156,7 +156,7 @@ class Message(dict[str, Any]):
 
 
 class _Shared:
-    """What copies of an environment share."""
+    """State that copies of an environment share."""
 
     def __init__(self, env: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         self.env, self.rows = env, rows
@@ -166,7 +166,7 @@ class _Shared:
 
 
 def _first_state(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The state that a rollout begins with, with the keys of all versions."""
+    """Returns the initial state of a rollout, with the keys of all versions."""
     info = row.get("info") or {}
     return {
         **row,
@@ -195,7 +195,7 @@ def _messages(said: Any) -> list[Message]:
 
 
 def _words(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The contents of chat messages as one text; of contents in parts, the parts that are text."""
+    """Returns the contents of chat messages as one string; of multi-part contents only the text parts."""
     contents = (message["content"] for message in messages)
     texts = (
         each if isinstance(each, str) else "\n".join(part["text"] for part in each or () if part.get("type") == "text")
@@ -223,7 +223,7 @@ def _takes(function: Callable[..., Any], *arguments: Any, **options: Any) -> boo
 
 
 def _then(value: Any, function: Callable[[Any], Any]) -> Any:
-    """`function(value)`: at once, or to be awaited where the value is."""
+    """Returns `function(value)`, or an awaitable of it if the value is awaitable."""
     if not inspect.isawaitable(value):
         return function(value)
 

@@ -1,6 +1,6 @@
-"""Tool executors that answer otherwise than the tool would: what does a policy owe to its tool, what to its own reading?
+"""Evaluation arms: tool executors that replace the tool, to measure how much a policy depends on it.
 
-`ToolOff` refuses, `Shuffled` gives another question's proof, `Oracle` gives the proof itself.
+`ToolOff` refuses, `Shuffled` returns the evidence of another question, `Oracle` returns the evidence of the question.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from midthought.tools.registry import ToolRegistry
 from midthought.types import ParsedAction, Task
 
 Proof = Callable[[Task], str]
-"""The result text that proves a task's answer, as the tool would write it."""
+"""Returns the result text with the evidence of a task's answer, as the tool would write it."""
 
 
 class ToolOff(ToolExecutor):
-    """Every call is answered with an error."""
+    """Every call returns an error."""
 
     async def answer(self, action: ParsedAction, task: Task) -> ToolOutput:
         raise RuntimeError("the tool is switched off")
 
 
 class Oracle(ToolExecutor):
-    """Every sound call is answered with the proof, whatever it asked for."""
+    """Every valid call returns the evidence, whatever the query."""
 
     def __init__(self, registry: ToolRegistry, proof: Proof) -> None:
         super().__init__(registry)
@@ -37,10 +37,10 @@ class Oracle(ToolExecutor):
 
 
 class Shuffled(ToolExecutor):
-    """Every sound call is answered with the proof of another question, of the same kind where possible, whose answer
-    is another one and does not occur in that proof.
+    """Every valid call returns the evidence of another question with a different answer, of the same kind if possible.
 
-    The other question is one of `tasks`, or of `more` if `tasks` hold none. ValueError: there is none in either.
+    The right answer does not occur in that evidence. The other question is one of `tasks`, or of `more` if `tasks` has none.
+    Raises ValueError if neither has one.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Shuffled(ToolExecutor):
 
 
 class _Proofs:
-    """Tasks and their proofs, each written once."""
+    """Tasks and their evidence texts, each computed once."""
 
     def __init__(self, tasks: Sequence[Task], proof: Proof) -> None:
         self._tasks, self._proof = tasks, proof
 
     def silent_on(self, task: Task) -> list[Task]:
-        """Those that have another answer than `task`, and whose proof does not hold its answer."""
+        """Returns the tasks with another answer than `task` whose evidence does not contain its answer."""
         truths = {truth.casefold() for truth in (task.answer, *task.aliases)}
         return [
             other

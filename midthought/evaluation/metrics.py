@@ -1,4 +1,4 @@
-"""Figures about a set of finished episodes. Knows nothing of models; reads records only."""
+"""Metrics of finished episodes, computed from trajectories only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IsRight = Callable[[Trajectory], bool]
 
 
 def exact_match(trajectories: Sequence[Trajectory], is_right: IsRight) -> float:
-    """Share of episodes with the right answer; failed and truncated ones count as wrong."""
+    """Share of episodes with the correct answer; failed and truncated episodes count as wrong."""
     return sum(map(is_right, trajectories)) / len(trajectories)
 
 
@@ -26,12 +26,12 @@ def calls_per_question(trajectories: Sequence[Trajectory]) -> float:
 
 
 def constant_guess(tasks: Sequence[Task]) -> float:
-    """The exact match of the best answer that is the same for every question."""
+    """Exact match of the best constant answer."""
     return Counter(task.answer for task in tasks).most_common(1)[0][1] / len(tasks)
 
 
 def wilson_interval(share: float, num_trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Confidence interval of a share (95 % at z = 1.96). Wilson, JASA 22 (1927).
+    """Returns the confidence interval of a share (95 % at z = 1.96). Source: Wilson, JASA 22 (1927).
 
     >>> [round(bound, 3) for bound in wilson_interval(0.5, 100)]
     [0.404, 0.596]
@@ -42,10 +42,10 @@ def wilson_interval(share: float, num_trials: int, z: float = 1.96) -> tuple[flo
 
 
 def factors(trajectories: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
-    """Exact match as the product of its factors, on questions that need the tool: each given that those before hold.
+    """Exact match on questions that need the tool, as a product of conditional shares.
 
-    `called`: asked at all; `exact_query`: the first query is the question's quote (label `quote`, where there is one);
-    `retrieved`: a result held the evidence; `read`: the answer is right. A factor without any case is NaN.
+    `called`: at least one call; `exact_query`: the first query is the quote of the question (label `quote`); `retrieved`: a
+    result contained the evidence; `read`: the answer is correct. A share of no cases is NaN.
     """
     called = [t for t in trajectories if t.num_calls]
     exact = [t for t in called if _queried_exactly(t)]
