@@ -1,7 +1,7 @@
 """One class per mistake; each message names the value that was wrong and the remedy.
 
 MidthoughtError
-├── UserError                 the user can mend it: the command line prints the message alone and exits with code 2
+├── UserError                 the user can correct it: the command line prints only the message and exits with code 2
 │   ├── SettingsError         a wrong key or value in the settings            (also a ValueError)
 │   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
 │   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
@@ -34,7 +34,7 @@ class MidthoughtError(Exception):
 
 
 class UserError(MidthoughtError):
-    """A mistake that the user can mend; shown without a traceback, exit code 2."""
+    """A mistake that the user can correct; shown without a traceback, exit code 2."""
 
 
 class SettingsError(UserError, ValueError):
@@ -46,11 +46,11 @@ class TranscriptError(UserError, ValueError):
 
 
 class ModelPathError(UserError, FileNotFoundError):
-    """A model path that is not there, or holds no model that can be loaded."""
+    """A model path that does not exist or has no loadable model."""
 
 
 class CheckpointError(UserError, FileNotFoundError):
-    """A run folder or checkpoint that is not there or not whole."""
+    """A run folder or checkpoint that does not exist or is incomplete."""
 
 
 class RunLockedError(UserError, BlockingIOError):
@@ -58,7 +58,7 @@ class RunLockedError(UserError, BlockingIOError):
 
 
 class OutputPathError(UserError, FileExistsError):
-    """A path to write to that holds something this library did not write."""
+    """An output path with content that this library did not write."""
 
 
 class MemoryStoreError(UserError, ValueError):
@@ -70,15 +70,15 @@ class DataError(UserError, ValueError):
 
 
 class RewardError(UserError, ValueError):
-    """A reward function that cannot be called, raises, or gives no finite number."""
+    """A reward function that cannot be called, raises, or does not return a finite number."""
 
 
 class EpisodeError(UserError, RuntimeError):
-    """An environment or reward function that does not keep its contract."""
+    """An environment or reward function that violates its interface."""
 
 
 class TrainingStoppedError(UserError, RuntimeError):
-    """A run that was stopped because it cannot learn: the message names the cause, the value and the remedy."""
+    """A run that was stopped because it cannot learn. The message has the cause, the value and the remedy."""
 
 
 class TrainerClosedError(UserError, RuntimeError):
@@ -105,7 +105,7 @@ class ForeignTextError(MidthoughtError, ValueError):
 
 
 class EngineError(MidthoughtError, RuntimeError):
-    """The engine cannot do what was asked of it."""
+    """The engine cannot fulfil a request."""
 
 
 class ServersUnreachableError(UserError, EngineError):
@@ -113,18 +113,18 @@ class ServersUnreachableError(UserError, EngineError):
 
 
 class NoReplyError(MidthoughtError, ConnectionError):
-    """The endpoint gave nothing that can be used, all retries included."""
+    """The endpoint did not return a usable reply, after all retries."""
 
     def __init__(self, words: str, *, is_passing: bool, wait_seconds: float = 0.0) -> None:
         super().__init__(words)
         self.is_passing = is_passing
-        """Whether another attempt may do better."""
+        """Whether a retry may succeed."""
         self.wait_seconds = wait_seconds
-        """How long the endpoint asks to be left alone."""
+        """Wait that the endpoint requests before the next attempt."""
 
 
 def near_names(wrong: str, known: Iterable[str]) -> str:
-    """A sentence that names what was probably meant: `Did you mean 'gae'? Known: gae, grpo.`"""
+    """Returns a suggestion for a misspelled name: `Did you mean 'gae'? Known: gae, grpo.`"""
     known = sorted(known)
     close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
     meant = f"Did you mean {' or '.join(repr(name) for name in close)}? " if close else ""

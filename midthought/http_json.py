@@ -1,6 +1,7 @@
-"""One request to an HTTP endpoint that takes and gives JSON, such as OpenAI's: deadline, retries, limits. Knows no judge.
+"""Requests to HTTP endpoints with JSON, such as OpenAI's: time limit, retries, concurrency limit.
 
-The key comes from an environment variable at each request; it is kept, logged and shown nowhere.
+The API key is read from an environment variable at each request; it is never stored, logged or shown. The retry loop is our
+own: httpx transports retry only failed connections, and here an unreadable reply and `Retry-After` count as well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
 LONGEST_WAIT_SECONDS = 30.0
-"""Between two attempts, whatever the endpoint asks for."""
+"""Maximum wait between two attempts, also if the endpoint requests more."""
 
 _CONTROL = re.compile(r"<|\[(?=/?[A-Z_]+\])")
 _PASSING_STATUS = frozenset({408, 429})
@@ -33,14 +34,14 @@ Read = TypeVar("Read")
 
 
 class Reply(NamedTuple):
-    """What a model said, and why it ended (`stop`, `length`, …)."""
+    """Text of a model's reply, and why it ended (`stop`, `length`, …)."""
 
     text: str
     finish_reason: str
 
 
 class _PerLoop(NamedTuple):
-    """What belongs to one event loop; an endpoint may outlive several."""
+    """Objects of one event loop; an endpoint can outlive several loops."""
 
     client: httpx.AsyncClient
     slots: asyncio.Semaphore
@@ -48,20 +49,20 @@ class _PerLoop(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndpointSettings:
-    """Where to ask, and how patiently."""
+    """Address, time limit and retries of an endpoint."""
 
     base_url: str
     """Up to and without the path, e.g. `/chat/completions`."""
     api_key_env: str | None
     timeout_seconds: float
-    """Deadline of one attempt, from connecting to the reply's last byte."""
+    """Time limit of one attempt, from connecting to the last byte of the reply."""
     retries: int
     backoff_seconds: float
     max_concurrency: int
 
 
 class JsonEndpoint:
-    """Posts JSON to one path. Raises SettingsError for settings that cannot work, MissingExtraError without httpx."""
+    """Posts JSON to one path. Raises `SettingsError` for invalid settings, `MissingExtraError` without httpx."""
 
     def __init__(self, settings: EndpointSettings, path: str) -> None:
         if importlib.util.find_spec("httpx") is None:
@@ -73,17 +74,17 @@ class JsonEndpoint:
         self._per_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _PerLoop] = weakref.WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to another process: all but the clients, which belong to this one's loops."""
+        """Returns the state without the clients, which belong to event loops of this process."""
         return {**self.__dict__, "_per_loop": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "_per_loop": weakref.WeakKeyDictionary()})
 
     async def post(self, body: bytes, read: Callable[[Any], Read]) -> Read:
-        """What `read` makes of the JSON that answers one request (JSON). Raises NoReplyError.
+        """Posts JSON and returns `read(reply)` of the JSON reply. Raises `NoReplyError`.
 
-        Tried again: a lost connection, a missed deadline, a reply that is no JSON or of which `read` raises ValueError,
-        LookupError, TypeError or AttributeError, status 408, 429 and 5xx.
+        Retried: connection errors, timeouts, status 408, 429 and 5xx, and a reply that is not JSON or for which `read` raises
+        ValueError, LookupError, TypeError or AttributeError.
         """
         here, settings = self._here(), self._settings
         async with here.slots:
@@ -133,7 +134,7 @@ class JsonEndpoint:
         if loop not in self._per_loop:
             client = httpx.AsyncClient(
                 timeout=None,
-                limits=httpx.Limits(max_keepalive_connections=0),  # nobody would close them when the loop ends
+                limits=httpx.Limits(max_keepalive_connections=0),  # they would stay open when the loop ends
                 trust_env=not _is_loopback(self._settings.base_url),  # a proxy cannot reach this machine's own ports
             )
             self._per_loop[loop] = _PerLoop(client, asyncio.Semaphore(self._settings.max_concurrency))
@@ -141,28 +142,28 @@ class JsonEndpoint:
 
 
 class ChatEndpoint:
-    """OpenAI's chat completions. Raises as JsonEndpoint does."""
+    """OpenAI's chat completions. Raises the errors of `JsonEndpoint`."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         self._endpoint = JsonEndpoint(settings, "/chat/completions")
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """URL of the requests."""
         return self._endpoint.url
 
     @property
     def num_retries(self) -> int:
-        """Attempts beyond the first ones."""
+        """Number of retries so far."""
         return self._endpoint.num_retries
 
     async def ask(self, body: bytes) -> Reply:
-        """The reply to one request (JSON), tried again as `JsonEndpoint.post` says. Raises NoReplyError."""
+        """Returns the reply to one request (JSON), with the retries of `JsonEndpoint.post`. Raises `NoReplyError`."""
         return await self._endpoint.post(body, _reply_of)
 
 
 def as_data(material: Mapping[str, Any]) -> str:
-    """One JSON object in which nothing can be a control token: `<` and the `[` of `[INST]` are written as JSON escapes."""
+    """Returns a JSON object without control tokens: `<` and the `[` of `[INST]` are written as JSON escapes."""
     text = json.dumps(material, ensure_ascii=False).encode(errors="replace").decode()
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -177,7 +178,7 @@ def _reply_of(document: Any) -> Reply:
 
 
 def _hidden(text: str, key: str) -> str:
-    """The beginning of a text from outside, on one line, without the key that it may repeat."""
+    """Returns the first 200 characters of an untrusted text on one line, without the key."""
     return " ".join((text.replace(key, "…") if key else text).split())[:200]
 
 

@@ -1,7 +1,7 @@
-"""Which of float32 and bfloat16 computes an operation faster on this machine, measured on the operation itself.
+"""Measures whether an operation is faster in float32 or bfloat16 on this machine.
 
-Does not depend on what is computed. The processor's flags do not tell: on a Xeon with `avx512_bf16`, 30 steps of a warm-up
-took 35 s in bfloat16 and 11 s in float32.
+Processor flags do not predict this: on a Xeon with `avx512_bf16`, 30 steps of a warm-up took 35 s in bfloat16 and 11 s in
+float32.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def faster_precision(
     """Compares the shortest times of `compute` in float32 and in bfloat16.
 
     It is called up to three times in each precision, alternately, after one call of each that prepares kernels and memory
-    and is not counted. After 1.5 seconds no second or third round of calls begins.
+    and is not counted. After 1.5 seconds no second or third round of calls starts.
     A precision in which `compute` raises RuntimeError (no kernel for this processor, out of memory) is not chosen. Raises
     that error if both fail.
     """

@@ -1,6 +1,6 @@
-"""Hugging Face folders: a causal language model and its tokenizer, loaded without running anybody's code.
+"""Loads and saves causal language models and tokenizers as Hugging Face folders.
 
-Safetensors only. What does not load becomes one message that names the path and the remedy. Knows no training.
+Safetensors only; code from the folder is never run. A loading error names the path and the remedy.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from midthought.output_folder import replaced
 from midthought.peft_folders import ADAPTER_CONFIG, merged_from, save_merged
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
-"""One of these is there where a tokenizer is: the library makes an empty one of some architectures where there is none."""
+"""A tokenizer has one of these files. Without any, transformers would create an empty tokenizer for some architectures."""
 
 
 def load_model(path: str | Path, dtype: Any = "float32") -> Any:
-    """Load a causal LM from a folder (or a Hugging Face name): safetensors only, no code from the folder is run.
+    """Loads a causal LM from a folder or a Hugging Face name.
 
-    A folder of adapters (a checkpoint with LoRA) gives the model that it names, with the adapters merged.
-
-    Raises ModelPathError, naming the path and the remedy, where there is no folder, no model, or not the whole of one.
+    For a folder of adapters (a checkpoint with LoRA), loads their base model and merges the adapters. Raises `ModelPathError`,
+    with the path and the remedy, if there is no folder, no model, or an incomplete one.
     """
     from transformers import AutoModelForCausalLM
 
@@ -32,7 +31,9 @@ def load_model(path: str | Path, dtype: Any = "float32") -> Any:
         return merged_from(folder, lambda base: load_model(base, dtype))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ModelPathError(f"model path {str(path)!r} holds no config.json; give what `save_pretrained` wrote")
+            raise ModelPathError(
+                f"model path {str(path)!r} has no config.json; give a folder that `save_pretrained` wrote"
+            )
         remedy = "save it anew with `save_pretrained`, or give another path"
     elif _looks_like_hub_name(str(path)):
         remedy = "give a folder on this machine, or a Hugging Face name that can be reached from it"
@@ -57,8 +58,10 @@ def load_model(path: str | Path, dtype: Any = "float32") -> Any:
 
 
 def placed(model: Any, device: str) -> Any:
-    """The model on a device, where its learner and its engine then compute: `cpu`, `cuda`, `cuda:1` …; `auto`: on the first
-    GPU where torch sees one, else where it is. SettingsError where there is no such device."""
+    """Moves the model to a device: `cpu`, `cuda`, `cuda:1` …; `auto`: the first GPU if torch finds one, else unchanged.
+
+    Raises `SettingsError` if there is no such device.
+    """
     import torch
 
     if device == "auto":
@@ -74,7 +77,7 @@ def placed(model: Any, device: str) -> Any:
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """The tokenizer of a model's folder; one without a pad token pads with its end of sequence. Raises ModelPathError."""
+    """Loads the tokenizer of a model folder. The default pad token is the end-of-sequence token. Raises `ModelPathError`."""
     from transformers import AutoTokenizer
 
     folder = Path(path).expanduser()
@@ -93,11 +96,10 @@ def load_tokenizer(path: str | Path) -> Any:
 
 
 def save_model(model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = False) -> None:
-    """Write a folder that `load_model` and any Hugging Face tool loads, whole or not at all; adapters are merged into the
-    weights that are written (`peft_folders.save_merged`), the model stays as it is.
+    """Writes a folder that `load_model` and any Hugging Face tool can load, completely or not at all.
 
-    Raises `OutputPathError` if something other than a model that was saved here is at `path`; not with `in_run`, for the
-    models of a run folder, which is ours as a whole.
+    Adapters are merged into the written weights (`peft_folders.save_merged`); the model is not changed. Raises
+    `OutputPathError` if `path` contains anything but a model that was saved here, except with `in_run` (models of a run folder).
     """
     with replaced(path, "model", is_older=lambda _: in_run) as folder, quiet_transformers():
         if hasattr(model, "peft_config"):
@@ -109,7 +111,7 @@ def save_model(model: Any, tokenizer: Any, path: str | Path, *, in_run: bool = F
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Within it, transformers shows no progress bars and only errors: what is wrong becomes one message of ours."""
+    """Disables progress bars and warnings of transformers."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -124,6 +126,6 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _looks_like_hub_name(path: str) -> bool:
-    """`owner/name`, where `owner` is no folder here (then it is a mistyped path)."""
+    """Whether it is `owner/name` and `owner` is not a folder here, which would mean a mistyped path."""
     owner, _, name = path.partition("/")
     return bool(owner and name) and "/" not in name and owner[0] not in ".~" and not Path(owner).is_dir()

@@ -1,6 +1,7 @@
-"""Replies of a model by the hash of the whole request, in one SQLite file. Knows nothing of what they mean.
+"""Cache of model replies in one SQLite file, by the hash of the request.
 
-What was put stays, also where the process is killed; several processes may share a file.
+Stored replies survive a killed process, and processes can share the file. `diskcache` would store pickles, which a shared file
+must not contain, so this small table is our own.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from midthought.errors import SettingsError
 from midthought.http_json import Reply
 
 WAIT_SECONDS = 5.0
-"""How long another process may hold the file."""
+"""Time to wait for a file that another process has locked."""
 
 
 class ReplyCache:
-    """Without a path it lasts as long as the process. Raises SettingsError where the file cannot be opened."""
+    """Without a path it is in memory. Raises `SettingsError` if the file cannot be opened."""
 
     def __init__(self, path: str | Path | None) -> None:
         self._lock = threading.Lock()
         self.num_errors = 0
-        """Replies that could not be read or kept (a full disk, a locked file); they were asked for or lost instead."""
+        """Replies that could not be read or stored (full disk, locked file); they are requested again."""
         try:
             if path is not None:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
