@@ -122,7 +122,7 @@ def test_adapters_of_another_base_model_are_refused(tmp_path):
 
 def test_adapters_without_a_base_model_are_named_with_the_remedy(tmp_path):
     save_adapters(adapted(), tmp_path / "policy")
-    with pytest.raises(ModelPathError, match="does not say of which model"):
+    with pytest.raises(ModelPathError, match="does not name their base model"):
         load_model(tmp_path / "policy")
 
 

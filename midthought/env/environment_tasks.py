@@ -14,7 +14,7 @@ from typing import Any
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, check_config
-from midthought.env.episode import EnvironmentEpisode, RewardFunction, call_blocking, submit, takes_seed, wait
+from midthought.env.episode import EnvironmentEpisode, RewardFunction, call_blocking, submit, takes_seed, wait_for
 from midthought.env.reward_functions import takes_environment
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.types import Task
@@ -256,7 +256,7 @@ def _reset_all(starts: Sequence[_Start]) -> None:
     resets = [_reset(start.environment, start.seed) for start in starts if start.environment is not None]
     if all(inspect.iscoroutinefunction(reset) for reset, _, _ in resets):
         futures = [submit(reset) for reset, _, _ in resets]
-        waits = [functools.partial(wait, future, *reset[1:]) for future, reset in zip(futures, resets, strict=True)]
+        waits = [functools.partial(wait_for, future, *reset[1:]) for future, reset in zip(futures, resets, strict=True)]
     else:
         futures, waits = [], [functools.partial(call_blocking, *reset) for reset in resets]
     try:

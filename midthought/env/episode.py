@@ -173,7 +173,7 @@ async def call(function: Callable[[], Any], seconds: float, what: str) -> Any:
 
 def call_blocking(function: Callable[[], Any], seconds: float, what: str) -> Any:
     """`call` for synchronous code, with or without a running event loop."""
-    return wait(submit(function), seconds, what)
+    return wait_for(submit(function), seconds, what)
 
 
 def submit(function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
@@ -189,7 +189,7 @@ def submit(function: Callable[[], Any]) -> concurrent.futures.Future[Any]:
     return asyncio.run_coroutine_threadsafe(run(), loop)
 
 
-def wait(future: concurrent.futures.Future[Any], seconds: float, what: str) -> Any:
+def wait_for(future: concurrent.futures.Future[Any], seconds: float, what: str) -> Any:
     try:
         concurrent.futures.wait({future}, timeout=seconds)
         return _outcome(future, seconds, what)

@@ -84,7 +84,9 @@ def test_a_reward_that_hangs_is_given_up(is_async):
 
 
 @pytest.mark.parametrize("seconds", [None, 5.0])
-@pytest.mark.parametrize(("value", "words"), [(float("nan"), "gave nan"), ("red", "gave 'red'"), (None, "gave None")])
+@pytest.mark.parametrize(
+    ("value", "words"), [(float("nan"), "returned nan"), ("red", "returned 'red'"), (None, "returned None")]
+)
 def test_what_is_no_number_is_said_with_the_functions_name(seconds, value, words):
     environment = QuestionEnvironment(combine_rewards([("mine", 1.0, lambda trajectory: value)]), seconds)
     with pytest.raises((RewardError, EpisodeError), match=f"reward function 'mine' {words}"):
