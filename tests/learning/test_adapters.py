@@ -108,7 +108,7 @@ def test_a_checkpoint_of_an_earlier_version_restores_its_adapters(make_policy, b
 
 def test_adapters_are_not_restored_into_another_base_model(make_policy, tmp_path):
     saved = load_checkpoint(save_checkpoint(tmp_path / "step", lora_learner(make_policy())))
-    with pytest.raises(CheckpointError, match=r"another base model.*give the model that the run began with"):
+    with pytest.raises(CheckpointError, match=r"another base model.*give the model that the run started with"):
         saved.restore(lora_learner(make_policy(seed=1)))
 
 
