@@ -41,7 +41,7 @@ def test_a_model_path_that_is_not_there_is_named(where, tmp_path, monkeypatch):
 
 
 def test_a_folder_without_a_model_is_named_with_the_remedy(tmp_path):
-    with pytest.raises(ModelPathError, match=r"holds no config\.json; give what `save_pretrained` wrote"):
+    with pytest.raises(ModelPathError, match=r"has no config\.json; give a folder that `save_pretrained` wrote"):
         load_model(tmp_path)
 
 
