@@ -234,7 +234,7 @@ def logprobs(model: Any, token_ids: torch.Tensor) -> torch.Tensor:
 
 
 def runner_of(engine: Any) -> str:
-    runner = engine._room.runner
+    runner = engine._cache_manager.runner
     if not runner.keeps_cache:
         return "no cache"
     return "fused" if runner._decoder is not None else "own layers"

@@ -55,7 +55,7 @@ def serve(
         max_seq_len=max_seq_len,
         max_num_seqs=max_num_seqs,
         num_gpus=tensor_parallel,
-        takes_weights=weights and not lora_rank,
+        accepts_weights=weights and not lora_rank,
         max_lora_rank=lora_rank,
         flags=flags or [],
     )

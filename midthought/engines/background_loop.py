@@ -1,4 +1,8 @@
-"""An event loop in a thread of its own, so that synchronous calls work in notebooks and inside other running loops."""
+"""Event loop in a daemon thread, so that synchronous calls work in notebooks and inside running loops.
+
+Not anyio's `start_blocking_portal`: that ends when a task raises SystemExit or KeyboardInterrupt, waits without limit for
+coroutines at its end, and does not end when its owner is garbage-collected.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,14 @@ from midthought.errors import EngineError
 T = TypeVar("T")
 
 _CANCEL_SECONDS = 1.0
-"""How long coroutines may take to end when the loop is closed under them."""
+"""Time for cancelled coroutines to end when the loop is closed."""
 
 
 class BackgroundLoop:
-    """Runs coroutines from synchronous code. The thread starts with the first one and ends with `close`, or when nobody
-    holds this object any more."""
+    """Runs coroutines from synchronous code.
+
+    The thread starts with the first coroutine and ends with `close`, or when this object is garbage-collected.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -30,15 +36,15 @@ class BackgroundLoop:
         self._stop: weakref.finalize[..., BackgroundLoop] | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for the coroutine's result; what it raises is raised here. Ctrl-C while waiting cancels it.
+        """Returns the coroutine's result or raises its exception. Ctrl-C while waiting cancels it.
 
-        CancelledError where `close` came first. EngineError from a coroutine of this very loop: it would wait for itself.
+        Raises `CancelledError` if `close` cancels it, `EngineError` if called on this loop, which would wait for itself.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise EngineError(
                 "a coroutine cannot wait for the event loop that it runs on; call this from a plain function instead "
-                "(a tool's plain `execute` gets a thread of its own)"
+                "(a tool's plain `execute` runs in its own thread)"
             )
         future = self.start(coroutine)
         try:
@@ -48,30 +54,30 @@ class BackgroundLoop:
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin the coroutine and do not wait for it."""
+        """Starts the coroutine without waiting for it."""
         with self._lock:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop or self._begin())
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop or self._start_thread())
 
     def close(self) -> None:
-        """Cancel what is running and stop the thread; a later `run` starts another."""
+        """Cancels all coroutines and stops the thread. A later `run` starts a new one."""
         with self._lock:
             if self._stop is not None:
                 self._stop()
             self._loop = self._thread = self._stop = None
 
-    def _begin(self) -> asyncio.AbstractEventLoop:
+    def _start_thread(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_work, args=(self._loop,), name=self._name, daemon=True)
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name=self._name, daemon=True)
         self._stop = weakref.finalize(self, _stop, self._loop)
         self._stop.atexit = False
         self._thread.start()
         return self._loop
 
 
-def _work(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     is_stopped = False
     while not is_stopped:
-        # A task that raises SystemExit or KeyboardInterrupt also throws it out of here; whoever waits for it has it.
+        # If a task raises SystemExit or KeyboardInterrupt, run_forever raises it, too; the caller gets it from the future.
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
             is_stopped = True

@@ -1,4 +1,4 @@
-"""A tokenizer made of nothing: every byte is a token, with chat and thought markers beside. For tests and tiny models."""
+"""Tokenizer without training: one token per byte, plus chat and thought markers. For tests and tiny models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARKERS = ("<|pad|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
 def byte_tokenizer() -> Any:
-    """A fast tokenizer of 256 bytes and five control tokens, with a ChatML template; any text comes back as it was."""
+    """Returns a fast tokenizer of 256 bytes and five control tokens with a ChatML template; decoding restores any text."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""The engines by name: `create_inference_engine`, and those that run in this process."""
+"""Creates engines by backend name (`create_inference_engine`), and the engine of a training run (`policy_engine`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from midthought.config import InferenceConfig
+from midthought.config import InferenceConfig, settled
 from midthought.engines.byte_tokenizer import byte_tokenizer
+from midthought.engines.engine import TrainedEngine
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.scripted import Script, ScriptedEngine
 from midthought.engines.servers.sglang import SGLangInferenceEngine
+from midthought.engines.servers.training import serve_policy
 from midthought.engines.servers.vllm import VLLMInferenceEngine
 from midthought.engines.vllm_in_process import VLLMInProcessInferenceEngine
 from midthought.errors import SettingsError, near_names
@@ -22,14 +24,14 @@ class LocalInferenceEngine(BaseInferenceEngine):
     """A Hugging Face causal LM in this process, with continuous batching.
 
     Args:
-        model: a folder or Hugging Face name, or a loaded model (then give its `tokenizer`).
+        model: a folder or Hugging Face name, or a loaded model (which needs its `tokenizer`).
         tokenizer: the fast tokenizer of a loaded model.
-        dtype: type of the weights of a model that is loaded here.
-        device: where such a model computes, see `placed`; one that is given stays where it is.
-        max_num_seqs: sequences in the cache at once.
-        max_seq_len: most tokens of a sequence, prompt included.
-        cuda_graphs: on a GPU, record passes of decoding and replay them.
-        deterministic: batches follow from the prompts alone.
+        dtype: data type of the weights, if the model is loaded here.
+        device: device of a model that is loaded here, see `placed`; a loaded model stays on its device.
+        max_num_seqs: maximum sequences in the cache.
+        max_seq_len: maximum tokens of a sequence, including the prompt.
+        cuda_graphs: on a GPU, record decoding steps as CUDA graphs and replay them.
+        deterministic: batches depend only on the prompts.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class LocalInferenceEngine(BaseInferenceEngine):
         self.model: Any = model
 
     def update_weights(self) -> None:
-        """The model's weights were changed in place: what the old ones computed is dropped."""
+        """Drops the cache: the model's weights were changed in place."""
 
         async def drop_cache() -> None:
             self.core.update_weights()  # type: ignore[attr-defined]
@@ -74,16 +76,16 @@ class LocalInferenceEngine(BaseInferenceEngine):
         self.run(drop_cache())
 
     def shutdown(self) -> None:
-        """Let go of the model."""
+        """Shuts down and releases the model."""
         super().shutdown()
         self.model = self.core = None  # type: ignore[assignment]
 
 
 class ScriptedInferenceEngine(BaseInferenceEngine):
-    """Writes what it is told to: for trying recipes, tools and environments without any model.
+    """Writes scripted texts, for testing recipes, tools and environments without a model.
 
     Args:
-        script: see `ScriptedEngine`; prompt number n, counted over the engine's life, gets the n-th text.
+        script: see `ScriptedEngine`; the n-th prompt of this engine gets the n-th text.
         tokenizer: any fast tokenizer; a byte-level one with a chat template by default.
     """
 
@@ -92,7 +94,7 @@ class ScriptedInferenceEngine(BaseInferenceEngine):
         super().__init__(ScriptedEngine(script, renderer), renderer, **sampling)
 
     def shutdown(self) -> None:
-        """Nothing to give back but the engine's thread."""
+        """Stops the engine's thread."""
         super().shutdown()
 
 
@@ -102,38 +104,69 @@ def create_inference_engine(
     config: Mapping[str, Any] | InferenceConfig | None = None,
     **options: Any,
 ) -> BaseInferenceEngine:
-    """An engine by the name of its backend.
+    """Creates an engine by the name of its backend.
 
     Args:
         model_path: a folder or Hugging Face name; for `local` a loaded model as well. Unused by `scripted`.
         backend: `local` (this process), `vllm`, `sglang` (servers), or `scripted` (`config={"script": [...]}`).
-        config: what the engine's constructor takes by name, or the settings' `inference` section. With `in_process=True`
-            `vllm` runs in this process, without a server: see `VLLMInProcessInferenceEngine` for what it takes then.
-        options: the same, one by one; they win.
+        config: keyword arguments of the engine's constructor, or the settings' `inference` section. With `in_process=True`
+            `vllm` runs in this process, without a server, with the arguments of `VLLMInProcessInferenceEngine`.
+        options: further keyword arguments; they override `config`.
 
     Raises:
-        SettingsError: an unknown backend or option, with the near names.
-        ModelPathError: a model that is not there or does not load.
+        SettingsError: an unknown backend or option; the message lists similar names.
+        ModelPathError: the model does not exist or does not load.
         MissingExtraError: the backend's package is not installed.
     """
     if backend not in BACKENDS:
         raise SettingsError(f"unknown backend {backend!r}. {near_names(backend, BACKENDS)}")
     given = options if isinstance(config, InferenceConfig) else {**(config or {}), **options}
-    make, is_here = BACKENDS[backend], False
-    if backend in BACKENDS_HERE and (is_here := _as_bool("in_process", given.pop("in_process", False))):
-        make = BACKENDS_HERE[backend]
+    make, is_in_process = BACKENDS[backend], False
+    if backend in IN_PROCESS_BACKENDS and (is_in_process := _as_bool("in_process", given.pop("in_process", False))):
+        make = IN_PROCESS_BACKENDS[backend]
     known = _options_of(make)
     if isinstance(config, InferenceConfig):
         given = {name: value for name, value in config.model_dump().items() if name in known} | given
     if unknown := sorted(given.keys() - known):
-        where = f"{backend!r} in_process" if is_here else repr(backend)
-        known |= {"in_process"} if backend in BACKENDS_HERE else set()
+        where = f"{backend!r} in_process" if is_in_process else repr(backend)
+        known |= {"in_process"} if backend in IN_PROCESS_BACKENDS else set()
         raise SettingsError(f"unknown option {unknown[0]!r} of backend {where}. {near_names(unknown[0], known)}")
     if backend != "scripted":
         return make(model_path, **given)
     if "script" not in given:
-        raise SettingsError("backend 'scripted' needs what it is to write: script=['the first text', …]")
+        raise SettingsError("backend 'scripted' needs a script: script=['the first text', …]")
     return make(**given)
+
+
+def policy_engine(
+    policy: Any,
+    trained: Any,
+    renderer: Renderer,
+    inference: InferenceConfig,
+    *,
+    model_path: str,
+    max_seq_len: int,
+) -> TrainedEngine:
+    """Creates the engine of a training run: in this process, or servers that follow the policy. Shut it down after use.
+
+    Args:
+        policy: the causal LM, whose weights change in place.
+        trained: what the learner trains: the policy itself, or the policy with its adapters.
+        model_path: path that the model was loaded from; empty for a model without one.
+    """
+    from midthought.engines.local.engine import LocalEngine
+
+    if inference.backend != "local":
+        return serve_policy(trained, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
+    return LocalEngine(
+        policy,
+        eos_token_ids=renderer.eos_token_ids,
+        max_num_seqs=settled(inference.max_num_seqs),
+        max_seq_len=max_seq_len,
+        cuda_graphs=inference.cuda_graphs,
+        merge_adapters=inference.merge_adapters,
+        deterministic=inference.deterministic,
+    )
 
 
 def _as_bool(name: str, value: object) -> bool:
@@ -143,7 +176,7 @@ def _as_bool(name: str, value: object) -> bool:
 
 
 def _options_of(make: Callable[..., Any]) -> set[str]:
-    """Names that an engine's constructor takes, those of its base included; the model itself left out."""
+    """Returns the option names of an engine's constructor and its base class, without the model."""
     signatures = [inspect.signature(make), inspect.signature(BaseInferenceEngine.__init__)]
     parameters = [each for signature in signatures for each in signature.parameters.values()]
     names = {each.name for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}
@@ -156,6 +189,6 @@ BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {
     "sglang": SGLangInferenceEngine,
     "scripted": ScriptedInferenceEngine,
 }
-"""Constructors by backend; add your own."""
-BACKENDS_HERE: dict[str, Callable[..., BaseInferenceEngine]] = {"vllm": VLLMInProcessInferenceEngine}
-"""Constructors of those that need no server where `in_process=True` says so."""
+"""Constructors by backend; you may add your own."""
+IN_PROCESS_BACKENDS: dict[str, Callable[..., BaseInferenceEngine]] = {"vllm": VLLMInProcessInferenceEngine}
+"""Constructors for `in_process=True`, without a server."""

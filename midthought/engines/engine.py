@@ -1,4 +1,4 @@
-"""The contract between the rollout loop and whatever samples tokens. Engines know nothing of text, tools or rewards."""
+"""Interface between the rollout loop and engines. Engines do not depend on text, tools or rewards."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from midthought.types import Completion
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How tokens are drawn."""
+    """Options of one sampling call."""
 
     max_tokens: int
-    """Most tokens to sample in this call."""
+    """Maximum tokens to sample in this call."""
     temperature: float = 1.0
-    """0 takes the most probable token; its recorded log-probability is then that at temperature 1."""
+    """0 takes the most probable token and records its log-probability at temperature 1."""
     top_p: float = 1.0
-    """Only 1.0 keeps the recorded log-probabilities those of the model; smaller values renormalise over the nucleus. So
-    do `top_k`, `min_p` and `repetition_penalty`: what is recorded is the distribution that was sampled from."""
+    """Nucleus sampling. With values below 1.0, or with `top_k`, `min_p` or `repetition_penalty`, the recorded
+    log-probabilities are those of the resulting sampling distribution, not of the model."""
     top_k: int = 0
-    """Draw from so many of the most probable tokens; 0: from all."""
+    """Number of most probable tokens to sample from; 0: all."""
     min_p: float = 0.0
-    """Draw from tokens that are at least this share as probable as the most probable one; 0: from all."""
+    """Minimum probability relative to the most probable token; 0: none."""
     repetition_penalty: float = 1.0
-    """Divides the positive logits of tokens that stand in the sequence already, and multiplies the negative ones (CTRL,
-    arXiv 1909.05858, section 4.1); 1: leaves them."""
+    """Divides positive and multiplies negative logits of tokens that are already in the sequence (CTRL, arXiv 1909.05858,
+    section 4.1); 1: no effect."""
     seed: int = 0
-    """The token at position n of the sequence is drawn from (seed, n), whatever else is in the batch."""
+    """The token at position n depends on (seed, n), not on the rest of the batch."""
 
 
 class Stopper(Protocol):
-    """Watches one episode's sampled tokens."""
+    """Decides after each sampled token of an episode whether to stop."""
 
     def feed(self, token_id: int) -> bool:
-        """Take the next sampled token; True where generation is to stop after it."""
+        """Processes the next sampled token. Returns True to stop after it."""
         ...
 
 
 class Engine(Protocol):
-    """Samples from one policy; the model's weights may change between calls, never within a batch."""
+    """Samples from one policy. The weights may change between calls, never within a batch."""
 
     @property
     def policy_version(self) -> int:
-        """Counts the weights that it has sampled from."""
+        """Version of the weights; each update increments it."""
         ...
 
     @property
@@ -55,36 +55,36 @@ class Engine(Protocol):
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """Continue `token_ids`. `episode` names the sequence: what is kept of an earlier call's prefix is not redone."""
+        """Samples after `token_ids`. `episode` identifies the sequence, whose cached prefix is reused."""
         ...
 
     def open(self, episode: int) -> None:
-        """Say that this episode will ask for samples; deterministic scheduling waits for every open episode."""
+        """Announces that this episode will request samples; deterministic scheduling waits for every open episode."""
         ...
 
     def close(self, episode: int) -> None:
-        """The episode has ended; give its room back."""
+        """Ends the episode and releases its cache."""
         ...
 
 
 class TrainedEngine(Engine, Protocol):
-    """An engine whose weights follow a learner."""
+    """An engine with the weights of a policy in training."""
 
     max_seq_len: int
-    """Most tokens of a sequence, prompt included."""
+    """Maximum tokens of a sequence, including the prompt."""
 
     @property
     def policy_version(self) -> int:
-        """Counts the weights that it has sampled from; set it where a run goes on."""
+        """Version of the weights; each update increments it. Set it when a run resumes."""
         ...
 
     @policy_version.setter
     def policy_version(self, version: int) -> None: ...
 
     def update_weights(self) -> None:
-        """The learner has changed the policy: sample from the new one from now on, and count `policy_version` up."""
+        """Samples from the updated policy from now on, and increments `policy_version`."""
         ...
 
     def shutdown(self) -> None:
-        """Give back what it holds, and end what it started. Doing so twice is fine."""
+        """Releases its memory and stops its processes. May be called twice."""
         ...

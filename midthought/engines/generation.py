@@ -1,6 +1,6 @@
-"""The engines that users hold in their hands: prompts in, texts and log-probabilities out, synchronous.
+"""Base of the public synchronous engines: prompts in, texts and log-probabilities out.
 
-Each wraps one asynchronous engine (`engine.py`), which the rollout loop drives by token ids. Knows no tools and no rewards.
+Each wraps one asynchronous engine (`engine.py`), which the rollout loop uses directly. Does not depend on tools or rewards.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Prompt = str | Sequence[Mapping[str, str]]
-"""A text as it stands (a rendered chat prompt, say; names of control tokens in it become those tokens), or a conversation
-of `role` and `content`, which the chat template writes."""
+"""A text (such as a rendered chat prompt; names of control tokens in it become those tokens), or a conversation of `role`
+and `content`, which the chat template renders."""
 SAMPLING_OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
-"""What may be said of how answers are drawn, wherever engines are used by hand."""
+"""Names of the sampling options of the public engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationOutput:
-    """What `generate` gives for B prompts; rows are padded on the right to the longest, T tokens."""
+    """Result of `generate` for B prompts; rows are padded on the right to the longest, T tokens."""
 
     sequences: list[str]
-    """The generated texts, without prompts and without the end-of-sequence token."""
+    """Generated texts, without prompt and end-of-sequence token."""
     tokens: Tensor  # [B, T] int64, padded with the engine's `pad_token_id`
     log_probs: Tensor  # [B, T] float32, of the sampled tokens; 0 in the padding
     lengths: list[int]
-    """Generated tokens of every row, the end-of-sequence token included."""
+    """Number of generated tokens per row, including the end-of-sequence token."""
     finishes: list[Finish]
-    """Why every row ended: `end` or `length`."""
+    """Finish reason per row: `end` or `length`."""
 
 
 class BaseInferenceEngine(ABC):
-    """An engine by its model. Extend it: make an asynchronous `Engine`, hand it to `super().__init__`.
+    """Base class of public engines. A subclass creates an asynchronous `Engine` and passes it to `super().__init__`.
 
-    The rollout loop uses `core` and `renderer`; `generate` is for everybody else. Usable as a context manager.
+    Use `generate`; the rollout loop uses `core` and `renderer`. Usable as a context manager.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BaseInferenceEngine(ABC):
         repetition_penalty: float = 1.0,
         seed: int = 0,
     ) -> None:
-        """SettingsError for values that cannot be sampled with."""
+        """Raises `SettingsError` for invalid sampling options."""
         self.core = core
         self.renderer = renderer
         self.max_tokens = max_tokens
@@ -92,11 +92,11 @@ class BaseInferenceEngine(ABC):
         seed: int | None = None,
         first_number: int = 0,
     ) -> GenerationOutput:
-        """Continue every prompt; what is not given is as the engine was made with. `temperature=0` is greedy.
+        """Generates a continuation of each prompt. Defaults are those of the constructor; `temperature=0` is greedy.
 
-        Prompt number n of the call is sampled from (seed, n), whatever else is in the batch; `first_number` is the first
-        one's number, where many prompts come in several calls. Raises EngineError for an empty prompt, or one that leaves
-        no room in the context; SettingsError for values that cannot be sampled with.
+        The n-th prompt's tokens depend on (seed, n), not on the rest of the batch. `first_number`: number of the first prompt,
+        for prompts split over several calls. Raises `EngineError` for a prompt that is empty or fills the context,
+        `SettingsError` for invalid sampling options.
         """
         given: dict[str, Any] = {
             "max_tokens": max_tokens,
@@ -123,7 +123,7 @@ class BaseInferenceEngine(ABC):
         repetition_penalty: float | None = None,
         seed: int | None = None,
     ) -> Sampling:
-        """How prompt number n of a call is sampled. SettingsError for values that make no sense."""
+        """Returns the sampling options of the n-th prompt of a call. Raises `SettingsError` for invalid values."""
         sampling = Sampling(
             max_tokens=self.max_tokens if max_tokens is None else max_tokens,
             temperature=self.temperature if temperature is None else temperature,
@@ -137,9 +137,9 @@ class BaseInferenceEngine(ABC):
         return sampling
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt, with a beginning-of-sequence token where the tokenizer puts one before a text.
+        """Returns the token ids of a prompt, with a beginning-of-sequence token if the tokenizer adds one to texts.
 
-        Lone surrogates become question marks.
+        Lone surrogates are replaced by question marks.
         """
         if not isinstance(prompt, str):
             return self.renderer.prompt(_checked_messages(prompt))
@@ -150,13 +150,13 @@ class BaseInferenceEngine(ABC):
 
     @property
     def pad_token_id(self) -> int:
-        """What fills `GenerationOutput.tokens`: the tokenizer's pad token, 0 where it has none."""
+        """Padding in `GenerationOutput.tokens`: the tokenizer's pad token, or 0 if it has none."""
         return self.renderer.tokenizer.pad_token_id or 0
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine on this engine's own event loop: all use of `core` from synchronous code goes this way.
+        """Runs a coroutine on this engine's event loop. Synchronous code must use `core` only through this.
 
-        EngineError after `shutdown`, and from a coroutine that this very loop runs.
+        Raises `EngineError` after `shutdown`, and if called on this event loop.
         """
         if self._is_shut_down:
             coroutine.close()
@@ -164,21 +164,21 @@ class BaseInferenceEngine(ABC):
         return self._loop.run(coroutine)
 
     def next_episode(self) -> int:
-        """A number that names a new sequence to `core`. EngineError after `shutdown`."""
+        """Returns a new sequence number for `core`. Raises `EngineError` after `shutdown`."""
         if self._is_shut_down:
             raise self._shut_down_error()
         return next(self._numbers)
 
     def _shut_down_error(self) -> EngineError:
-        return EngineError(f"this {type(self).__name__} was shut down; make another one")
+        return EngineError(f"this {type(self).__name__} was shut down; create a new one")
 
     def update_weights(self) -> None:
-        """The model's weights were changed in place; engines elsewhere have their own way."""
-        raise EngineError(f"{type(self).__name__} takes no new weights")
+        """Uses the model's new weights after they were changed in place. Not supported by all engines."""
+        raise EngineError(f"{type(self).__name__} does not support weight updates")
 
     @abstractmethod
     def shutdown(self) -> None:
-        """Give back what the engine holds; it cannot be used afterwards. Doing so twice is fine."""
+        """Releases the engine's resources; it cannot be used afterwards. May be called twice."""
         self._is_shut_down = True
         self._loop.close()
 
@@ -208,7 +208,7 @@ class BaseInferenceEngine(ABC):
             if not completion.token_ids:
                 raise EngineError(
                     f"prompt {first_number + row} has {len(sequences[row])} tokens and fills the engine's context; "
-                    "shorten it, or make the engine with room for longer sequences"
+                    "shorten it, or create the engine with a larger max_seq_len"
                 )
             return completion
 
@@ -246,14 +246,14 @@ class BaseInferenceEngine(ABC):
 
 
 def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or several as a list; a list of `role`/`content` messages is one conversation."""
+    """Returns one or several prompts as a list; a list of `role`/`content` messages is one conversation."""
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Mapping)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
 
 
 def _check(sampling: Sampling) -> None:
-    """Raise SettingsError for what cannot be sampled with."""
+    """Raises `SettingsError` for invalid sampling options."""
     is_possible = {
         "max_tokens": (
             isinstance(sampling.max_tokens, int) and sampling.max_tokens >= 1,

@@ -1,6 +1,6 @@
-"""A turnstile in front of an engine: shut, it interrupts every sequence between two tokens, and the episodes wait in it.
+"""Engine wrapper that can be paused: `pause()` interrupts every sequence between two tokens; episodes wait until `resume()`.
 
-What was sampled until then is the episode's. Knows nothing of what is sampled, nor why it is interrupted.
+Tokens sampled before the pause are kept.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.types import Completion, Finish
 
 FIRST_NUMBER = 1 << 32
-"""Episodes get new numbers in the engine whenever they pass, above those of everybody who uses the engine directly."""
+"""Each time an episode resumes it gets a new number in the engine, above the numbers of direct users of the engine."""
 
 
 class PausableEngine:
-    """Implements `Engine` over another one. It begins shut.
+    """Implements `Engine` over another engine. It starts paused.
 
-    To the engine an interrupted episode is over and a later one begins, with a number of its own: its context is prefilled
-    anew, as it is after a restart. Lower episodes get lower numbers where several pass at once.
+    For the engine an interrupted episode ends, and after `resume` a new one with another number starts: its context is
+    prefilled again, as after a restart. If several episodes resume at once, lower episodes get lower numbers.
 
     Args:
-        engine: samples, while the turnstile is open.
-        tokens_per_round: an episode may sample so many tokens, then it waits for the next `let_pass`. None: no such bound,
-            and `interrupt` ends what is being sampled.
-        on_waiting: called whenever an episode begins to wait here.
+        engine: samples while not paused.
+        tokens_per_round: maximum tokens per episode until the next `resume`. None: no limit; `pause` ends running samples.
+        on_waiting: called when an episode starts to wait here.
     """
 
     def __init__(
@@ -37,14 +36,14 @@ class PausableEngine:
         self._engine = engine
         self._tokens_per_round = tokens_per_round
         self._on_waiting = on_waiting
-        self._is_open = False
+        self._is_running = False
         self._numbers: dict[int, int] = {}
-        """The episodes that have passed, and their numbers in the engine."""
+        """Numbers of the running episodes in the engine."""
         self._next_numbers = itertools.count(FIRST_NUMBER)
-        self._num_spent: dict[int, int] = defaultdict(int)
-        """Tokens of the present round."""
+        self._num_round_tokens: dict[int, int] = defaultdict(int)
+        """Tokens sampled since the last `resume`."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._samples: dict[int, tuple[asyncio.Future[Completion], _Watched]] = {}
+        self._samples: dict[int, tuple[asyncio.Future[Completion], _InterruptibleStopper]] = {}
 
     @property
     def policy_version(self) -> int:
@@ -55,21 +54,21 @@ class PausableEngine:
         return self._engine.eos_token_ids
 
     @property
-    def is_open(self) -> bool:
-        return self._is_open
+    def is_running(self) -> bool:
+        return self._is_running
 
     @property
     def num_waiting(self) -> int:
-        """Episodes that would sample and may not."""
+        """Number of episodes that wait to sample."""
         return len(self._waiting)
 
-    # -- the engine's side -------------------------------------------------------------------------------------
+    # -- the engine interface -----------------------------------------------------------------------------------
 
     def open(self, episode: int) -> None:
-        """Nothing: the engine is told of an episode when it passes."""
+        """Does nothing: an episode is opened in the engine when it starts to sample."""
 
     def close(self, episode: int) -> None:
-        """To the engine the episode is over; an interrupted one is already."""
+        """Closes the episode in the engine, if it is open there."""
         number = self._numbers.pop(episode, None)
         if number is not None:
             self._engine.close(number)
@@ -77,35 +76,37 @@ class PausableEngine:
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """Wait until the turnstile is open, then sample. An interrupted completion ends as LENGTH, with what there is."""
+        """Waits while paused, then samples. An interrupted completion finishes with LENGTH and the tokens so far."""
         while True:
-            await self._pass(episode)
-            watched = _Watched(self, stopper)
+            await self._wait_for_turn(episode)
+            interruptible = _InterruptibleStopper(self, stopper)
             running = asyncio.ensure_future(
                 self._engine.sample(
-                    self._numbers[episode], token_ids, self._bounded(episode, sampling), stopper=watched
+                    self._numbers[episode], token_ids, self._bounded(episode, sampling), stopper=interruptible
                 )
             )
-            self._samples[episode] = running, watched
+            self._samples[episode] = running, interruptible
             try:
                 completion = await running
             except asyncio.CancelledError:
                 task = asyncio.current_task()
-                if not watched.is_called_off or (task is not None and task.cancelling()):
+                if not interruptible.is_cancelled or (task is not None and task.cancelling()):
                     raise
                 continue
             finally:
                 del self._samples[episode]
-            self._num_spent[episode] += len(completion.token_ids)
-            return replace(completion, finish=Finish.LENGTH) if watched.is_interrupted else completion
+            self._num_round_tokens[episode] += len(completion.token_ids)
+            return replace(completion, finish=Finish.LENGTH) if interruptible.is_interrupted else completion
 
     def _bounded(self, episode: int, sampling: Sampling) -> Sampling:
         if self._tokens_per_round is None:
             return sampling
-        return replace(sampling, max_tokens=min(sampling.max_tokens, self._tokens_per_round - self._num_spent[episode]))
+        return replace(
+            sampling, max_tokens=min(sampling.max_tokens, self._tokens_per_round - self._num_round_tokens[episode])
+        )
 
-    async def _pass(self, episode: int) -> None:
-        while not self._is_open or self._num_spent[episode] == self._tokens_per_round:
+    async def _wait_for_turn(self, episode: int) -> None:
+        while not self._is_running or self._num_round_tokens[episode] == self._tokens_per_round:
             self.close(episode)
             place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting[episode] = place
@@ -115,35 +116,35 @@ class PausableEngine:
             finally:
                 self._waiting.pop(episode, None)
         if episode not in self._numbers:
-            self._admit(episode)
+            self._open_in_engine(episode)
 
-    def _admit(self, episode: int) -> None:
+    def _open_in_engine(self, episode: int) -> None:
         self._numbers[episode] = number = next(self._next_numbers)
         self._engine.open(number)
 
-    # -- the side of whoever turns it --------------------------------------------------------------------------
+    # -- control --------------------------------------------------------------------------------------------------
 
-    def let_pass(self) -> None:
-        """Open it, and a new round begins: all who wait go on."""
-        self._is_open = True
-        self._num_spent.clear()
+    def resume(self) -> None:
+        """Starts a new round: all waiting episodes continue."""
+        self._is_running = True
+        self._num_round_tokens.clear()
         for episode in sorted(self._waiting):
-            self._admit(episode)
+            self._open_in_engine(episode)
         for place in self._waiting.values():
             if not place.done():
                 place.set_result(None)
         self._waiting.clear()
 
-    async def interrupt(self) -> None:
-        """Shut it; nothing is sampled any more when this returns.
+    async def pause(self) -> None:
+        """Interrupts all sequences. When this returns, nothing is sampled.
 
-        A sample that has given a token ends with the next one. One that has not (it waits for room, or for its prefill)
-        is called off and asked for again when the turnstile opens: the seed and the place decide what is drawn.
+        A sample that has produced a token ends with its next one. A sample without a token (it waits for a slot or its prefill)
+        is cancelled and repeated after `resume`, with the same result, because tokens depend only on seed and position.
         """
-        self._is_open = False
-        for running, watched in self._samples.values():
-            if not watched.has_begun:
-                watched.is_called_off = True
+        self._is_running = False
+        for running, interruptible in self._samples.values():
+            if not interruptible.has_started:
+                interruptible.is_cancelled = True
                 running.cancel()
         while self._samples:
             await asyncio.wait([running for running, _ in self._samples.values()])
@@ -152,18 +153,18 @@ class PausableEngine:
             self.close(episode)
 
 
-class _Watched:
-    """A stopper that also stops where the turnstile was shut."""
+class _InterruptibleStopper:
+    """A stopper that also stops when the engine is paused."""
 
-    def __init__(self, turnstile: PausableEngine, stopper: Stopper | None) -> None:
-        self._turnstile = turnstile
+    def __init__(self, pausable: PausableEngine, stopper: Stopper | None) -> None:
+        self._pausable_engine = pausable
         self._stopper = stopper
-        self.has_begun = False
+        self.has_started = False
         self.is_interrupted = False
-        self.is_called_off = False
+        self.is_cancelled = False
 
     def feed(self, token_id: int) -> bool:
-        self.has_begun = True
+        self.has_started = True
         is_due = self._stopper is not None and self._stopper.feed(token_id)
-        self.is_interrupted = not is_due and not self._turnstile.is_open
+        self.is_interrupted = not is_due and not self._pausable_engine.is_running
         return is_due or self.is_interrupted

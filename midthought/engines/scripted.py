@@ -1,4 +1,4 @@
-"""An engine that writes what it is told to, for testing recipes, call formats and tools without any model."""
+"""Engine that writes scripted texts, for testing recipes, call formats and tools without a model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ Script = Sequence[str | Sequence[int]] | Callable[[int, Sequence[int]], str | Se
 
 
 class ScriptedEngine:
-    """Implements `midthought.engines.engine.Engine` from a script; stops where a real engine would.
+    """Implements `midthought.engines.engine.Engine` from a script. Stops at the same points as a real engine.
 
     Args:
-        script: what the policies write, either a list with one text (or token ids) per episode number, or a function of
-            (episode, the ids so far) that gives the next words whenever an episode has written the last ones, and None
-            where it has no more to say. What stands after a call in a text is written after the call's result. A policy that
-            has nothing more to say writes the end-of-sequence token.
-        renderer: turns text into ids; names of control tokens in it become those tokens.
-        eos_token_id: the end of sequence; None for the lowest of the renderer's.
-        logprob: what is recorded for every token.
+        script: a list with one text (or token ids) per episode number, or a function of (episode, token ids so far) that
+            returns the next text when an episode has written the previous one, and None at its end. Text after a call is
+            written after the call's result. At its end an episode writes the end-of-sequence token.
+        renderer: tokenizes the texts; names of control tokens in them become those tokens.
+        eos_token_id: the end-of-sequence token; None: the lowest one of the renderer.
+        logprob: recorded log-probability of every token.
     """
 
     policy_version = 0
@@ -33,20 +32,20 @@ class ScriptedEngine:
         self, script: Script, renderer: Renderer, *, eos_token_id: int | None = None, logprob: float = -0.5
     ) -> None:
         if eos_token_id is None and not renderer.eos_token_ids:
-            raise EngineError("the tokenizer has no end-of-sequence token; name one as eos_token_id")
+            raise EngineError("the tokenizer has no end-of-sequence token; set eos_token_id")
         self.eos_token_id = min(renderer.eos_token_ids) if eos_token_id is None else eos_token_id
         self.eos_token_ids = frozenset({self.eos_token_id})
         self._script = script
         self._renderer = renderer
         self._logprob = logprob
-        self._unwritten: dict[int, list[int]] = {}
-        """Ids that an episode has still to write of its last words."""
-        self._has_begun: set[int] = set()
+        self._remaining_ids: dict[int, list[int]] = {}
+        """Token ids of its current text that an episode has not written yet."""
+        self._started: set[int] = set()
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """Write on, up to a call's end, the end of sequence or `max_tokens`."""
+        """Writes up to the end of a call, the end of the sequence, or `max_tokens`."""
         await asyncio.sleep(0)
         written: list[int] = []
         finish = Finish.LENGTH
@@ -62,16 +61,16 @@ class ScriptedEngine:
         return Completion(token_ids=tuple(written), sampled_logprobs=(self._logprob,) * len(written), finish=finish)
 
     def open(self, episode: int) -> None:
-        """A new episode: its script begins at the beginning."""
+        """Starts a new episode from the start of its script."""
         self.close(episode)
 
     def close(self, episode: int) -> None:
-        """The episode has ended."""
-        self._unwritten.pop(episode, None)
-        self._has_begun.discard(episode)
+        """Ends the episode."""
+        self._remaining_ids.pop(episode, None)
+        self._started.discard(episode)
 
     def _next_token(self, episode: int, token_ids: Sequence[int]) -> int:
-        unwritten = self._unwritten.setdefault(episode, [])
+        unwritten = self._remaining_ids.setdefault(episode, [])
         if not unwritten:
             words = self._next_words(episode, token_ids)
             unwritten += self._renderer.control(words) if isinstance(words, str) else self._ids(words)
@@ -89,9 +88,9 @@ class ScriptedEngine:
     def _next_words(self, episode: int, token_ids: Sequence[int]) -> str | Sequence[int] | None:
         if callable(self._script):
             return self._script(episode, token_ids)
-        if episode in self._has_begun:
+        if episode in self._started:
             return None
-        self._has_begun.add(episode)
+        self._started.add(episode)
         if episode >= len(self._script):
-            raise EngineError(f"the script has {len(self._script)} episodes, episode {episode} was asked for")
+            raise EngineError(f"the script has {len(self._script)} episodes, episode {episode} was requested")
         return self._script[episode]

@@ -1,6 +1,6 @@
-"""vLLM without a server: its own asynchronous engine, held by this process and given token ids.
+"""vLLM in this process, without a server: its asynchronous engine with token ids.
 
-vllm is imported only when an engine is made. Knows nothing of text, tools or rewards.
+Imports vllm only when an engine is created. Does not depend on text, tools or rewards.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
 
 News = Chunk | Exception
 _DEFAULT = RetryPolicy()
-_END_SECONDS = 15.0
-"""How long vLLM's processes may take to end by themselves."""
+_TERMINATE_SECONDS = 15.0
+"""Time for vLLM's processes to terminate by themselves."""
 _SAID_OF_SAMPLING = (
     *("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "seed", "ignore_eos", "stop_token_ids", "skip_special_tokens", "logprobs"),
 )
-"""What `VLLMDialect.body` and vLLM's `SamplingParams` call by the same names."""
+"""Names that `VLLMDialect.body` and vLLM's `SamplingParams` share."""
 
 
 class VLLMInProcessEngine:
     """Samples from one model with vLLM's `AsyncLLM`. Implements `midthought.engines.engine.Engine`.
 
-    Usable from any event loop, and from several: vLLM itself lives on one of its own. Its computing runs in child
-    processes, which `shutdown` ends. Log-probabilities are those of the distribution sampled from. The seed of every call
-    of `sample` follows from (seed, position of its first token).
+    May be used from several event loops: vLLM runs on its own loop. It computes in child processes, which `shutdown` ends.
+    Log-probabilities are those of the sampling distribution. The seed of each `sample` call depends only on (seed, position
+    of its first token).
 
     Args:
         model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
-        eos_token_ids: the tokens that end a sequence; the model's own settings do not count.
-        max_seq_len: most tokens of a sequence, prompt included; the model's own limit by default.
-        max_num_seqs: most sequences sampled at once; further ones wait.
+        eos_token_ids: the tokens that end a sequence; the model's own settings are ignored.
+        max_seq_len: maximum tokens of a sequence, including the prompt; the model's limit by default.
+        max_num_seqs: maximum concurrent sequences; further ones wait.
         dtype: type of the weights.
         engine_args: further fields of vLLM's `AsyncEngineArgs`.
 
-    Raises VLLMNotInstalledError without vLLM; SettingsError for an argument that vLLM does not know, or that is set here.
+    Raises `VLLMNotInstalledError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
     """
 
     policy_version = 0
@@ -72,7 +72,7 @@ class VLLMInProcessEngine:
         max_num_seqs: int = 128,
         dtype: str = "auto",
         engine_args: Mapping[str, Any] | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> None:
         if max_num_seqs < 1 or (max_seq_len is not None and max_seq_len < 2):
             raise SettingsError(
@@ -80,7 +80,7 @@ class VLLMInProcessEngine:
                 "an engine needs room for at least one sequence of two tokens"
             )
         self.eos_token_ids = frozenset(eos_token_ids)
-        self.patience = patience or RetryPolicy()
+        self.retry_policy = retry_policy or RetryPolicy()
         self.max_seq_len = 0
         words, self._environment = VLLMDialect().command(str(model_path), ServerOptions())
         self._arguments = checked_arguments(engine_args or {}) | {
@@ -99,7 +99,7 @@ class VLLMInProcessEngine:
             "enable_chunked_prefill": False if "--no-enable-chunked-prefill" in words else None,
             "disable_log_stats": True,
         } | self._arguments
-        # Threads of this process must not be forked into vLLM's; nothing of it is for the network.
+        # Spawn: forking would copy this process's threads. Loopback: nothing needs the network.
         self._environment |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_HOST_IP": "127.0.0.1"}
         if Path(model_path).is_dir():
             self._environment["HF_HUB_OFFLINE"] = "1"
@@ -111,7 +111,7 @@ class VLLMInProcessEngine:
         self._end: weakref.finalize[..., VLLMInProcessEngine] | None = None
 
     def start(self) -> None:
-        """Load the model; this takes a while. EngineError where vLLM does not get ready."""
+        """Loads the model, which takes a while. Raises `EngineError` if vLLM does not become ready."""
 
         async def make() -> AsyncLLM:
             make_arguments, make_engine = import_vllm()
@@ -126,7 +126,7 @@ class VLLMInProcessEngine:
                 raise
             raise EngineError(
                 f"vLLM does not start ({named(error)}); its log says more. A script that makes this engine needs "
-                "`if __name__ == '__main__':`, for vLLM's own process imports it again"
+                "`if __name__ == '__main__':`, because vLLM's process imports it again"
             ) from error
         self._end = weakref.finalize(self, _end, self._loop, self._llm)
         self.max_seq_len = self._llm.model_config.max_model_len
@@ -134,13 +134,12 @@ class VLLMInProcessEngine:
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """Continue `token_ids` until the stopper, an end-of-sequence token, `max_tokens` or `max_seq_len` ends it.
+        """Samples after `token_ids` until the stopper, an end-of-sequence token, `max_tokens` or `max_seq_len` ends it.
 
-        vLLM's request is aborted there, and where the caller is cancelled; whole tokens that had come beyond are cut and
-        counted.
+        Then, or if the caller is cancelled, vLLM's request is aborted; later tokens that have arrived are cut and counted.
 
-        Raises EngineError where `token_ids` is empty or holds what is no token of the model, the episode is being sampled
-        already, or vLLM fails or stalls.
+        Raises `EngineError` if `token_ids` is empty or contains an invalid id, the episode is being sampled already, or
+        vLLM fails or stalls.
         """
         if self._llm is None:
             raise EngineError(f"this {type(self).__name__} is not running: it was never started, or was shut down")
@@ -153,7 +152,7 @@ class VLLMInProcessEngine:
         vocab_size = self._llm.model_config.get_vocab_size()
         if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
             raise EngineError(
-                f"episode {episode}: {wrong[0]} is no token of the model, whose vocabulary has {vocab_size}"
+                f"episode {episode}: {wrong[0]} is not a token of the model, whose vocabulary has {vocab_size}"
             )
         draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
         task = asyncio.ensure_future(self._complete(self._llm, episode, draft))
@@ -162,31 +161,24 @@ class VLLMInProcessEngine:
             await task
         finally:
             del self._running[episode]
-        assert draft.finish is not None
-        return Completion(
-            token_ids=tuple(draft.token_ids),
-            sampled_logprobs=tuple(draft.logprobs),
-            finish=draft.finish,
-            policy_version=self.policy_version,
-            num_cut=draft.num_cut,
-        )
+        return draft.completion(self.policy_version)
 
     def open(self, episode: int) -> None:
-        """Nothing: vLLM finds the prefixes that it knows by itself."""
+        """Does nothing: vLLM's prefix cache works without it."""
 
     def close(self, episode: int) -> None:
-        """The episode has ended. A sample that is still on its way is cancelled."""
+        """Ends the episode and cancels its running sample."""
         if episode in self._running:
             self._running[episode].cancel()
 
     def shutdown(self) -> None:
-        """End vLLM and its processes; samples on their way fail. Doing so twice is fine."""
+        """Stops vLLM and its processes; running samples fail. May be called twice."""
         self._llm = None
         if self._end is not None:
             self._end()
 
     async def _complete(self, llm: AsyncLLM, episode: int, draft: PartialCompletion) -> None:
-        """Have one request made on vLLM's event loop, and take its tokens here as they come."""
+        """Starts one request on vLLM's event loop, and adds its tokens here as they arrive."""
         room = min(draft.sampling.max_tokens, self.max_seq_len - len(draft.prompt))
         if room <= 0:
             draft.finish = Finish.LENGTH
@@ -198,7 +190,7 @@ class VLLMInProcessEngine:
             with contextlib.suppress(RuntimeError):  # the caller's loop may have been closed meanwhile
                 here.call_soon_threadsafe(arrived.put_nowait, news)
 
-        seconds = self.patience.total_timeout_seconds
+        seconds = self.retry_policy.total_timeout_seconds
         request = self._loop.start(self._request(llm, list(draft.prompt), self._params(draft, room), hand_over))
         try:
             async with asyncio.timeout(seconds) as deadline:
@@ -207,7 +199,7 @@ class VLLMInProcessEngine:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            came = f"{len(draft.token_ids)} tokens came"
+            came = f"{len(draft.token_ids)} tokens received"
             raise EngineError(f"episode {episode}: not complete after {seconds:g} s; {came}") from None
         finally:
             request.cancel()
@@ -218,24 +210,24 @@ class VLLMInProcessEngine:
     async def _request(
         self, llm: AsyncLLM, token_ids: list[int], params: SamplingParams, hand_over: Callable[[News], None]
     ) -> None:
-        """One request in its turn, on vLLM's event loop; cancelling it aborts it there."""
+        """Runs one request on vLLM's event loop; cancelling aborts it."""
         name = f"midthought-{next(self._numbers)}"
-        seconds = self.patience.first_token_timeout_seconds
+        seconds = self.retry_policy.first_token_timeout_seconds
         try:
             async with self._places, asyncio.timeout(seconds) as deadline:
                 outputs = llm.generate({"type": "token", "prompt_token_ids": token_ids}, params, name)
                 try:
                     async for output in outputs:
                         hand_over(_chunk(output))
-                        seconds = self.patience.next_token_timeout_seconds
+                        seconds = self.retry_policy.next_token_timeout_seconds
                         deadline.reschedule(asyncio.get_running_loop().time() + seconds)
                 finally:
                     await outputs.aclose()
-                    # What was cancelled while vLLM took it in is known to it, but not to its generator.
+                    # If cancelled while vLLM accepts it, the request is known to vLLM but not to its generator.
                     await llm.abort(name)
         except Exception as error:
             stalled = isinstance(error, TimeoutError) and deadline.expired()
-            hand_over(EngineError(f"vLLM gave no token for {seconds:g} s") if stalled else error)
+            hand_over(EngineError(f"vLLM returned no token for {seconds:g} s") if stalled else error)
         except asyncio.CancelledError:
             hand_over(EngineError("the engine was shut down"))
             raise
@@ -252,7 +244,7 @@ class VLLMInProcessEngine:
 
 
 class VLLMInProcessInferenceEngine(BaseInferenceEngine):
-    """vLLM in this process: what `create_inference_engine(…, "vllm", in_process=True)` makes.
+    """vLLM in this process. `create_inference_engine(…, "vllm", in_process=True)` returns it.
 
     Args:
         model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
@@ -262,7 +254,7 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
 
     Raises:
         VLLMNotInstalledError: (a MissingExtraError) vLLM is not installed in this environment.
-        SettingsError: an argument that vLLM does not know, or that is set here.
+        SettingsError: an argument is unknown to vLLM or fixed here.
         EngineError: vLLM does not start.
     """
 
@@ -282,7 +274,7 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
         total_timeout_seconds: float = _DEFAULT.total_timeout_seconds,
         **sampling: Any,
     ) -> None:
-        patience = RetryPolicy(
+        retry_policy = RetryPolicy(
             first_token_timeout_seconds=first_token_timeout_seconds,
             next_token_timeout_seconds=next_token_timeout_seconds,
             total_timeout_seconds=total_timeout_seconds,
@@ -296,23 +288,25 @@ class VLLMInProcessInferenceEngine(BaseInferenceEngine):
             max_num_seqs=max_num_seqs,
             dtype=dtype,
             engine_args=engine_args,
-            patience=patience,
+            retry_policy=retry_policy,
         )
         super().__init__(core, renderer, **sampling)
         core.start()
 
     def shutdown(self) -> None:
-        """End vLLM and its processes."""
+        """Stops vLLM and its processes."""
         super().shutdown()
         self.core.shutdown()
 
 
 def _end(loop: BackgroundLoop, llm: AsyncLLM) -> None:
-    """Also where the engine is forgotten (on that very loop, which cannot wait for itself, vLLM ends itself), or this
-    process ends."""
+    """Stops vLLM; also called at garbage collection and at the end of the process.
+
+    On vLLM's own loop it does nothing, because a loop cannot wait for itself; vLLM then stops by itself.
+    """
 
     async def end() -> None:
-        llm.shutdown(timeout=_END_SECONDS)
+        llm.shutdown(timeout=_TERMINATE_SECONDS)
 
     with contextlib.suppress(EngineError):
         loop.run(end())
@@ -320,7 +314,7 @@ def _end(loop: BackgroundLoop, llm: AsyncLLM) -> None:
 
 
 def _chunk(output: RequestOutput) -> Chunk:
-    """What one output says; its tokens are new ones only. EngineError where the request came to nothing."""
+    """Converts one output, which contains only new tokens. Raises `EngineError` if the request failed."""
     (completion,) = output.outputs
     if completion.finish_reason not in (None, "stop", "length"):
         raise EngineError(f"vLLM ended a request with {completion.finish_reason!r}")
@@ -330,7 +324,7 @@ def _chunk(output: RequestOutput) -> Chunk:
 
 
 def _take(news: News, draft: PartialCompletion, episode: int) -> None:
-    """Add what came to the draft. EngineError where it is one, or nothing follows and the draft is not finished."""
+    """Adds the message to the draft. Raises `EngineError` if it is an error or ended without finishing the draft."""
     if isinstance(news, EngineError):
         raise EngineError(f"episode {episode}: {news}")
     if isinstance(news, Exception):
@@ -338,4 +332,4 @@ def _take(news: News, draft: PartialCompletion, episode: int) -> None:
         raise EngineError(f"episode {episode}: vLLM failed ({named(cause)})") from news
     draft.add(news)
     if draft.finish is None and news.ended_by is not None:
-        raise EngineError(f"episode {episode}: vLLM stopped at no token that ends a sequence")
+        raise EngineError(f"episode {episode}: vLLM stopped at a token that does not end a sequence")

@@ -1,4 +1,4 @@
-"""What vLLM needs before it runs in this process: that it is installed, arguments that it knows, variables for its processes."""
+"""Prepares vLLM in this process: import, checks of its arguments, environment variables."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from typing import Any
 
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 
-SETTLED = {
-    **dict.fromkeys(("model", "tokenizer", "dtype", "max_num_seqs"), "it is an argument of the engine itself"),
-    "max_model_len": "max_seq_len of the engine is it",
-    "logprobs_mode": "what is recorded is the distribution that was sampled from",
+FIXED_ARGUMENTS = {
+    **dict.fromkeys(("model", "tokenizer", "dtype", "max_num_seqs"), "it is an argument of the engine"),
+    "max_model_len": "use the engine's max_seq_len",
+    "logprobs_mode": "log-probabilities are those of the sampling distribution",
     "load_format": "models are loaded from safetensors only",
-    "trust_remote_code": "code that comes with a model is never run",
-    "skip_tokenizer_init": "the engine is given token ids",
-    "generation_config": "every request says how it is sampled",
+    "trust_remote_code": "code from model folders is never run",
+    "skip_tokenizer_init": "the engine uses token ids only",
+    "generation_config": "each request sets its own sampling options",
 }
-"""Arguments of vLLM that the engine gives itself, and why."""
+"""Arguments of vLLM that the engine sets itself, with the reason."""
 
 
 class VLLMNotInstalledError(MissingExtraError):
-    """The package that would run in this process is not installed in its environment."""
+    """vllm is not installed in this environment."""
 
     def __init__(self) -> None:
         super(MissingExtraError, self).__init__(
             "vllm is not installed in this environment, so it cannot run in_process. Install it here (pip install vllm), "
-            "or leave in_process out: then server_python may name the interpreter of an environment that has it, or base_url "
-            "a server that runs"
+            "or use a server instead of in_process: set server_python to an interpreter that has it, or base_url to a running "
+            "server"
         )
 
 
 def import_vllm() -> tuple[Any, Any]:
-    """vLLM's `AsyncEngineArgs` and `AsyncLLM`."""
+    """Returns vLLM's `AsyncEngineArgs` and `AsyncLLM`."""
     if importlib.util.find_spec("vllm") is None:
         raise VLLMNotInstalledError
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError as error:
-        raise EngineError(f"the vllm that is installed here cannot be used: {error}; 0.32 is known to work") from error
+        raise EngineError(f"the installed vllm cannot be used: {error}; version 0.32 is known to work") from error
     return AsyncEngineArgs, AsyncLLM
 
 
 def checked_arguments(engine_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, where vLLM knows them and none of them is settled here."""
-    known = {field.name for field in dataclasses.fields(import_vllm()[0])} - SETTLED.keys()
+    """Returns the arguments. Raises `SettingsError` if one is unknown to vLLM or fixed by the engine."""
+    known = {field.name for field in dataclasses.fields(import_vllm()[0])} - FIXED_ARGUMENTS.keys()
     for name in engine_args:
-        if name in SETTLED:
-            raise SettingsError(f"engine_args: {name!r} is not for you to set: {SETTLED[name]}")
+        if name in FIXED_ARGUMENTS:
+            raise SettingsError(f"engine_args: {name!r} cannot be set: {FIXED_ARGUMENTS[name]}")
         if name not in known:
             nearest = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0))
             raise SettingsError(f"engine_args: vLLM's AsyncEngineArgs have no {name!r}; nearest: {nearest}")
@@ -61,7 +61,7 @@ def checked_arguments(engine_args: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Variables where they are not set already. Afterwards all is as it was: vLLM sets some itself, for its processes."""
+    """Sets variables that are not set already. Restores the environment afterwards, because vLLM sets some itself."""
     before = dict(os.environ)
     os.environ.update({name: value for name, value in variables.items() if name not in before})
     try:

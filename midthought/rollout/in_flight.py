@@ -70,12 +70,12 @@ class InFlightEpisodes:
         self._seed = seed
         self._max_carry_overs = max_carry_overs
         self._deterministic = deterministic
-        self._turnstile = PausableEngine(
+        self._pausable_engine = PausableEngine(
             parts.engine,
             tokens_per_round=parts.settings.max_segment_length if deterministic else None,
             on_waiting=self._tell,
         )
-        self._parts = replace(parts, engine=self._turnstile)
+        self._parts = replace(parts, engine=self._pausable_engine)
         self._groups: dict[int, _Group] = {}
         self._ready: list[_Group] = []
         """Finished groups, in the order in which `take` returns them."""
@@ -98,7 +98,7 @@ class InFlightEpisodes:
 
     @property
     def policy_version(self) -> int:
-        return self._turnstile.policy_version
+        return self._pausable_engine.policy_version
 
     @property
     def num_open(self) -> int:
@@ -188,24 +188,24 @@ class InFlightEpisodes:
             self._rollout.enter_context(self._parts.executor.rollout())
         self._change.clear()
         if not self._deterministic:
-            self._turnstile.let_pass()
+            self._pausable_engine.resume()
             await self._change.wait()
             return
         await self._settle()
-        self._turnstile.let_pass()
+        self._pausable_engine.resume()
         await self._settle()
-        await self._turnstile.interrupt()
+        await self._pausable_engine.pause()
 
     async def _settle(self) -> None:
         """Waits until every unfinished episode waits for the engine, then sorts the groups that finished meanwhile by number."""
         num_before = len(self._ready)
-        while self._turnstile.num_waiting < len(self._running):
+        while self._pausable_engine.num_waiting < len(self._running):
             self._change.clear()
             await self._change.wait()
         self._ready[num_before:] = sorted(self._ready[num_before:], key=lambda group: group.position)
 
     async def _pause(self) -> None:
-        await self._turnstile.interrupt()
+        await self._pausable_engine.pause()
         if self._deterministic:
             await self._settle()
         self._end_rollout()

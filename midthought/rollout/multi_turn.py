@@ -435,7 +435,7 @@ def _opening(environment: BaseEnvironment | None, initial_prompt: str) -> str:
         return initial_prompt
     progress = environment._episode_so_far
     observation = progress.observation
-    if not progress.has_begun or progress.num_steps:
+    if not progress.has_started or progress.num_steps:
         seconds = environment.config.step_timeout_seconds
         observation = call_blocking(environment.reset, seconds, f"{type(environment).__name__}.reset")
     prefix = environment.get_prompt_prefix()

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.engines.background_loop import BackgroundLoop
-from midthought.engines.policy_engine import policy_engine
+from midthought.engines.create import policy_engine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint

@@ -70,7 +70,7 @@ def engine_of(policy: Any) -> LocalEngine:
 
 
 def uses_decoder(engine: LocalEngine) -> bool:
-    return getattr(engine._room.runner, "_decoder", None) is not None
+    return getattr(engine._cache_manager.runner, "_decoder", None) is not None
 
 
 @pytest.mark.parametrize("given", ["the PEFT model", "its base model"])
@@ -174,13 +174,13 @@ def test_without_memory_for_merged_copies_the_adapters_are_computed_beside_the_w
     monkeypatch.setattr(weight_copies, "MAX_COPIED_BYTES", 0)
     merging = engine_of(adapted := with_adapters(make()))
     assert differences(merging, adapted).max() < 1e-4
-    assert merging._room.runner._decoder._copies.addresses  # type: ignore[attr-defined]
+    assert merging._cache_manager.runner._decoder._copies.addresses  # type: ignore[attr-defined]
     monkeypatch.setattr(weight_copies, "MERGED_SHARE", 0.0)
     with caplog.at_level(logging.WARNING):
         engine = engine_of(adapted)
         assert differences(engine, adapted).max() < 1e-4
     assert uses_decoder(engine)
-    assert not engine._room.runner._decoder._copies.addresses  # type: ignore[attr-defined]
+    assert not engine._cache_manager.runner._decoder._copies.addresses  # type: ignore[attr-defined]
     assert "adapters are computed beside the base weights" in caplog.text
     move(adapted)
     engine.update_weights()
@@ -192,7 +192,7 @@ def test_adapters_are_not_merged_if_the_settings_say_so() -> None:
     engine = LocalEngine(adapted, eos_token_ids=[], max_seq_len=64, merge_adapters=False)
     assert differences(engine, adapted).max() < 1e-4
     num_layers = len(adapted.get_base_model().model.layers)
-    copied = [each for each in engine._room.runner._decoder._copies._copied if hasattr(each, "has_adapters")]  # type: ignore[attr-defined]
+    copied = [each for each in engine._cache_manager.runner._decoder._copies._copied if hasattr(each, "has_adapters")]  # type: ignore[attr-defined]
     assert sum(len(each.modules) == 2 for each in copied) == 2 * num_layers, "gate and up, and the norms of the heads"
     assert not any(each.has_adapters for each in copied)
 

@@ -216,7 +216,7 @@ def test_an_engine_that_replays_samples_the_same(monkeypatch: pytest.MonkeyPatch
         return await asyncio.gather(*map(one, range(20)))
 
     plain, replaying = (LocalEngine(model, eos_token_ids=(), max_num_seqs=6, max_seq_len=256) for _ in range(2))
-    replaying._room._runner = make_runner(model, record=tape)
+    replaying._cache_manager._runner = make_runner(model, record=tape)
     assert asyncio.run(episodes(plain)) == asyncio.run(episodes(replaying))
     assert tape.num_replays > 100
 

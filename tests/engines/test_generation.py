@@ -211,5 +211,5 @@ def test_an_engine_that_was_shut_down_says_so():
 
 
 def test_an_engine_that_takes_no_weights_says_so():
-    with pytest.raises(EngineError, match="ScriptedInferenceEngine takes no new weights"):
+    with pytest.raises(EngineError, match="ScriptedInferenceEngine does not support weight updates"):
         ScriptedInferenceEngine([]).update_weights()

@@ -293,7 +293,7 @@ def test_running_sequences_are_moved_together_when_others_have_ended(num_idle: i
         ids = prompt(5 + number % 3, seed=number)
         short = number < 24
         completion = await engine.sample(number, ids, Sampling(max_tokens=3 if short else 20, seed=number))
-        slots_at_end[number] = engine._room.slots.slot(number)
+        slots_at_end[number] = engine._cache_manager.slots.slot(number)
         if short and number >= num_idle:
             engine.close(number)
         expected = rescore(model, ids, completion.token_ids)
@@ -544,7 +544,7 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog: pytest
     engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
     completions = sample_all(engine, prompts, max_tokens=25)
     assert "room for 3 sequences of 54 tokens" in caplog.text
-    runner = engine._room.runner
+    runner = engine._cache_manager.runner
     assert runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
     for ids, completion in zip(prompts, completions, strict=True):
         assert len(completion.token_ids) == 25
@@ -584,7 +584,7 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
 
     async def watch() -> None:
         while True:
-            taken.append(engine._room.runner.num_bytes)
+            taken.append(engine._cache_manager.runner.num_bytes)
             await asyncio.sleep(0)
 
     async def run() -> list[Completion]:
@@ -609,7 +609,7 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCapt
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
     prompts = [prompt(10, seed=number) for number in range(6)]
-    runner, num_rows = engine._room.runner, []
+    runner, num_rows = engine._cache_manager.runner, []
     forward = runner.forward
 
     def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:
@@ -762,7 +762,7 @@ def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots
         for number, own in enumerate(ids):
             engine.open(number)
             own += (await engine.sample(number, own, Sampling(max_tokens=3))).token_ids
-        runner = engine._room.runner
+        runner = engine._cache_manager.runner
         plain = runner.forward
 
         def forward(rows: Sequence[Row], **options: Any) -> torch.Tensor:
@@ -785,7 +785,7 @@ def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots
 def test_others_have_their_turn_after_every_pass_while_a_result_may_come_and_else_now_and_then(
     num_away: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "TURN_SECONDS", 1e9)
+    monkeypatch.setattr(local, "YIELD_SECONDS", 1e9)
     engine = LocalEngine(make_model(), eos_token_ids=[])
 
     async def run() -> int:

@@ -65,12 +65,12 @@ async def turns(number):
         await asyncio.sleep(0)
 
 
-async def until_done(turnstile, episode, num_tokens, stopper=None):
+async def until_done(pausable, episode, num_tokens, stopper=None):
     """Sample until so many tokens stand there; the completions."""
     token_ids, done = [0], []
     while len(token_ids) < num_tokens:
         sampling = Sampling(max_tokens=num_tokens - len(token_ids))
-        done.append(await turnstile.sample(episode, token_ids, sampling, stopper=stopper))
+        done.append(await pausable.sample(episode, token_ids, sampling, stopper=stopper))
         token_ids += done[-1].token_ids
     return token_ids, done
 
@@ -78,12 +78,12 @@ async def until_done(turnstile, episode, num_tokens, stopper=None):
 def test_nothing_is_sampled_before_it_opens():
     async def scenario():
         engine = Counter()
-        turnstile = PausableEngine(engine)
-        waiting = asyncio.ensure_future(until_done(turnstile, 7, 5))
+        pausable = PausableEngine(engine)
+        waiting = asyncio.ensure_future(until_done(pausable, 7, 5))
         await turns(10)
-        assert (turnstile.num_waiting, engine.log) == (1, [])
-        turnstile.let_pass()
-        assert turnstile.num_waiting == 0
+        assert (pausable.num_waiting, engine.log) == (1, [])
+        pausable.resume()
+        assert pausable.num_waiting == 0
         token_ids, _ = await waiting
         assert token_ids == [0, 1, 2, 3, 4]
 
@@ -94,17 +94,17 @@ def test_nothing_is_sampled_before_it_opens():
 def test_wherever_it_interrupts_no_token_is_lost_or_written_twice(num_turns):
     async def scenario():
         engine = Counter(patience=3)
-        turnstile = PausableEngine(engine)
-        running = [asyncio.ensure_future(until_done(turnstile, episode, 12)) for episode in range(3)]
-        turnstile.let_pass()
+        pausable = PausableEngine(engine)
+        running = [asyncio.ensure_future(until_done(pausable, episode, 12)) for episode in range(3)]
+        pausable.resume()
         for version in range(1, 6):
             await turns(num_turns)
-            await turnstile.interrupt()
+            await pausable.pause()
             written = engine.num_written
             await turns(20)
             assert engine.num_written == written
             engine.policy_version = version
-            turnstile.let_pass()
+            pausable.resume()
         for token_ids, done in await asyncio.gather(*running):
             assert token_ids == list(range(12))
             assert [logprob for part in done for logprob in part.sampled_logprobs] == [-float(n) for n in range(1, 12)]
@@ -118,17 +118,17 @@ def test_wherever_it_interrupts_no_token_is_lost_or_written_twice(num_turns):
 def test_what_the_episodes_own_stopper_and_the_end_of_sequence_say_is_kept():
     async def scenario():
         engine = Counter(ends_at=6)
-        turnstile = PausableEngine(engine)
-        turnstile.let_pass()
-        call = await turnstile.sample(0, [0], Sampling(max_tokens=50), stopper=StopsAt(3))
+        pausable = PausableEngine(engine)
+        pausable.resume()
+        call = await pausable.sample(0, [0], Sampling(max_tokens=50), stopper=StopsAt(3))
         assert (call.token_ids, call.finish) == ((1, 2, 3), Finish.CALL)
-        running = asyncio.ensure_future(turnstile.sample(0, [0, 1, 2, 3], Sampling(max_tokens=50), stopper=StopsAt(5)))
+        running = asyncio.ensure_future(pausable.sample(0, [0, 1, 2, 3], Sampling(max_tokens=50), stopper=StopsAt(5)))
         await turns(3)
-        await turnstile.interrupt()
+        await pausable.pause()
         cut = await running
         assert (cut.token_ids, cut.finish) == ((4, 5), Finish.CALL)  # interrupted with the token that ends a call
-        turnstile.let_pass()
-        end = await turnstile.sample(0, [0, 1, 2, 3, 4, 5], Sampling(max_tokens=50), stopper=StopsAt())
+        pausable.resume()
+        end = await pausable.sample(0, [0, 1, 2, 3, 4, 5], Sampling(max_tokens=50), stopper=StopsAt())
         assert (end.token_ids, end.finish) == ((99,), Finish.END)
 
     asyncio.run(scenario())
@@ -137,15 +137,15 @@ def test_what_the_episodes_own_stopper_and_the_end_of_sequence_say_is_kept():
 def test_a_sample_without_a_token_yet_is_called_off_and_asked_for_again():
     async def scenario():
         engine = Counter(patience=1000)
-        turnstile = PausableEngine(engine)
-        running = asyncio.ensure_future(until_done(turnstile, 0, 3))
-        turnstile.let_pass()
+        pausable = PausableEngine(engine)
+        running = asyncio.ensure_future(until_done(pausable, 0, 3))
+        pausable.resume()
         await turns(5)
-        await turnstile.interrupt()
+        await pausable.pause()
         assert not running.done() and engine.num_written == 0
         assert engine.log == [("open", 0), ("sample", 0), ("close", 0)]
         engine.patience = 0
-        turnstile.let_pass()
+        pausable.resume()
         assert (await running)[0] == [0, 1, 2]
 
     asyncio.run(scenario())
@@ -154,20 +154,20 @@ def test_a_sample_without_a_token_yet_is_called_off_and_asked_for_again():
 def test_episodes_that_pass_together_get_new_numbers_in_their_own_order():
     async def scenario():
         engine = Counter()
-        turnstile = PausableEngine(engine)
-        running = [asyncio.ensure_future(until_done(turnstile, episode, 30)) for episode in (8, 2, 5)]
+        pausable = PausableEngine(engine)
+        running = [asyncio.ensure_future(until_done(pausable, episode, 30)) for episode in (8, 2, 5)]
         await turns(2)
-        turnstile.let_pass()
+        pausable.resume()
         assert engine.log == [("open", 0), ("open", 1), ("open", 2)]
         await turns(6)
-        await turnstile.interrupt()
+        await pausable.pause()
         assert sorted(engine.log[-3:]) == [("close", 0), ("close", 1), ("close", 2)]
         await turns(2)
-        turnstile.let_pass()
+        pausable.resume()
         assert engine.log[-3:] == [("open", 3), ("open", 4), ("open", 5)]
         await turns(3)
         assert ("sample", 3) in engine.log
-        turnstile.close(2)
+        pausable.close(2)
         assert engine.log[-1] == ("close", 3)
         for task in running:
             task.cancel()
@@ -179,12 +179,12 @@ def test_episodes_that_pass_together_get_new_numbers_in_their_own_order():
 def test_in_rounds_every_episode_samples_so_many_tokens_and_then_is_closed():
     async def scenario():
         engine = Counter()
-        turnstile = PausableEngine(engine, tokens_per_round=4)
-        running = [asyncio.ensure_future(until_done(turnstile, e, 11, StopsAt(3))) for e in range(2)]
+        pausable = PausableEngine(engine, tokens_per_round=4)
+        running = [asyncio.ensure_future(until_done(pausable, e, 11, StopsAt(3))) for e in range(2)]
         await turns(2)
         lengths = []
-        while turnstile.num_waiting:
-            turnstile.let_pass()
+        while pausable.num_waiting:
+            pausable.resume()
             await turns(40)
             lengths.append(engine.num_written / 2)
         assert lengths == [4, 8, 10]  # the call at token 3 cuts a completion, not the round
@@ -197,19 +197,19 @@ def test_in_rounds_every_episode_samples_so_many_tokens_and_then_is_closed():
 def test_cancelling_an_episode_goes_through_wherever_it_is():
     async def scenario(opens, num_turns):
         engine = Counter(patience=2)
-        turnstile = PausableEngine(engine)
-        running = asyncio.ensure_future(until_done(turnstile, 0, 100))
+        pausable = PausableEngine(engine)
+        running = asyncio.ensure_future(until_done(pausable, 0, 100))
         if opens:
-            turnstile.let_pass()
+            pausable.resume()
         await turns(num_turns)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert turnstile.num_waiting == 0
+        assert pausable.num_waiting == 0
         written = engine.num_written
         await turns(10)
         assert engine.num_written == written
-        await asyncio.wait_for(turnstile.interrupt(), 5)
+        await asyncio.wait_for(pausable.pause(), 5)
 
     for opens in (False, True):
         for num_turns in range(1, 8):
@@ -222,11 +222,11 @@ def test_an_engine_that_fails_fails_its_episode():
             raise RuntimeError("no power")
 
     async def scenario():
-        turnstile = PausableEngine(Broken())
-        turnstile.let_pass()
+        pausable = PausableEngine(Broken())
+        pausable.resume()
         with pytest.raises(RuntimeError, match="no power"):
-            await turnstile.sample(0, [0], Sampling(max_tokens=3))
-        await turnstile.interrupt()
+            await pausable.sample(0, [0], Sampling(max_tokens=3))
+        await pausable.pause()
 
     asyncio.run(scenario())
 
@@ -234,8 +234,8 @@ def test_an_engine_that_fails_fails_its_episode():
 def test_it_has_the_engines_version_and_ends_of_sequence():
     engine = Counter()
     engine.policy_version = 4
-    turnstile = PausableEngine(engine)
-    assert (turnstile.policy_version, turnstile.eos_token_ids) == (4, frozenset({99}))
+    pausable = PausableEngine(engine)
+    assert (pausable.policy_version, pausable.eos_token_ids) == (4, frozenset({99}))
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
@@ -246,17 +246,17 @@ def test_what_a_server_streams_is_interrupted_too_and_goes_on_from_the_same_toke
 
     async def scenario(server):
         made = {"vllm": VLLMEngine, "sglang": SGLangEngine}[kind]
-        turnstile = PausableEngine(made([server.url], server.model, eos_token_ids=frozenset()))
-        running = asyncio.ensure_future(until_done(turnstile, 0, 13))
-        turnstile.let_pass()
+        pausable = PausableEngine(made([server.url], server.model, eos_token_ids=frozenset()))
+        running = asyncio.ensure_future(until_done(pausable, 0, 13))
+        pausable.resume()
         while not server.prompts:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.1)
-        await turnstile.interrupt()
+        await pausable.pause()
         num_requests = len(server.prompts)
         await asyncio.sleep(0.2)
-        assert turnstile.num_waiting == 1 and len(server.prompts) == num_requests
-        turnstile.let_pass()
+        assert pausable.num_waiting == 1 and len(server.prompts) == num_requests
+        pausable.resume()
         token_ids, done = await running
         context = [0]
         while len(context) < 13:

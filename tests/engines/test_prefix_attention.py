@@ -81,7 +81,7 @@ def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_le
 
     seen: list[int] = []
     engine = LocalEngine(model, eos_token_ids=[], max_seq_len=600)
-    runner = engine._room.runner
+    runner = engine._cache_manager.runner
     steps = runner.steps
     runner.steps = lambda rows, *, groups=(): (seen.append(len(groups)), steps(rows, groups=groups))[1]  # type: ignore
     shared = asyncio.run(sample(engine))

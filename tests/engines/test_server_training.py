@@ -50,7 +50,7 @@ def knowing_nothing(context: list[int]) -> list[float]:
     return [0.0] * 300
 
 
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 @pytest.mark.parametrize(
     ("kind", "inference"), [("vllm", {}), ("sglang", {}), ("vllm", {"partial_rollouts": True, "max_segment_length": 3})]
 )
@@ -68,7 +68,7 @@ def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_toget
         assert one.requests and other.requests
 
 
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_episodes_not_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,7 +92,7 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_and_the_last_one_fails_e
         trainer.cleanup()
 
 
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_without_the_log_probabilities_of_the_temperature_is_refused_before_the_first_iteration() -> None:
     def undecided(context: list[int]) -> list[float]:
         return [1.0, 0.5, *[0.0] * 298]
@@ -113,15 +113,15 @@ def test_a_server_without_the_log_probabilities_of_the_temperature_is_refused_be
 
 def test_what_cannot_be_trained_through_is_said_before_anything_begins() -> None:
     for inference, words in [
-        ({"backend": "scripted"}, "'vllm' and 'sglang' load them"),
-        ({"deterministic": True}, "repeated to the bit"),
+        ({"backend": "scripted"}, "use 'local', 'vllm' or 'sglang'"),
+        ({"deterministic": True}, "bit-identical repetition"),
         ({"base_url": ["http://127.0.0.1:9"], "served_model_name": None}, "inference.served_model_name"),
     ]:
         with pytest.raises(SettingsError, match=words):
             trainer_for(**inference)
     with (
         FakeServer() as server,
-        pytest.warns(UserWarning, match="tokenizes"),
+        pytest.warns(UserWarning, match="tokenization"),
         pytest.raises(EngineError, match="VLLM_SERVER_DEV_MODE"),
     ):
         trainer_for(server)
@@ -140,8 +140,8 @@ class Interfering(TrainerCallback):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
-    monkeypatch.setattr("midthought.engines.servers.engine.RetryPolicy", patience)
+    retry_policy = functools.partial(RetryPolicy, pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=3)
+    monkeypatch.setattr("midthought.engines.servers.engine.RetryPolicy", retry_policy)
 
 
 def break_off(server: FakeServer) -> None:
@@ -149,9 +149,9 @@ def break_off(server: FakeServer) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_run_stops() -> None:
-    message = r"all 8 episodes of iteration 2 .*no server gave a token for 0\.7 s"
+    message = r"all 8 episodes of iteration 2 .*no server returned a token for 0\.7 s"
     with (
         FakeServer(load=load, logits=knowing_nothing) as server,
         trainer_for(server, server_wait_seconds=0.7) as trainer,
@@ -165,7 +165,7 @@ def test_dead_servers_are_waited_for_as_long_as_the_settings_say_and_then_the_ru
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_failed() -> None:
     with (
         FakeServer(load=load, logits=knowing_nothing) as server,
@@ -184,7 +184,7 @@ def test_a_server_that_comes_back_in_time_costs_nothing_however_many_requests_fa
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_servers_that_are_gone_when_weights_are_sent_stop_the_run() -> None:
     with FakeServer(load=load, logits=knowing_nothing) as server:
         trainer = trainer_for(server, server_wait_seconds=0.2)
@@ -194,7 +194,7 @@ def test_servers_that_are_gone_when_weights_are_sent_stop_the_run() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_that_restarts_while_weights_are_sent_is_waited_for() -> None:
     with FakeServer(load=load, logits=knowing_nothing) as server:
         trainer, port = trainer_for(server, server_wait_seconds=60), server.port
@@ -207,7 +207,7 @@ def test_a_server_that_restarts_while_weights_are_sent_is_waited_for() -> None:
         assert again.requests
 
 
-@pytest.mark.filterwarnings("ignore:.*does not tell how it tokenizes")
+@pytest.mark.filterwarnings("ignore:.*does not report its tokenization")
 def test_a_server_with_other_weights_that_sync_tolerance_lets_through_is_found_before_the_update() -> None:
     def other_weights(path: str) -> Callable[[list[int]], list[float]]:
         right = load(path)

@@ -25,7 +25,7 @@ from midthought.engines.servers.endpoints import Endpoints
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.sglang import SGLangEngine
-from midthought.engines.servers.streams import Chunk, EventSplitter, Interrupted, PartialCompletion, take_events
+from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
@@ -65,13 +65,13 @@ def written(num_tokens: int, prompt: Sequence[int] = PROMPT) -> list[int]:
 
 
 def engine_for(
-    *servers: FakeServer, eos: Sequence[int] = (), limits: dict[str, Any] | None = None, **patience: Any
+    *servers: FakeServer, eos: Sequence[int] = (), limits: dict[str, Any] | None = None, **retry_policy: Any
 ) -> ServerEngine:
     return ENGINES[servers[0].kind](
         [server.url for server in servers],
         servers[0].model,
         eos_token_ids=eos,
-        patience=RetryPolicy(**{**QUICK, **patience}),
+        retry_policy=RetryPolicy(**{**QUICK, **retry_policy}),
         **(limits or {}),
     )
 
@@ -151,8 +151,8 @@ def test_what_arrives_together_with_the_end_is_counted_as_cut_up_to_where_it_can
         return Chunk(token_ids=event["ids"], logprobs=[-1.0] * len(event["ids"]))
 
     draft = PartialCompletion(PROMPT, Sampling(max_tokens=99), frozenset(), Watch(2))
-    assert not take_events([payload(1)], read, draft)
-    assert take_events([payload(2, 3), payload(4), payload(), payload(5, 6), b"{", payload(7)], read, draft)
+    assert not add_events([payload(1)], read, draft)
+    assert add_events([payload(2, 3), payload(4), payload(), payload(5, 6), b"{", payload(7)], read, draft)
     assert (draft.token_ids, draft.finish, draft.num_cut) == ([1, 2], Finish.CALL, 4)
 
 
@@ -161,7 +161,7 @@ def test_a_line_without_an_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> Non
     splitter = EventSplitter()
     assert splitter.feed(b"data: " + b"x" * 990) == []
     assert splitter.is_in_line
-    with pytest.raises(Interrupted, match="more than 1000 bytes"):
+    with pytest.raises(RetryableError, match="more than 1000 bytes"):
         splitter.feed(b"x" * 10)
 
 
@@ -258,7 +258,7 @@ def test_a_server_that_is_busy_is_asked_until_the_deadline_of_the_whole() -> Non
     with FakeServer() as server:
         server.always = Fault(kind="status", status=429, message="queue full")
         began = time.monotonic()
-        with pytest.raises(EngineError, match=r"not complete after 0.7 s; 0 tokens came .*status 429: queue full"):
+        with pytest.raises(EngineError, match=r"not complete after 0.7 s; 0 tokens received .*status 429: queue full"):
             sample(engine_for(server, max_attempts=1, total_timeout_seconds=0.7))
         assert 0.6 < time.monotonic() - began < 20
         assert len(server.requests) > 2
@@ -328,15 +328,15 @@ def test_a_dead_server_is_tried_again_after_a_rest_that_grows() -> None:
     endpoints = Endpoints([f"http://127.0.0.1:{port}"], pause_seconds=1.0, max_pause_seconds=3.0)
     endpoint = endpoints.all[0]
     for num_failures, longest in [(1, 1.0), (2, 2.0), (3, 3.0), (4, 3.0)]:
-        begun_at = time.monotonic()
-        endpoints.failed(endpoint, "refused", begun_at=begun_at)
-        endpoints.failed(endpoint, "refused", begun_at=begun_at)  # another request of the same outage
+        started_at = time.monotonic()
+        endpoints.failed(endpoint, "refused", started_at=started_at)
+        endpoints.failed(endpoint, "refused", started_at=started_at)  # another request of the same outage
         assert endpoint.num_failures == num_failures
         assert longest / 2 - 0.1 < endpoint.resting_until - time.monotonic() <= longest
     endpoints.succeeded(endpoint)
     assert (endpoint.num_failures, endpoint.free_at) == (0, 0.0)
     for asked, heeded in [(2.0, 2.0), (1e9, 3.0)]:
-        endpoints.failed(endpoint, "busy", begun_at=time.monotonic(), is_busy=True, wait_seconds=asked)
+        endpoints.failed(endpoint, "busy", started_at=time.monotonic(), is_busy=True, wait_seconds=asked)
         endpoints.succeeded(endpoint)
         assert heeded - 0.1 < endpoint.free_at - time.monotonic() <= heeded
 
@@ -591,7 +591,7 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_errors(monkeypatch:
     monkeypatch.setenv("OUR_KEY", "sesame")
     with FakeServer(key="sesame") as server:
         assert len(sample(engine_for(server, limits={"api_key_env": "OUR_KEY"})).token_ids) == 12
-        with pytest.raises(EngineError, match=r"wants a key.*api_key_env"):
+        with pytest.raises(EngineError, match=r"requires an API key.*api_key_env"):
             sample(engine_for(server))
     for value in ("", "two words", "line\nend"):
         monkeypatch.setenv("OUR_KEY", value)
@@ -661,9 +661,9 @@ def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_wo
     port = free_port()
     server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port, log_path=tmp_path / "log")
     server.wait_until_ready(120)
-    assert server.how_it_ended() is None
+    assert server.exit_reason() is None
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
-    engine = VLLMEngine(server.url, "tiny", eos_token_ids=[2], patience=patient, how_it_ended=server.how_it_ended)
+    engine = VLLMEngine(server.url, "tiny", eos_token_ids=[2], retry_policy=patient, exit_reason=server.exit_reason)
     os.kill(server._process.pid, signal.SIGTERM)
     asyncio.run(until(lambda: not server.is_running))
     with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):
@@ -677,12 +677,12 @@ def test_a_server_of_our_own_that_was_stopped_says_so_and_leaves_no_log() -> Non
     server = ServerProcess([sys.executable, "-c", SERVE, str(port)], port)
     server.wait_until_ready(120)
     server.stop()
-    assert server.how_it_ended() == "the server that was started here was stopped"
+    assert server.exit_reason() == "the server that was started here was stopped"
     assert not server.log_path.exists()
 
 
 def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midthought.engines.servers.process._END_SECONDS", 0.2)
+    monkeypatch.setattr("midthought.engines.servers.process._TERMINATE_SECONDS", 0.2)
     stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     server = ServerProcess([sys.executable, "-c", stubborn], free_port())
     asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))

@@ -15,7 +15,7 @@ from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.sglang import SGLangDialect, SGLangEngine, SGLangInferenceEngine
-from midthought.engines.servers.streams import Interrupted
+from midthought.engines.servers.streams import RetryableError
 from midthought.errors import EngineError, MissingExtraError
 from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
@@ -31,7 +31,7 @@ def counting(context: list[int]) -> int:
 
 
 def sample(server: FakeServer, max_tokens: int = 6, eos: tuple[int, ...] = (), **sampling: Any) -> Completion:
-    engine = SGLangEngine(server.url, "tiny", eos_token_ids=eos, patience=IMPATIENT)
+    engine = SGLangEngine(server.url, "tiny", eos_token_ids=eos, retry_policy=IMPATIENT)
     return asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=max_tokens, **sampling)))
 
 
@@ -106,7 +106,7 @@ def test_events_that_do_not_fit_together_and_refusals_are_told_apart() -> None:
     del without["meta_info"]["output_token_logprobs"]
     with pytest.raises(EngineError, match="no log-probabilities"):
         SGLangDialect().reader(PROMPT)(without)
-    for status, error in [(400, EngineError), (503, Interrupted), (None, Interrupted)]:
+    for status, error in [(400, EngineError), (503, RetryableError), (None, RetryableError)]:
         with pytest.raises(error, match="too long"):
             SGLangDialect().reader(PROMPT)(
                 event([A], 1, {"type": "abort", "message": "too long", "status_code": status})

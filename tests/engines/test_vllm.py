@@ -32,7 +32,7 @@ IMPATIENT = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts
 
 def engine_for(server: FakeServer, **options: Any) -> VLLMEngine:
     return VLLMEngine(
-        server.url, options.pop("model", "tiny"), **{"eos_token_ids": [], "patience": IMPATIENT, **options}
+        server.url, options.pop("model", "tiny"), **{"eos_token_ids": [], "retry_policy": IMPATIENT, **options}
     )
 
 
@@ -179,7 +179,7 @@ def test_the_model_is_found_by_its_name_or_by_the_folder_it_came_from(tmp_path: 
 
 def test_a_server_that_does_not_say_how_long_a_sequence_may_be_needs_a_limit() -> None:
     with FakeServer(max_model_len=None) as server:
-        with pytest.raises(SettingsError, match="give max_seq_len"):
+        with pytest.raises(SettingsError, match="set max_seq_len"):
             asyncio.run(engine_for(server).check())
         asyncio.run(engine_for(server, max_seq_len=9).check())
 
@@ -188,10 +188,12 @@ def test_another_tokenizer_is_an_error_and_an_unknown_one_a_warning() -> None:
     with FakeServer(tokenize=lambda text: [ord(letter) for letter in text]) as server:
         asyncio.run(engine_for(server, probe=("abc", [97, 98, 99])).check())
         for ids, place in [([97, 98], 2), ([97, 90, 99], 1), ([], 0)]:
-            with pytest.raises(SettingsError, match=f"another tokenizer than ours.* first another one at {place}"):
+            with pytest.raises(
+                SettingsError, match=f"another tokenizer than ours.* first difference is at token {place}"
+            ):
                 asyncio.run(engine_for(server, probe=("abc", ids)).check())
         server.tokenize = None
-        with pytest.warns(UserWarning, match="does not tell how it tokenizes"):
+        with pytest.warns(UserWarning, match="does not report its tokenization"):
             asyncio.run(engine_for(server, probe=("abc", [1])).check())
 
 
@@ -201,12 +203,12 @@ def test_silent_servers_are_named_and_asked_when_they_answer() -> None:
     with pytest.raises(EngineError, match=f"no server answers.*{silent}"):
         asyncio.run(VLLMEngine(silent, "tiny", eos_token_ids=[]).check())
     with FakeServer() as server:
-        engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], patience=IMPATIENT)
-        with pytest.warns(UserWarning, match=f"going on without {silent}"):
+        engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
+        with pytest.warns(UserWarning, match=f"continuing without {silent}"):
             asyncio.run(engine.check())
         assert len(sample(engine).token_ids) == 6
         with FakeServer(model="another", port=port):  # what answers there at last is not ours
-            engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], patience=IMPATIENT)
+            engine = VLLMEngine([silent, server.url], "tiny", eos_token_ids=[], retry_policy=IMPATIENT)
             assert len(sample(engine).token_ids) == 6
     with FakeServer() as server, pytest.raises(EngineError, match="refuses the request"):
         asyncio.run(VLLMEngine(f"{server.url}/elsewhere", "tiny", eos_token_ids=[]).check())
@@ -285,7 +287,7 @@ def fake_python(folder: Path) -> str:
 def test_a_server_is_started_with_the_right_flags_and_ended(renderer: Renderer, tmp_path: Path) -> None:
     options: dict[str, Any] = {"server_python": fake_python(tmp_path), "server_log": tmp_path / "log"}
     options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}
-    with pytest.warns(UserWarning, match="does not tell how it tokenizes"):
+    with pytest.warns(UserWarning, match="does not report its tokenization"):
         engine = VLLMInferenceEngine(tmp_path, tokenizer=renderer.tokenizer, **options)
     with engine:
         output = engine.generate("Who?", max_tokens=4, temperature=1.0, top_p=1.0)

@@ -26,7 +26,7 @@ from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.update_lock import UpdateLock
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.engines.servers.weight_folder import write_model
-from midthought.engines.servers.weight_sync import SyncedServers, out_of_order
+from midthought.engines.servers.weight_sync import SyncedServers, perturbed
 from midthought.errors import EngineError, OutputPathError
 from midthought.types import Completion
 
@@ -97,9 +97,11 @@ def serving(policy: Any, kind: Any = "vllm", num_servers: int = 1, **options: An
 
 
 def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedServers:
-    patience = {"pause_seconds": 0.01, "max_pause_seconds": 0.05, "max_attempts": 50} | options.pop("patience", {})
+    retry_policy = {"pause_seconds": 0.01, "max_pause_seconds": 0.05, "max_attempts": 50} | options.pop(
+        "retry_policy", {}
+    )
     engine = ENGINES[servers[0].kind](
-        [server.url for server in servers], "tiny", eos_token_ids=[], patience=RetryPolicy(**patience)
+        [server.url for server in servers], "tiny", eos_token_ids=[], retry_policy=RetryPolicy(**retry_policy)
     )
     return SyncedServers(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
 
@@ -183,7 +185,7 @@ def test_what_was_out_of_order_is_in_order_again_to_the_bit(tied: bool) -> None:
     model = make_model(tied=tied)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     plain = model(torch.tensor([PROMPT])).logits
-    with out_of_order(model):
+    with perturbed(model):
         assert (model(torch.tensor([PROMPT])).logits - plain).abs().mean() > 0.1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -293,7 +295,7 @@ def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
         while server.num_running < 3:
             await asyncio.sleep(0.005)
         updating = asyncio.ensure_future(asyncio.to_thread(engine.update_weights))
-        while not engine.engine._gate._is_shut:
+        while not engine.engine._update_lock._is_shut:
             await asyncio.sleep(0.005)
         late = [asyncio.ensure_future(engine.sample(9 + n, PROMPT, Sampling(max_tokens=5))) for n in range(3)]
         await updating
@@ -319,7 +321,7 @@ def test_a_sample_that_does_not_end_is_not_waited_for_without_end() -> None:
     async def run() -> None:
         gate = UpdateLock()
         async with gate.sampling():
-            with pytest.raises(EngineError, match=r"still on their way after 0.05 s"):
+            with pytest.raises(EngineError, match=r"still running after 0.05 s"):
                 async with gate.changing(0.05):
                     raise AssertionError
             async with gate.sampling():  # open again
@@ -410,7 +412,7 @@ def test_adapters_are_loaded_under_a_new_name_and_older_ones_dropped(kind: Any, 
     assert torch.equal(torch.tensor(load(str(tmp_path / "base"))(PROMPT)), torch.tensor(logits_of(original)(PROMPT)))
     with (
         serving(make_model(), kind, load=lambda path: logits_of(make_model())) as servers,
-        pytest.raises(EngineError, match="must hold the very one that training began with"),
+        pytest.raises(EngineError, match="must have the same base model as the training"),
     ):
         synced(servers, policy)
 
@@ -477,7 +479,10 @@ def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy: A
         assert max(len(prompt) for prompt in servers[0].prompts) < 10
         assert math.isclose(difference_of_one(engine, policy), 0.0, abs_tol=1e-4)
         engine.shutdown()
-    with serving(policy, max_model_len=4) as servers, pytest.raises(EngineError, match="sequences that are shorter"):
+    with (
+        serving(policy, max_model_len=4) as servers,
+        pytest.raises(EngineError, match="is too short to check its weights"),
+    ):
         synced(servers, policy)
 
 

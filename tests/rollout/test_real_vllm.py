@@ -184,7 +184,7 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
 ) -> None:
     policy = make_model(renderer, tied=True)
     save_model(policy, renderer.tokenizer, tmp_path / "model")
-    options = ServerOptions(dtype="float32", max_seq_len=512, max_num_seqs=8, takes_weights=True)
+    options = ServerOptions(dtype="float32", max_seq_len=512, max_num_seqs=8, accepts_weights=True)
     server = start_server(VLLMDialect(), tmp_path / "model", options, python=PYTHON)
     probe_ids = renderer.control("Who found the tide clock? " * 40)[:320]
 

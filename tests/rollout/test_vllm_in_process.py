@@ -220,10 +220,10 @@ def main(folder, target, drawn, prompt):
     report["empty"] = said(lambda: sample([]))
     report["no_token"] = said(lambda: sample([1, 10**6]))
     report["negative"] = said(lambda: sample([1, -1]))
-    patient, core.patience = core.patience, RetryPolicy(next_token_timeout_seconds=3.0)
+    patient, core.retry_policy = core.retry_policy, RetryPolicy(next_token_timeout_seconds=3.0)
     report["stalled"] = said(lambda: asyncio.run(interrupted(core, token_ids, lambda: send(signal.SIGSTOP))))
     send(signal.SIGCONT)
-    core.patience = patient
+    core.retry_policy = patient
     report["free_after_stall"] = is_free(engine)
     report["killed"] = said(lambda: asyncio.run(interrupted(core, token_ids, lambda: send(signal.SIGKILL))))
     report["after_kill"] = said(lambda: engine.generate(prompt))
@@ -257,7 +257,7 @@ if __name__ == "__main__":
 
 def test_without_the_package_every_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingExtraError, match=r"pip install vllm.*leave in_process out.*server_python.*base_url"):
+    with pytest.raises(MissingExtraError, match=r"pip install vllm.*instead of in_process.*server_python.*base_url"):
         create_inference_engine(tmp_path, backend="vllm", config={"in_process": True})
     with pytest.raises(MissingExtraError, match="not installed in this environment"):
         VLLMInProcessInferenceEngine(tmp_path)
@@ -384,9 +384,9 @@ class TestReal:
             ("no_room", "SettingsError: max_num_seqs=0"),
             ("does_not_start", "EngineError: vLLM does not start"),
             ("empty", "EngineError: episode 2: nothing to continue"),
-            ("no_token", "EngineError: episode 2: 1000000 is no token of the model"),
-            ("negative", "EngineError: episode 2: -1 is no token of the model"),
-            ("stalled", "EngineError: episode 60: vLLM gave no token for 3 s"),
+            ("no_token", "EngineError: episode 2: 1000000 is not a token of the model"),
+            ("negative", "EngineError: episode 2: -1 is not a token of the model"),
+            ("stalled", "EngineError: episode 60: vLLM returned no token for 3 s"),
             ("killed", "EngineError: episode 60: vLLM failed"),
             ("after_kill", "EngineError: vLLM's process has ended"),
             ("after_shutdown", "EngineError: this VLLMInProcessInferenceEngine was shut down"),

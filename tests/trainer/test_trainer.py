@@ -631,7 +631,7 @@ def changed(**sections):
     [
         (lambda: {"training": {}}, "got a dict"),
         (lambda: changed(training={"batch_size": 6, "group_size": 4, "adv_estimator": "grpo"}), "not a multiple"),
-        (lambda: changed(inference={"backend": "vllm", "deterministic": True}), "repeated to the bit"),
+        (lambda: changed(inference={"backend": "vllm", "deterministic": True}), "bit-identical repetition"),
         (lambda: changed(ray={"use_ray": True}, inference={"backend": "vllm"}), "ray.use_ray with"),
         (lambda: changed(ray={"use_ray": True}, inference={"partial_rollouts": True}), "ray.use_ray with"),
     ],

@@ -93,13 +93,7 @@ class VerlEngine:
                     "check that actor_rollout_ref.rollout.max_model_len is at least prompt plus response"
                 )
             await asyncio.sleep(self._pause_seconds)
-        return Completion(
-            token_ids=tuple(draft.token_ids),
-            sampled_logprobs=tuple(draft.logprobs),
-            finish=draft.finish,
-            policy_version=self.policy_version,
-            num_cut=draft.num_cut,
-        )
+        return draft.completion(self.policy_version)
 
     def open(self, episode: int) -> None:
         """Nothing is kept for an episode here."""

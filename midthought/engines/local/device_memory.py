@@ -1,4 +1,4 @@
-"""How much memory a device has to give."""
+"""Memory of a device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from midthought.plan.hardware import machine_bytes
 
 ASSUMED_BYTES = 8 * 2**30
-"""Memory of a machine that does not say how much it has."""
+"""Assumed memory of a machine that does not report it."""
 
 
 def memory_bytes(device: torch.device) -> int:

@@ -1,7 +1,7 @@
-"""The embedded engine: continuous batching over waiting episodes, keys and values kept while an episode's tool runs.
+"""Local engine: continuous batching; an episode's KV cache is kept while its tool runs.
 
-Knows token ids, seeds and episodes; nothing of text, tools or rewards. It runs on the caller's event loop: between forward
-passes the loop gets its turn, so that results come in and requests join the batch.
+Runs on the caller's event loop and yields to it between forward passes, so that results arrive and requests join the batch.
+Does not depend on text, tools or rewards.
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ from midthought.engines.local.scheduler import Scheduler
 from midthought.errors import EngineError
 from midthought.types import Completion, Finish
 
-RETURN_PATIENCE_SECONDS = 0.01
-"""So long a pass waits for the next of many episodes to come back; while others run no longer than the pass before took."""
-TURN_SECONDS = 0.02
-"""The event loop has its turn after so long at the latest, where no episode is away whose result could come in."""
+RETURN_WAIT_SECONDS = 0.01
+"""Maximum wait before a forward pass for the next returning episode; at most the last pass's time while others run."""
+YIELD_SECONDS = 0.02
+"""Maximum time between two yields to the event loop if no open episode is without a request."""
 
 
 class LocalEngine:
     """Samples from a Hugging Face causal LM in this process. Implements `midthought.engines.engine.Engine`.
 
-    The model is shared with whoever trains it: change its weights in place, then call `update_weights`.
+    The model is shared with its trainer: change its weights in place, then call `update_weights`.
 
     Args:
-        model: the policy, with or without PEFT adapters; its tensors are read in place, its modules are not changed. Adapters
-            that are added, removed, switched or merged take effect when the engine next starts to sample, and at
-            `update_weights`.
+        model: the policy, with or without PEFT adapters; its tensors are read in place, its modules are not changed. Added,
+            removed, switched or merged adapters take effect when the engine next starts to sample, and at `update_weights`.
         eos_token_ids: the tokens that end a sequence.
-        max_num_seqs: most sequences in one forward pass, and most sequences kept cached.
-        max_seq_len: most tokens of a sequence, prompt included.
-        max_batched_tokens: most new tokens in one forward pass, but for a single prompt that is longer. By default 1,024 on
-            a CPU, whose caches hold what so many compute, and 8,192 elsewhere.
-        max_cache_bytes: most memory for keys and values; half of the device's by default. Where it is short, fewer
-            sequences run at once.
-        share_prefixes: compute what several sequences begin with once, and copy it.
-        cuda_graphs: on a GPU, record passes of decoding as CUDA graphs and replay them; not in deterministic mode.
+        max_num_seqs: maximum sequences in one forward pass, and in the cache.
+        max_seq_len: maximum tokens of a sequence, including the prompt.
+        max_batched_tokens: maximum new tokens in one forward pass, except for a single longer prompt. Default: 1,024 on a
+            CPU, whose caches fit the activations of that many tokens, and 8,192 on other devices.
+        max_cache_bytes: maximum memory for keys and values; half of the device's memory by default. If it is too small,
+            fewer sequences run at once.
+        share_prefixes: compute a common prefix of several sequences once, and copy it.
+        cuda_graphs: on a GPU, record decoding steps as CUDA graphs and replay them; not in deterministic mode.
         merge_adapters: sample from merged copies of layers with LoRA adapters, if these take at most a quarter of the
             device's free memory; otherwise the adapters are computed beside the weights, which is slower.
-        deterministic: work in waves. A wave takes the requests of all admitted episodes at once and ends when all of
-            them have ended; up to `max_num_seqs` open episodes are admitted, lowest numbers first, each until it is
-            closed. What is batched with what then follows from the episodes alone, and two runs agree bit by bit.
+        deterministic: work in waves. A wave takes the requests of all admitted episodes and ends when all have ended. Up
+            to `max_num_seqs` open episodes are admitted, lowest numbers first, until they are closed. The composition of
+            batches then depends only on the episodes, and two runs are bit-identical.
     """
 
     def __init__(
@@ -74,8 +73,8 @@ class LocalEngine:
         self.max_seq_len = max_seq_len
         self.deterministic = deterministic
         self.stats = EngineStats()
-        self._waves = Scheduler(deterministic=deterministic)
-        self._room = KVCacheManager(
+        self._scheduler = Scheduler(deterministic=deterministic)
+        self._cache_manager = KVCacheManager(
             model,
             self.stats,
             max_num_seqs=max_num_seqs,
@@ -84,40 +83,40 @@ class LocalEngine:
             records_steps=cuda_graphs and not deterministic,
             merge_adapters=merge_adapters,
         )
-        self._passes = ForwardPasses(
-            self._waves,
-            self._room,
+        self._forward_passes = ForwardPasses(
+            self._scheduler,
+            self._cache_manager,
             self.stats,
             max_batched_tokens=max_batched_tokens or (1024 if model.device.type == "cpu" else 8192),
             eos_token_ids=self.eos_token_ids,
         )
-        self._moved = asyncio.Event()
-        """Since the last pass an episode has come, got its tokens, or ended. Every driver has its own."""
+        self._changed = asyncio.Event()
+        """Set if an episode has requested, received its tokens, or ended since the last pass. Each driver has its own."""
         self._pass_seconds = 0.0
-        """What the last pass took."""
+        """Duration of the last forward pass."""
         self._driver: asyncio.Task[None] | None = None
 
     @property
     def policy_version(self) -> int:
-        """Counts the weights that it has sampled from; set it where a run goes on."""
-        return self._passes.policy_version
+        """Version of the weights; each update increments it. Set it when a run resumes."""
+        return self._forward_passes.policy_version
 
     @policy_version.setter
     def policy_version(self, version: int) -> None:
-        self._passes.policy_version = version
+        self._forward_passes.policy_version = version
 
     # -- the contract ------------------------------------------------------------------------------------------
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """Continue `token_ids` until the stopper, an end-of-sequence token, `max_tokens` or `max_seq_len` ends it.
+        """Samples after `token_ids` until the stopper, an end-of-sequence token, `max_tokens` or `max_seq_len` ends it.
 
-        Raises EngineError where `token_ids` is empty, the episode is being sampled already, or the model fails.
+        Raises `EngineError` if `token_ids` is empty, the episode is being sampled already, or the model fails.
         """
         if not token_ids:
             raise EngineError(f"episode {episode}: nothing to continue; give at least one token id")
-        if self._waves.of(episode):
+        if self._scheduler.of(episode):
             raise EngineError(f"episode {episode} is being sampled already; await its completion first")
         max_tokens = min(sampling.max_tokens, self.max_seq_len - len(token_ids))
         if max_tokens <= 0:
@@ -128,105 +127,104 @@ class LocalEngine:
         future: asyncio.Future[Completion] = loop.create_future()
         request = Request(episode, list(token_ids), len(token_ids), max_tokens, sampling, stopper, future)
         self._wake(loop)
-        self._waves.waiting.append(request)
-        self._moved.set()
+        self._scheduler.waiting.append(request)
+        self._changed.set()
         try:
             return await future
         finally:
             if not future.done() or future.cancelled():
-                self._waves.keep(lambda other: other is not request)
+                self._scheduler.keep(lambda other: other is not request)
 
     def open(self, episode: int) -> None:
-        """Say that this episode will ask for samples; deterministic waves wait for it."""
-        self._waves.open.add(episode)
-        if episode in self._waves.closed:  # another one of that number has ended, but no wave since
-            self._waves.closed.discard(episode)
-            self._room.slots.release(episode)
+        """Announces that this episode will request samples; deterministic waves wait for it."""
+        self._scheduler.open.add(episode)
+        if episode in self._scheduler.closed:  # an earlier episode of that number ended in the current wave
+            self._scheduler.closed.discard(episode)
+            self._cache_manager.slots.release(episode)
 
     def close(self, episode: int) -> None:
-        """The episode has ended; its slot is free again (in deterministic mode: at the end of the wave).
-
-        A sample that is still on its way is cancelled.
-        """
-        waves = self._waves
-        waves.open.discard(episode)
-        self._moved.set()
-        if requests := waves.of(episode):
-            waves.keep(lambda request: request.episode != episode)
+        """Ends the episode, frees its slot (in deterministic mode at the end of the wave), and cancels its running sample."""
+        scheduler = self._scheduler
+        scheduler.open.discard(episode)
+        self._changed.set()
+        if requests := scheduler.of(episode):
+            scheduler.keep(lambda request: request.episode != episode)
             for request in requests:
                 request.future.cancel()
         if self.deterministic:
-            waves.closed.add(episode)
-            if waves.waiting:
-                self._wake(waves.waiting[0].future.get_loop())
+            scheduler.closed.add(episode)
+            if scheduler.waiting:
+                self._wake(scheduler.waiting[0].future.get_loop())
         else:
-            self._room.slots.release(episode, keep_tokens=self._room.share_prefixes)
+            self._cache_manager.slots.release(episode, keep_tokens=self._cache_manager.share_prefixes)
 
     def update_weights(self) -> None:
-        """The model's weights were changed in place: count `policy_version` up, drop what the old weights computed."""
+        """Increments `policy_version` and drops the cache, after the model's weights were changed in place."""
         self.policy_version += 1
-        self._passes.start_over()
-        self._room.update_weights()
+        self._forward_passes.start_over()
+        self._cache_manager.update_weights()
 
     def shutdown(self) -> None:
-        """Give back the memory of the cache. A later sample makes it anew."""
-        self._passes.start_over()
-        self._room.clear()
+        """Releases the cache's memory. A later sample allocates it again."""
+        self._forward_passes.start_over()
+        self._cache_manager.clear()
 
     # -- the driver --------------------------------------------------------------------------------------------
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See that a driver runs on this event loop. Loops come and go over an engine's life, one at a time."""
+        """Starts the driver on this event loop if needed. An engine may be used on several loops, one after another."""
         if self._driver is not None and not self._driver.done():
             if self._driver.get_loop() is loop:
                 return
             if self._driver.get_loop().is_running():
-                raise EngineError("the engine is in use on another event loop; give each loop an engine of its own")
-        self._waves.keep(lambda request: request.future.get_loop() is loop)
-        self._moved = asyncio.Event()
+                raise EngineError("the engine is in use on another event loop; use one engine per loop")
+        self._scheduler.keep(lambda request: request.future.get_loop() is loop)
+        self._changed = asyncio.Event()
         self._driver = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
-        """Step after step while there is something to run; the event loop has its turn between them."""
-        next_turn = 0.0
-        self._room.follow_adapters()
+        """Runs forward passes while there are requests, and yields to the event loop between them."""
+        next_yield = 0.0
+        self._cache_manager.follow_adapters()
         while True:
             started = time.perf_counter()
-            if started >= next_turn or self._moved.is_set() or self._waves.num_away:
-                await self._let_others_in()
+            if started >= next_yield or self._changed.is_set() or self._scheduler.num_away:
+                await self._yield_to_event_loop()
                 started = time.perf_counter()
-                next_turn = started + TURN_SECONDS
+                next_yield = started + YIELD_SECONDS
             try:
-                if not self._waves.begin(self._room.slots.max_num_slots, self._room.slots.release):
+                if not self._scheduler.begin(
+                    self._cache_manager.slots.max_num_slots, self._cache_manager.slots.release
+                ):
                     return
-                if self._passes.step():
-                    self._moved.set()
+                if self._forward_passes.step():
+                    self._changed.set()
             except Exception as error:
                 self._fail_all(error)
             self._pass_seconds = time.perf_counter() - started
             self.stats.seconds += self._pass_seconds
 
-    async def _let_others_in(self) -> None:
-        """A turn of the event loop. Where episodes come and go, and more are away than sample, it lasts until they stay away:
-        what they bring along is then computed together, and they go on side by side."""
+    async def _yield_to_event_loop(self) -> None:
+        """Yields to the event loop. If more episodes are away than running, waits until no further one returns, so that the
+        returning ones are computed in the same forward pass."""
         await asyncio.sleep(0)
-        while self._moved.is_set() and not self.deterministic:
-            is_running = bool(self._waves.running)
-            if self._waves.num_away <= len(self._waves.running):
+        while self._changed.is_set() and not self.deterministic:
+            is_running = bool(self._scheduler.running)
+            if self._scheduler.num_away <= len(self._scheduler.running):
                 break
-            self._moved.clear()
-            patience = min(self._pass_seconds, RETURN_PATIENCE_SECONDS) if is_running else RETURN_PATIENCE_SECONDS
+            self._changed.clear()
+            wait_seconds = min(self._pass_seconds, RETURN_WAIT_SECONDS) if is_running else RETURN_WAIT_SECONDS
             try:
-                await asyncio.wait_for(self._moved.wait(), patience)
+                await asyncio.wait_for(self._changed.wait(), wait_seconds)
             except TimeoutError:
                 break
-        self._moved.clear()
+        self._changed.clear()
 
     def _fail_all(self, error: Exception) -> None:
-        """Nobody waits for ever: every request that was asked for fails, and the cache is not trusted any more."""
-        requests = list(self._waves)
-        self._waves.keep(lambda request: False)
-        self._room.slots.forget_tokens()
+        """Fails all requests, so that no caller waits forever, and discards the cache."""
+        requests = list(self._scheduler)
+        self._scheduler.keep(lambda request: False)
+        self._cache_manager.slots.forget_tokens()
         for request in requests:
             if not request.future.done():
                 failure = EngineError(f"episode {request.episode}: the model failed: {type(error).__name__}: {error}")

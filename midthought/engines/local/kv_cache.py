@@ -1,4 +1,4 @@
-"""A slotted key/value cache: one slot holds one sequence. It knows nothing of episodes, sampling or text."""
+"""KV cache with slots, one sequence per slot. Does not depend on episodes or sampling."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 LINE_BYTES = 64
-"""A processor's cache line: what begins with one is read faster."""
+"""Size of a CPU cache line; aligned memory is read faster."""
 
 
 class SlotCache:
     """Keys and values of every layer, `[num_slots, kv_heads, length, head_dim]`; slots and length grow on demand.
 
-    With `has_spare` each has a further slot `num_slots`, whose contents nobody reads.
+    With `has_spare` there is a further slot `num_slots`, whose contents are never read.
     """
 
     def __init__(self) -> None:
@@ -22,34 +22,34 @@ class SlotCache:
         self.length = 0
         self.has_spare = False
         self.num_layouts = 0
-        """Counts how often tensors have moved."""
+        """Incremented when tensors are reallocated."""
         self.windows: dict[int, int | None] = {}
-        """The sliding window that each layer asked for; None for full attention."""
+        """Sliding window of each layer; None for full attention."""
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def reserve(self, num_slots: int, length: int) -> None:
-        """Make room for so many slots of so many tokens; what is there is kept."""
+        """Grows to at least this many slots of this length; the contents are kept."""
         if num_slots <= self.num_slots and length <= self.length:
             return
         self.lay_out(max(num_slots, self.num_slots), max(length, self.length))
 
     def lay_out(self, num_slots: int, length: int) -> None:
-        """Have exactly this many slots, of no less than the length they have; the others' room is given back."""
+        """Resizes to exactly this many slots, at least as long as before; the memory of other slots is released."""
         if (num_slots, length) == (self.num_slots, self.length):
             return
         self.num_slots, self.length = num_slots, length
         self.num_layouts += 1
         for index, (keys, values) in self._layers.items():
-            self._layers[index] = (self._moved(keys), self._moved(values))
+            self._layers[index] = (self._resized(keys), self._resized(values))
 
-    def _moved(self, old: torch.Tensor) -> torch.Tensor:
+    def _resized(self, old: torch.Tensor) -> torch.Tensor:
         new = _zeros((self.num_rows, old.shape[1], self.length, old.shape[3]), old)
         num_rows = min(len(old), len(new))
         new[:num_rows, :, : old.shape[2]] = old[:num_rows]
         return new
 
     def layer(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values of one layer; made, for `key` and `value` of `[T, kv_heads, head_dim]`, where not there yet."""
+        """Returns the keys and values of one layer, allocated for `key` and `value` `[T, kv_heads, head_dim]` at first use."""
         if index not in self._layers:
             key_shape, value_shape = (
                 (self.num_rows, each.shape[1], self.length, each.shape[2]) for each in (key, value)
@@ -59,31 +59,33 @@ class SlotCache:
 
     @property
     def num_rows(self) -> int:
-        """Slots, the spare one included."""
+        """Number of slots, including the spare one."""
         return self.num_slots + self.has_spare
 
     @property
     def num_bytes_per_token(self) -> int:
-        """What one token takes, over all layers; 0 before the first forward pass."""
+        """Memory per token over all layers; 0 before the first forward pass."""
         return sum(2 * keys.shape[1] * keys.shape[3] * keys.element_size() for keys, _ in self._layers.values())
 
     def clear(self) -> None:
-        """Give all room back."""
+        """Releases all memory."""
         self.num_slots = self.length = 0
         self.num_layouts += 1
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (keys[:0, :, :0].clone(), values[:0, :, :0].clone())
 
     def copy(self, source: int, target: int, num_tokens: int) -> None:
-        """Copy the first `num_tokens` of one slot over another."""
+        """Copies the first `num_tokens` of one slot to another."""
         for keys, values in self._layers.values():
             keys[target, :, :num_tokens] = keys[source, :, :num_tokens]
             values[target, :, :num_tokens] = values[source, :, :num_tokens]
 
 
 def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Zeros, for what stands beyond a sequence's end is masked, but masked NaNs would still spread. In this machine's memory
-    they are numpy's, which take room only once they are touched."""
+    """Returns zeros: positions after a sequence's end are masked, but NaNs there would still spread.
+
+    On the CPU they are numpy's zeros, which take memory only when they are written.
+    """
     if like.device.type != "cpu":
         return like.new_zeros(shape)
     num_bytes = math.prod(shape) * like.element_size()

@@ -1,7 +1,6 @@
-"""The engine's room: a model's runner, the slots of its cache, and the memory that they may take.
+"""Manages the KV cache: the model's runner, the cache's slots, and their memory.
 
-Lays slots out as long as sequences need them, and finds in them what a request does not have to compute. Knows nothing of
-drawing tokens, nor of who waits.
+Resizes slots as sequences grow, and finds cached prefixes of requests. Does not depend on sampling or scheduling.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from midthought.engines.local.slots import MIN_SHARED_TOKENS, Slots, num_common
 from midthought.peft_weights import adapter_state
 
 MAX_DEFERRED = 2
-"""ForwardPasses that a request waits for others at most."""
+"""Maximum number of forward passes that a request waits for others."""
 
 _log = logging.getLogger(__name__)
 
 
 class KVCacheManager:
-    """Slots for up to `max_num_seqs` episodes, fewer where memory is short.
+    """Slots for up to `max_num_seqs` episodes, fewer if memory is short.
 
     Args:
-        max_cache_bytes: most memory for keys and values; None: half of the device's.
-        share_prefixes: copy what another slot holds of a sequence's beginning.
-        records_steps: on a GPU, record passes of decoding and replay them.
+        max_cache_bytes: maximum memory for keys and values; None: half of the device's.
+        share_prefixes: copy a sequence's prefix from another slot.
+        records_steps: on a GPU, record decoding steps and replay them.
         merge_adapters: sample from merged copies of layers with adapters, if memory allows.
     """
 
@@ -50,7 +49,7 @@ class KVCacheManager:
     ) -> None:
         self.slots = Slots(max_num_seqs)
         self.length = 0
-        """Tokens of a sequence that the cache has been laid out for."""
+        """Current length of the slots, in tokens."""
         self.share_prefixes = share_prefixes
         self._model = model
         self._stats = stats
@@ -60,7 +59,7 @@ class KVCacheManager:
         self._merge_adapters = merge_adapters
         self._runner: Runner | None = None
         self._adapter_state: tuple[Any, ...] = ()
-        """Of the model when the runner was made."""
+        """The model's adapters when the runner was created."""
 
     @property
     def runner(self) -> Runner:
@@ -71,20 +70,20 @@ class KVCacheManager:
         return self._runner
 
     def follow_adapters(self) -> None:
-        """Choose a runner again if adapters were added, removed, switched or merged since the last choice."""
+        """Discards the runner if adapters were added, removed, switched or merged since it was chosen."""
         if self._runner is not None and adapter_state(self._model) != self._adapter_state:
             self.slots.forget_tokens()
             self._runner = None
 
     def row(self, request: Request) -> Row:
-        """What a request brings to a pass."""
+        """Returns the request's row in a forward pass."""
         return Row(request.token_ids, request.num_cached, self.slots.slot(request.episode))
 
     def lay_out(self, requests: Sequence[Request]) -> bool:
-        """See that the longest sequence has room for its next tokens, and that as many slots as fit may be given.
+        """Makes the slots long enough for the longest sequence, and sets the number of slots that fit into memory.
 
-        False where memory is short for the slots in use at that length: all of them are given up then, to be computed anew,
-        fewer at once. That is rare: lengths grow by half as much again each time.
+        Returns False if the slots in use do not fit at that length: then the whole cache is dropped, and fewer sequences are
+        computed at once. That is rare, because slots grow by 50 % each time.
         """
         if max(len(request.token_ids) for request in requests) < self.length:
             return True
@@ -94,29 +93,30 @@ class KVCacheManager:
         limit = min(self._max_num_seqs, self.runner.fit(self.length, self._max_cache_bytes))
         if limit < self.slots.max_num_slots:
             _log.warning(
-                "the key/value cache has room for %d sequences of %d tokens: so many run at once (max_num_seqs=%d)",
+                "the key/value cache fits only %d sequences of %d tokens: at most that many run at once (max_num_seqs=%d)",
                 limit, self.length, self._max_num_seqs,
             )  # fmt: skip
         self.slots.max_num_slots = limit
         if limit < len(self.slots):
-            self._give_up_cache()
+            self._drop_cache()
             return False
         self.runner.make_room(limit, self.length)
         return True
 
     def halve(self) -> None:
-        """Memory has run out: give up all that is cached, and go on with half of it."""
+        """Drops the cache and halves its memory limit, after memory ran out."""
         self._max_cache_bytes = self.runner.num_bytes // 2
-        self._give_up_cache()
+        self._drop_cache()
 
-    def _give_up_cache(self) -> None:
+    def _drop_cache(self) -> None:
         self._stats.num_relaid += 1
         self.slots.clear()
         self.runner.clear()
         self.length = 0
 
     def find_cached(self, request: Request, taken: Sequence[Request]) -> bool:
-        """Set `num_cached`, after copying what another slot holds. False where it pays to wait for one that was just taken."""
+        """Sets `num_cached`, copying a prefix from another slot if that helps. Returns False if the request should wait for one
+        that computes the same prefix in this pass."""
         own = request.num_cached = self.slots.num_cached(request.episode, request.token_ids)
         if not self.share_prefixes:
             self._stats.num_reused_tokens += own
@@ -138,14 +138,14 @@ class KVCacheManager:
         self._stats.num_reused_tokens += own
         return True
 
-    def move_together(self, running: Sequence[Request]) -> None:
-        """Move the slots of running sequences down where too many others lie between them."""
+    def compact_running(self, running: Sequence[Request]) -> None:
+        """Moves running sequences to lower slots if too many idle slots are between them."""
         if self.runner.keeps_cache:
             for source, target, num_tokens in self.slots.compact({each.episode: each.num_cached for each in running}):
                 self.runner.copy_slot(source, target, num_tokens)
 
     def update_weights(self) -> None:
-        """The model's weights were changed in place: what the old ones computed counts no more."""
+        """Invalidates the cache, after the model's weights were changed in place."""
         self.slots.forget_tokens()
         self.follow_adapters()
         if self._runner is None:
@@ -156,6 +156,6 @@ class KVCacheManager:
             self._runner = None
 
     def clear(self) -> None:
-        """Give back all memory; it is taken anew when it is needed."""
+        """Releases all memory; it is allocated again when needed."""
         self.slots.clear()
         self._runner, self.length = None, 0

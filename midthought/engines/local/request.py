@@ -1,4 +1,4 @@
-"""What the embedded engine keeps of a call of `sample` on its way, and what it counts over its life."""
+"""A running `sample` call of the local engine, and the engine's statistics."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from midthought.engines.engine import Sampling, Stopper
 from midthought.types import Completion, Finish
 
 MAX_COMING = 256
-"""KVCacheManager in the cache is made for so many tokens ahead."""
+"""The cache reserves space for this many tokens in advance."""
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """What the engine has done since it was made."""
+    """Counters since the engine was created."""
 
     num_prefilled_tokens: int = 0
-    """Tokens of prompts, results and replies that were computed (again, where a cache was lost)."""
+    """Computed tokens of prompts, results and replies, including those recomputed after a cache was lost."""
     num_reused_tokens: int = 0
-    """Tokens that a request brought along and that stood in its slot already."""
+    """Tokens of requests that were already in their slots."""
     num_shared_tokens: int = 0
-    """Tokens that were copied from the slot of another sequence that begins alike."""
+    """Tokens copied from the slot of another sequence with the same prefix."""
     num_sampled_tokens: int = 0
     num_forward_passes: int = 0
     num_evicted: int = 0
-    """Waiting episodes whose cached tokens were given up because slots were short."""
+    """Waiting episodes whose cache was evicted because there were too few slots."""
     num_relaid: int = 0
-    """Times that the cache was laid out anew, for fewer but longer sequences, because memory was short."""
+    """Times that the cache was rebuilt with fewer, longer slots because memory was short."""
     seconds: float = 0.0
-    """Spent in forward passes, sampling and scheduling; waiting for tools does not count."""
+    """Time in forward passes, sampling and scheduling, without waiting for tools."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One call of `sample` on its way."""
+    """A running call of `sample`."""
 
     episode: int
     token_ids: list[int]
@@ -44,18 +44,18 @@ class Request:
     stopper: Stopper | None
     future: asyncio.Future[Completion]
     num_cached: int = 0
-    """How many of `token_ids` stand in the cache; counts while the request is running."""
+    """Number of `token_ids` in the cache; valid while the request is running."""
     num_deferred: int = 0
-    """How often it has waited for another one to compute the tokens that both begin with."""
+    """How often it has waited for another request to compute their common prefix."""
     logprobs: list[float] = field(default_factory=list)
 
     @property
     def num_coming(self) -> int:
-        """Tokens that it may still sample, as far as room is made for them ahead."""
+        """Tokens that it may still sample, up to `MAX_COMING`."""
         return min(self.max_tokens - len(self.logprobs), MAX_COMING)
 
     def finish_after(self, token_id: int, eos_token_ids: frozenset[int]) -> Finish | None:
-        """Why sampling ends with this token, the last of `token_ids`; None where it goes on."""
+        """Returns the finish reason if sampling ends with this token, the last of `token_ids`, else None."""
         if token_id in eos_token_ids:
             return Finish.END
         if self.stopper is not None and self.stopper.feed(token_id):

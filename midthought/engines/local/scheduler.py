@@ -1,7 +1,4 @@
-"""Which requests wait, which may join the next passes, and which run; in deterministic mode, who is admitted to a wave.
-
-Knows neither slots nor tensors nor the event loop.
-"""
+"""Scheduler of requests: waiting, ready to join, running. Does not depend on slots, tensors or the event loop."""
 
 from __future__ import annotations
 
@@ -11,9 +8,9 @@ from midthought.engines.local.request import Request
 
 
 class Scheduler:
-    """Requests on their way: from `waiting` into the `wave`, and from there, with a slot, to those that are `running`.
+    """Moves requests from `waiting` to `wave` (they may join the next pass), and with a slot from there to `running`.
 
-    In deterministic mode a wave takes the requests of all admitted episodes at once and ends when all of them have ended.
+    In deterministic mode a wave takes the requests of all admitted episodes and ends when all of them have ended.
     """
 
     def __init__(self, *, deterministic: bool) -> None:
@@ -22,30 +19,30 @@ class Scheduler:
         self.wave: list[Request] = []
         self.running: list[Request] = []
         self.open: set[int] = set()
-        """Episodes that will ask for samples."""
+        """Episodes that may request samples."""
         self.closed: set[int] = set()
-        """In deterministic mode: those that have ended since the last wave, and still hold their slots."""
+        """In deterministic mode: episodes that ended since the last wave and still have their slots."""
         self._admitted: set[int] = set()
 
     def __iter__(self) -> Iterator[Request]:
-        """All of them, those that run first."""
+        """All requests, running ones first."""
         yield from (*self.running, *self.wave, *self.waiting)
 
     @property
     def num_away(self) -> int:
-        """Open episodes that ask for nothing now; their tools are running, say."""
+        """Open episodes without a request, for example because their tools are running."""
         return len(self.open) - len(self.running) - len(self.wave) - len(self.waiting)
 
     def of(self, episode: int) -> list[Request]:
-        """The requests of one episode."""
+        """Returns the requests of one episode."""
         return [request for request in self if request.episode == episode]
 
     def begin(self, max_num_episodes: int, release: Callable[[int], None]) -> bool:
-        """Take waiting requests into the wave. False where there is nothing to run now.
+        """Moves waiting requests into the wave. Returns False if there is nothing to run now.
 
         Args:
-            max_num_episodes: in deterministic mode, most episodes that are admitted at once.
-            release: takes the slot of an episode that has ended.
+            max_num_episodes: in deterministic mode, maximum number of admitted episodes.
+            release: frees the slot of an episode that has ended.
         """
         if not self.deterministic:
             self.wave += self.waiting
@@ -62,7 +59,7 @@ class Scheduler:
         return bool(self.wave or self.running)
 
     def _admit(self, max_num_episodes: int, release: Callable[[int], None]) -> None:
-        """Open episodes take the places of those that have ended, lowest numbers first."""
+        """Replaces ended episodes by open ones, lowest numbers first."""
         for episode in sorted(self.closed):
             release(episode)
         self._admitted -= self.closed
@@ -71,11 +68,11 @@ class Scheduler:
         self._admitted.update(sorted(self.open - self._admitted)[:room])
 
     def start_over(self) -> None:
-        """What is running is to be computed anew, and is the first to be."""
+        """Moves running requests back to the front of the wave, to be computed again."""
         self.wave[:0] = self.running
         self.running.clear()
 
     def keep(self, is_kept: Callable[[Request], bool]) -> None:
-        """Forget all others."""
+        """Removes all other requests."""
         for requests in (self.waiting, self.wave, self.running):
             requests[:] = [request for request in requests if is_kept(request)]

@@ -1,4 +1,4 @@
-"""Who sits in which slot of the cache, and which tokens stand there. Knows no tensors: copies are only named."""
+"""Assignment of episodes to cache slots, and the tokens in each slot. Does not use tensors: it only lists the copies."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 MIN_SHARED_TOKENS = 16
-"""From so many tokens on it pays to copy what another sequence has computed, to wait for it, or to build on what it left."""
+"""Minimum length of a common prefix for which copying, waiting, or reusing a free slot is worth it."""
 
 
 class Slots:
-    """Slots for up to `max_num_slots` episodes. Low numbers are given first: running sequences stand together."""
+    """Slots for up to `max_num_slots` episodes. Low numbers are assigned first, which keeps running sequences together."""
 
     def __init__(self, max_num_slots: int) -> None:
         self.max_num_slots = max_num_slots
         self.num_evicted = 0
         self._slot_of: dict[int, int] = {}
-        """Episode to slot; in the order of last use, the longest unused first."""
+        """Episode to slot, least recently used first."""
         self._episode_in: list[int | None] = []
         self._tokens: list[Sequence[int]] = []
-        """What stands in each slot, also where its episode has left."""
+        """Tokens in each slot, also after its episode has left."""
         self._last_used: dict[int, float] = {}
 
     def __contains__(self, episode: int) -> bool:
@@ -32,9 +32,9 @@ class Slots:
         return self._slot_of[episode]
 
     def acquire(self, episode: int, token_ids: Sequence[int], busy: AbstractSet[int], *, unused_since: float) -> bool:
-        """See that the episode has a slot: its own, a free one (best with the first of `token_ids` left in it), a new one, or
-        that of the episode that is not busy and was unused the longest, at least since `unused_since`. False where there
-        is none."""
+        """Assigns a slot to the episode: its own, a free one (preferably with a prefix of `token_ids`), a new one, or that of
+        the least recently used episode that is not busy and was unused since `unused_since`. Returns False if there is none.
+        """
         if episode in self._slot_of:
             return True
         free = [slot for slot, holder in enumerate(self._episode_in) if holder is None]
@@ -60,7 +60,7 @@ class Slots:
         return True
 
     def release(self, episode: int, *, keep_tokens: bool = False) -> None:
-        """Free the episode's slot, where it has one. What stands in it may serve whoever begins alike."""
+        """Frees the episode's slot, if it has one. With `keep_tokens` its contents may serve sequences with the same prefix."""
         slot = self._slot_of.pop(episode, None)
         if slot is not None:
             self._episode_in[slot] = None
@@ -69,22 +69,22 @@ class Slots:
                 self._tokens[slot] = ()
 
     def clear(self) -> None:
-        """Nobody has a slot any more, and there are none."""
+        """Removes all slots."""
         self._slot_of.clear()
         self._episode_in.clear()
         self._tokens.clear()
         self._last_used.clear()
 
     def num_cached(self, episode: int, token_ids: Sequence[int]) -> int:
-        """How many of the first tokens stand in the episode's slot; at most all but the last, whose logits are wanted."""
+        """Returns the length of the prefix in the episode's slot, without the last token, whose logits are needed."""
         return num_common(self._tokens[self._slot_of[episode]], token_ids[:-1])
 
     def find_prefix(
         self, token_ids: Sequence[int], *, longer_than: int, outside: Iterable[int]
     ) -> tuple[int, int] | None:
-        """The slot that holds the most of the first tokens (all but the last), and how many those are; the lowest of equals.
+        """Returns the slot with the longest prefix (without the last token) and its length; the lowest slot among equals.
 
-        None where no slot holds more than `longer_than`. Slots of the episodes `outside` do not count.
+        Returns None if no prefix is longer than `longer_than`. Slots of the episodes `outside` are excluded.
         """
         wanted = tuple(token_ids[:-1])
         if longer_than >= len(wanted):
@@ -101,24 +101,23 @@ class Slots:
         return None if best is None else (best, length)
 
     def set_tokens(self, episode: int, token_ids: Sequence[int], *, now: float) -> None:
-        """These tokens now stand in the episode's slot; it is the last used one."""
+        """Records the tokens in the episode's slot, and marks it as most recently used."""
         self._tokens[self._slot_of[episode]] = tuple(token_ids)
         self._last_used[episode] = now
         self._slot_of[episode] = self._slot_of.pop(episode)
 
     def forget_tokens(self) -> None:
-        """Nothing that is cached counts any more; the episodes keep their slots."""
+        """Invalidates all contents; the episodes keep their slots."""
         self._tokens = [() for _ in self._tokens]
 
     def compact(self, num_running_tokens: Mapping[int, int]) -> list[tuple[int, int, int]]:
-        """Move running episodes down where too many slots below the highest take no part (more than a fifth).
+        """Moves running episodes to lower slots if more than a fifth of the slots below the highest one are idle.
 
         Args:
-            num_running_tokens: the running episodes, and how many tokens of each are cached.
+            num_running_tokens: running episode to its number of cached tokens.
 
         Returns:
-            (source, target, number of tokens) of each copy, to be done in this order. The slot after the last one is
-            scratch.
+            (source, target, number of tokens) of each copy, in order. The slot after the last one is used as scratch.
         """
         running_slots = {self._slot_of[episode] for episode in num_running_tokens}
         num_running = len(running_slots)
@@ -149,9 +148,9 @@ class Slots:
 
 
 def num_common(some: Sequence[int], others: Sequence[int], *, more_than: int = 0) -> int:
-    """How many of the first tokens are the same; 0 where those are not `more_than`.
+    """Returns the length of the common prefix, or 0 if it is not longer than `more_than`.
 
-    What must be the same is compared first, the rest by halves: in bulk, and most sequences differ early.
+    Compares the required part first, because most sequences differ early, then the rest by bisection.
 
     >>> num_common((1, 2, 3, 9), [1, 2, 3, 4, 5])
     3

@@ -1,7 +1,4 @@
-"""What must be known of a model server before it is trusted: its models, its tokenizer, what its log-probabilities mean.
-
-Asks through functions that it is given; knows nothing of connections or episodes.
-"""
+"""Checks a model server before it is used: its model, its tokenizer, and what its log-probabilities include."""
 
 from __future__ import annotations
 
@@ -11,33 +8,33 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.endpoints import Endpoint, Recording
-from midthought.engines.servers.streams import Interrupted, refusal
+from midthought.engines.servers.endpoints import Endpoint, LogprobMode
+from midthought.engines.servers.streams import RetryableError, response_error
 from midthought.errors import SettingsError
 
 if TYPE_CHECKING:
     import httpx
 
 Ask = Callable[[str, str, Any], Awaitable["httpx.Response"]]
-"""(method, path, JSON body or None) -> the answer."""
+"""(method, path, JSON body or None) -> response."""
 
 _NUM_PROBE_TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_IN_DOUBT, _CERTAIN = -0.1, -1e-3
-"""Log-probabilities of a most probable token that others come near, and of one that none comes near."""
+_UNCERTAIN, _CERTAIN = -0.1, -1e-3
+"""Below the first, the most probable token has close competitors; above the second, it has none."""
 
 
 async def find_model(ask: Ask, url: str, model: str) -> tuple[str, int | None]:
-    """The name that the server gives to the model named or loaded from `model`, and its longest sequence if it says so.
+    """Returns the server's name of the model that is named `model` or loaded from that path, and its maximum sequence length.
 
-    Raises SettingsError, naming what is served, where it is another; Interrupted where no model server answers.
+    Raises `SettingsError` with the served models if it is not among them, `RetryableError` if no model server answers.
     """
     answer = await ask("GET", "/v1/models", None)
     if answer.status_code != 200:
-        raise refusal(answer)
+        raise response_error(answer)
     try:
         cards = [(str(card["id"]), card.get("root"), card.get("max_model_len")) for card in answer.json()["data"]]
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise Interrupted("what answers there is no model server") from None
+        raise RetryableError("the response is not from a model server") from None
     for name, root, length in cards:
         is_same_path = isinstance(root, str) and os.path.realpath(root) == os.path.realpath(model)
         if name == model or is_same_path:
@@ -47,57 +44,57 @@ async def find_model(ask: Ask, url: str, model: str) -> tuple[str, int | None]:
 
 
 async def compare_tokenizers(ask: Ask, url: str, model: str, text: str, token_ids: Sequence[int]) -> None:
-    """Raise SettingsError where the server makes other tokens of the text; warn where it does not say."""
+    """Raises `SettingsError` if the server tokenizes the text differently. Warns if it has no `/tokenize` route."""
     answer = await ask("POST", "/tokenize", {"model": model, "prompt": text, "add_special_tokens": False})
     try:
         theirs = list(answer.json()["tokens"]) if answer.status_code == 200 else None
     except (ValueError, LookupError, TypeError):
         theirs = None
     if theirs is None:
-        warnings.warn(f"{url} does not tell how it tokenizes; make sure that it has our tokenizer", stacklevel=2)
+        warnings.warn(f"{url} does not report its tokenization; make sure that it uses our tokenizer", stacklevel=2)
     elif theirs != list(token_ids):
         pairs = enumerate(zip(theirs, token_ids, strict=False))
         place = next((number for number, pair in pairs if pair[0] != pair[1]), min(len(theirs), len(token_ids)))
         raise SettingsError(
-            f"{url} has another tokenizer than ours: it makes {len(theirs)} tokens of a text of ours that has "
-            f"{len(token_ids)}, first another one at {place}; start it on the folder that holds our tokenizer"
+            f"{url} has another tokenizer than ours: it makes {len(theirs)} tokens of a text that has {len(token_ids)} in ours; "
+            f"the first difference is at token {place}; start it on the folder that holds our tokenizer"
         )
 
 
-async def try_recording(
-    logprob: Callable[[Sequence[int], Sampling], Awaitable[float]], prompt: Sequence[int], *, penalises_prompt: bool
-) -> Recording:
-    """Find out what a server's log-probabilities take into account.
+async def probe_logprob_mode(
+    logprob: Callable[[Sequence[int], Sampling], Awaitable[float]], prompt: Sequence[int], *, penalizes_prompt: bool
+) -> LogprobMode:
+    """Determines which sampling settings a server's log-probabilities include.
 
-    The most probable token is drawn twice: at temperature 1, and from a nucleus of one at temperature 2. The second
-    log-probability is 0 where the nucleus counts, and otherwise differs from the first where the temperature counts.
-    A prompt that leaves no doubt about its next token shows nothing, so shorter beginnings of it are tried first.
+    Samples the most probable token twice: at temperature 1, and from a nucleus of one token at temperature 2. If truncation is
+    included, the second log-probability is 0. Otherwise, if the temperature is included, the two differ. A prompt whose
+    next token is nearly certain shows no difference, so shorter prefixes are tried first.
 
     Args:
-        logprob: what the server records for the next token.
-        penalises_prompt: whether its repetition penalty is ours; where it is not, it never counts.
+        logprob: returns the server's log-probability of the next token.
+        penalizes_prompt: whether its repetition penalty is the same as ours; if not, it never counts as included.
     """
     for num_tokens in _NUM_PROBE_TOKENS:
         beginning = prompt[:num_tokens]
         plain = await logprob(beginning, _greedy())
-        if plain < _IN_DOUBT or num_tokens >= len(prompt):
+        if plain < _UNCERTAIN or num_tokens >= len(prompt):
             break
     other = await logprob(beginning, Sampling(max_tokens=1, temperature=2.0, top_p=1e-6))
-    has_truncation = plain < _IN_DOUBT and other > _CERTAIN
-    return Recording(
+    has_truncation = plain < _UNCERTAIN and other > _CERTAIN
+    return LogprobMode(
         temperature=has_truncation or abs(other - plain) > 0.02,
         truncation=has_truncation,
-        penalty=penalises_prompt and await _records_penalty(logprob, prompt),
+        penalty=penalizes_prompt and await _includes_penalty(logprob, prompt),
     )
 
 
-async def _records_penalty(
+async def _includes_penalty(
     logprob: Callable[[Sequence[int], Sampling], Awaitable[float]], prompt: Sequence[int]
 ) -> bool:
-    """A penalty far below 1 is a reward: a token of the prompt becomes certain, and is recorded so where it counts."""
+    """With a penalty far below 1, a token of the prompt becomes nearly certain; its log-probability shows it if included."""
     for num_tokens in sorted({min(number, len(prompt)) for number in _NUM_PROBE_TOKENS}, reverse=True):
         beginning = prompt[:num_tokens]
-        if await logprob(beginning, _greedy()) < _IN_DOUBT and await logprob(beginning, _greedy(0.01)) > _CERTAIN:
+        if await logprob(beginning, _greedy()) < _UNCERTAIN and await logprob(beginning, _greedy(0.01)) > _CERTAIN:
             return True
     return False
 
@@ -107,7 +104,7 @@ def _greedy(repetition_penalty: float = 1.0) -> Sampling:
 
 
 def why_not_exact(endpoint: Endpoint, sampling: Sampling) -> str:
-    """Why the server's log-probabilities are not those of the distribution sampled from, and the remedy."""
+    """Returns the reason why the server's log-probabilities are not those of the sampling distribution, and the remedy."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     plain = Sampling(max_tokens=1)
     said = [f"{name}={getattr(sampling, name):g}" for name in names if getattr(sampling, name) != getattr(plain, name)]

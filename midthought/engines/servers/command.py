@@ -1,7 +1,4 @@
-"""What `midthought engine serve` does: a model server with the flags that our engines need, in the foreground.
-
-Knows commands, signals and model folders; nothing of the command line's words.
-"""
+"""Implements `midthought engine serve`: runs a model server with the flags that our engines need, in the foreground."""
 
 from __future__ import annotations
 
@@ -30,18 +27,18 @@ def serve(
     dry_run: bool = False,
     tell: Callable[[str], None] = print,
 ) -> int:
-    """Tell the command, run it until it ends, and give its exit code; with `dry_run` tell it only, and 0.
+    """Prints the command, runs it until it ends, and returns its exit code. `dry_run`: only prints it and returns 0.
 
-    A server that takes weights is started on a copy of a model whose embeddings are tied, without the tie: not every
-    server reloads tied ones whole. The copy is made where it is not there yet.
+    If the server accepts weights and the model's embeddings are tied, the server starts on an untied copy of the model, because
+    some servers reload tied embeddings incompletely. The copy is written if it does not exist yet.
 
-    Raises SettingsError for an unknown backend, or a server that would take weights from the network; ModelPathError for
-    a model that is not there; NoServerPackageError (see `plan_launch`); EngineError where `python` cannot be run.
+    Raises `SettingsError` for an unknown backend or a server that would accept weights from the network, `ModelPathError` if
+    the model does not exist, `NoServerPackageError` (see `plan_launch`), `EngineError` if `python` cannot be run.
     """
     if backend not in SERVER_ENGINES:
         raise SettingsError(f"no servers of {backend!r}. {near_names(backend, SERVER_ENGINES)}")
     options = dataclasses.replace(options, served_model_name=options.served_model_name or model)
-    path = _untied(model, untie_into, tell, only_named=dry_run) if options.takes_weights else model
+    path = _untied_copy(model, untie_into, tell, only_named=dry_run) if options.accepts_weights else model
     launch = plan_launch(SERVER_ENGINES[backend].dialect, path, options, python=python)
     set_here = {name: value for name, value in launch.environment.items() if name not in os.environ}
     assignments = [f"{name}={shlex.quote(value)}" for name, value in set_here.items()]
@@ -50,14 +47,14 @@ def serve(
 
 
 def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command until it ends and hand SIGINT, SIGTERM and SIGHUP on to it, once each; its exit code."""
+    """Runs a command until it ends, forwarding SIGINT, SIGTERM and SIGHUP to it once each. Returns its exit code."""
     process = start_guarded(words, env=dict(environment))
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def forward_signal(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, hand_on) for number in numbers]
+    before = [signal.signal(number, forward_signal) for number in numbers]
     try:
         code = process.wait()
     finally:
@@ -66,14 +63,14 @@ def run_in_foreground(words: Sequence[str], environment: Mapping[str, str]) -> i
     return code if code >= 0 else 128 - code
 
 
-def _untied(model: str, untie_into: Path | None, tell: Callable[[str], None], *, only_named: bool) -> str:
-    """The folder to start on: the model itself, or its copy without the tie."""
+def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None], *, only_named: bool) -> str:
+    """Returns the folder to start on: the model itself, or its untied copy."""
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ModelPathError(f"model {model!r} is not there or does not load: {str(error)[:200]}") from None
+        raise ModelPathError(f"model {model!r} does not exist or does not load: {str(error)[:200]}") from None
     if not config.get_text_config().tie_word_embeddings:
         return model
     folder = Path(model)
@@ -83,6 +80,6 @@ def _untied(model: str, untie_into: Path | None, tell: Callable[[str], None], *,
         from midthought.engines.servers.weight_folder import write_model
         from midthought.pretrained import load_model, load_tokenizer
 
-        tell(f"# {model} has tied embeddings: writing a copy without the tie to {target}")
+        tell(f"# {model} has tied embeddings: writing an untied copy to {target}")
         write_model(load_model(model, "auto"), target, load_tokenizer(model))
     return str(target)

@@ -1,7 +1,4 @@
-"""The way to model servers: one HTTP client per event loop, keys, deadlines, and how patient to be.
-
-Knows addresses and HTTP; nothing of tokens, episodes or what the servers' words mean.
-"""
+"""HTTP connections to model servers: one client per event loop, API keys, deadlines, and the retry policy."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from midthought.engines.servers.endpoints import Endpoint
-from midthought.engines.servers.streams import Interrupted, refusal, words
+from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 
 if TYPE_CHECKING:
@@ -27,21 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How long to wait for a server, and how often to try again. Everything that waits has a deadline."""
+    """Deadlines and retries of requests to a server. Every wait has a deadline."""
 
     connect_timeout_seconds: float = 10.0
     first_token_timeout_seconds: float = 300.0
-    """From sending a request to its first token: the server's queue and the prompt."""
+    """From sending a request to its first token, including the server's queue and prefill."""
     next_token_timeout_seconds: float = 60.0
-    """From one token to the next; also for answers that hold no tokens."""
+    """From one token to the next; also for responses without tokens."""
     total_timeout_seconds: float = 3600.0
-    """Of one `sample`, with its turn here, all its requests and the pauses between them."""
+    """Of one `sample` call, including its wait here, all its requests and the pauses between them."""
     load_timeout_seconds: float = 900.0
-    """For a server to load new weights, with the end of what others have running there."""
+    """For a server to load new weights, including the wait for running requests of other clients."""
     max_attempts: int = 10
-    """Requests in a row that fail without a single new token before `sample` gives up. Status 429 is no failure."""
+    """`sample` fails after this many consecutive requests without a new token. Status 429 does not count."""
     pause_seconds: float = 0.5
-    """A server's rest after its first failure; see `Endpoints`."""
+    """Pause of a server after its first failure; see `Endpoints`."""
     max_pause_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -53,34 +50,34 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What belongs to one event loop."""
+    """Client and locks of one event loop."""
 
     client: httpx.AsyncClient
-    places: dict[Endpoint, asyncio.Semaphore]
-    """Turns with each server."""
-    asking: dict[Endpoint, asyncio.Lock]
-    """Held while a server is asked what must be known of it, or loads weights."""
+    slots: dict[Endpoint, asyncio.Semaphore]
+    """Limits the requests to each server."""
+    locks: dict[Endpoint, asyncio.Lock]
+    """Held while a server is checked or loads weights."""
 
 
 class Connections:
-    """The clients of one engine, which may outlive several event loops.
+    """The HTTP clients of one engine. The engine may be used on several event loops, one after the other.
 
     Args:
-        max_num_seqs: most requests on their way to each server.
-        api_key_env: the environment variable that holds the servers' key.
+        max_num_seqs: maximum number of concurrent requests to each server.
+        api_key_env: environment variable with the servers' API key.
     """
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], patience: RetryPolicy, *, max_num_seqs: int, api_key_env: str | None
+        self, endpoints: Sequence[Endpoint], retry_policy: RetryPolicy, *, max_num_seqs: int, api_key_env: str | None
     ) -> None:
         self._endpoints = endpoints
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._max_num_seqs = max_num_seqs
         self._key = _key(api_key_env)
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
 
     def session(self) -> Session:
-        """That of the running event loop."""
+        """Returns the session of the running event loop."""
         import httpx
 
         loop = asyncio.get_running_loop()
@@ -89,44 +86,44 @@ class Connections:
             client = httpx.AsyncClient(
                 headers={"Accept-Encoding": "identity"}
                 | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
-                timeout=httpx.Timeout(None, connect=self._patience.connect_timeout_seconds),
-                # Nobody would close idle connections when the loop ends.
+                timeout=httpx.Timeout(None, connect=self._retry_policy.connect_timeout_seconds),
+                # No idle connections: nothing would close them when the loop ends.
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
                 # A proxy cannot reach this machine's own ports.
                 trust_env=not all(is_loopback(urlsplit(endpoint.url).hostname or "") for endpoint in self._endpoints),
             )
             self._sessions[loop] = Session(
                 client,
-                places={endpoint: asyncio.Semaphore(self._max_num_seqs) for endpoint in self._endpoints},
-                asking={endpoint: asyncio.Lock() for endpoint in self._endpoints},
+                slots={endpoint: asyncio.Semaphore(self._max_num_seqs) for endpoint in self._endpoints},
+                locks={endpoint: asyncio.Lock() for endpoint in self._endpoints},
             )
         return self._sessions[loop]
 
     async def ask(
         self, endpoint: Endpoint, method: str, path: str, body: Any, *, seconds: float | None = None
     ) -> httpx.Response:
-        """A question that is answered in one piece; Interrupted where no answer comes."""
+        """Sends a request and returns the whole response. Raises `RetryableError` if there is none."""
         import httpx
 
-        seconds = self._patience.next_token_timeout_seconds if seconds is None else seconds
+        seconds = self._retry_policy.next_token_timeout_seconds if seconds is None else seconds
         try:
             async with asyncio.timeout(seconds):
                 return await self.session().client.request(method, endpoint.url + path, json=body)
         except TimeoutError:
-            raise Interrupted(f"no answer for {seconds:g} s") from None
+            raise RetryableError(f"no response for {seconds:g} s") from None
         except httpx.HTTPError as error:
-            raise Interrupted(named(error), is_gone=True) from None
+            raise RetryableError(named(error), is_disconnected=True) from None
 
     async def post(self, endpoint: Endpoint, path: str, body: Any) -> dict[str, Any] | None:
-        """Have the server do something that takes its time; its answer, or None where it has no such route.
+        """Sends a slow request, such as a weight update. Returns the JSON response, or None if the server lacks the route.
 
-        Raises Interrupted where no answer comes, EngineError with the server's words where it does not do it.
+        Raises `RetryableError` if there is no response, `EngineError` with the server's message if it refuses.
         """
-        answer = await self.ask(endpoint, "POST", path, body, seconds=self._patience.load_timeout_seconds)
+        answer = await self.ask(endpoint, "POST", path, body, seconds=self._retry_policy.load_timeout_seconds)
         if answer.status_code == 404 and _is_unknown_route(answer):
             return None
         if answer.status_code != 200:
-            raise EngineError(str(refusal(answer)))
+            raise EngineError(str(response_error(answer)))
         try:
             said = answer.json()
         except ValueError:
@@ -135,18 +132,18 @@ class Connections:
 
 
 def require_httpx(extra: str) -> None:
-    """Raise MissingExtraError where httpx is not installed."""
+    """Raises `MissingExtraError` if httpx is not installed."""
     if importlib.util.find_spec("httpx") is None:
         raise MissingExtraError("httpx", extra)
 
 
 def named(error: Exception) -> str:
-    """An error of the HTTP client in words."""
+    """Returns type and message of an error on one line."""
     return words(f"{type(error).__name__}: {error}")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine, seen from itself alone."""
+    """Whether a host name or address is this machine's loopback interface."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -154,7 +151,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_unknown_route(answer: httpx.Response) -> bool:
-    """Told apart from a 404 that means a missing file or model: web frameworks answer `{"detail": "Not Found"}`."""
+    """Whether a 404 means an unknown route, not a missing file or model: web frameworks return `{"detail": "Not Found"}`."""
     try:
         return bool(answer.json() == {"detail": "Not Found"})
     except ValueError:
@@ -167,7 +164,7 @@ def _key(api_key_env: str | None) -> str:
     key = os.environ.get(api_key_env, "")
     if not re.fullmatch(r"[!-~]+", key):
         raise SettingsError(
-            f"the environment variable {api_key_env} (api_key_env) is not set, or holds what no key holds "
-            "(blanks, line ends); put the key there"
+            f"the environment variable {api_key_env} (api_key_env) is not set, or contains characters that no key "
+            "contains (blanks, line ends); store the key in it"
         )
     return key

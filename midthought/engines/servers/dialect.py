@@ -1,7 +1,4 @@
-"""What differs between kinds of model servers: how one is started, asked for tokens, and given new weights.
-
-Everything that is the same for all of them is elsewhere.
-"""
+"""Differences between kinds of model servers: start command, completion requests, weight updates."""
 
 from __future__ import annotations
 
@@ -13,46 +10,61 @@ from midthought.engines.engine import Sampling
 from midthought.engines.servers.streams import Chunk
 
 Post = Callable[[str, Any], Awaitable[dict[str, Any] | None]]
-"""(path, JSON body or None) -> the answer, None where the server has no such route; EngineError where it refuses."""
+"""(path, JSON body or None) -> response; None if the server lacks the route. Raises `EngineError` if it refuses."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerOptions:
-    """What a server is started with."""
+    """Options of a server's start command."""
 
     served_model_name: str | None = None
-    """The name that requests use; the model's path by default."""
+    """Model name in requests; the model's path by default."""
     host: str = "127.0.0.1"
     port: int = 0
-    """0: one that is free."""
+    """0: a free port."""
     dtype: str = "auto"
     max_seq_len: int | None = None
-    """Most tokens of a sequence; the model's own limit by default."""
+    """Maximum tokens of a sequence; the model's own limit by default."""
     max_num_seqs: int = 128
     num_gpus: int = 1
-    """GPUs that share every layer (tensor parallel)."""
-    takes_weights: bool = False
-    """The server can be given new weights while it runs: whoever reaches it can do that."""
+    """GPUs for tensor parallelism."""
+    accepts_weights: bool = False
+    """The server accepts new weights while it runs, from anyone who can reach it."""
     max_lora_rank: int = 0
-    """The server can be given adapters of ranks up to this one; 0: none."""
+    """Maximum rank of adapters that the server accepts; 0: none."""
     flags: Sequence[str] = ()
-    """Further words of the command line; they win."""
+    """Further command-line arguments; they override the others."""
+
+
+def common_sampling_fields(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[str, Any]:
+    """Returns the fields of a request that all servers name alike. Greedy requests have no filters."""
+    is_greedy = sampling.temperature == 0
+    return {
+        "temperature": sampling.temperature,
+        "top_p": 1.0 if is_greedy else sampling.top_p,
+        "min_p": 0.0 if is_greedy else sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "stop_token_ids": list(stop_token_ids),
+        "skip_special_tokens": False,
+    }
 
 
 class Dialect(Protocol):
-    """How one kind of server is spoken to."""
+    """Protocol of one kind of server."""
 
     name: str
-    """Of the package that makes such a server, and of our extra."""
+    """Name of the server's package, and of our install extra."""
     path: str
-    """Where completions are asked for."""
-    num_spare_tokens: int
-    """Of its context that prompt and completion together must leave unused."""
-    penalises_prompt: bool
-    """Whether `repetition_penalty` looks at the whole sequence, as ours does; else what it samples is another thing."""
+    """Route of completion requests."""
+    num_reserved_tokens: int
+    """Tokens of the context that prompt and completion must leave unused."""
+    penalizes_prompt: bool
+    """Whether `repetition_penalty` applies to the whole sequence, as in our engine."""
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
-        """The words after the interpreter's name that start a server, and variables for its environment."""
+        """Returns the start command without the interpreter, and environment variables."""
         ...
 
     def body(
@@ -63,25 +75,25 @@ class Dialect(Protocol):
         stop_token_ids: Sequence[int],
         adapter: str | None = None,
     ) -> dict[str, Any]:
-        """A request for one streamed completion. Everything is said, so that no default of the server's applies."""
+        """Returns the request of one streamed completion. Sets every option, so that no default of the server applies."""
         ...
 
     def reader(self, token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
-        """Reads the events of one stream in their order; `token_ids` is the prompt as it was sent.
+        """Returns the function that reads the events of one stream in order. `token_ids`: the prompt as sent.
 
-        What it gives raises Interrupted where another request may do better, EngineError where none will; other errors
-        are taken as an event that is not of the documented form.
+        That function raises `RetryableError` if another request may succeed, `EngineError` if none will; any other error
+        means that the event has an unexpected form.
         """
         ...
 
     async def load_weights(self, post: Post, path: str) -> None:
-        """Have the server take the weights in the folder `path`, and drop what it computed with the old ones."""
+        """Makes the server load the weights in the folder `path` and drop its caches."""
         ...
 
     async def load_adapter(self, post: Post, name: str, path: str) -> None:
-        """Have the server take the adapter in the folder `path` under a new name."""
+        """Makes the server load the adapter in the folder `path` under a new name."""
         ...
 
     async def unload_adapter(self, post: Post, name: str) -> None:
-        """Have the server drop it."""
+        """Makes the server unload the adapter."""
         ...

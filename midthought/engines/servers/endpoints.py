@@ -1,7 +1,4 @@
-"""Several servers of one model: which of them takes the next request, and which rest after a failure.
-
-Knows addresses, loads and times; nothing of HTTP, tokens or episodes' contents.
-"""
+"""Load balancing over several servers of one model, with pauses after failures. Does not depend on HTTP."""
 
 from __future__ import annotations
 
@@ -23,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """What a server's log-probabilities take into account beside the model."""
+class LogprobMode:
+    """Which sampling settings a server's log-probabilities include."""
 
     temperature: bool = False
     truncation: bool = False
-    """Renormalised over the tokens that `top_p`, `top_k` and `min_p` leave."""
+    """Normalized over the tokens that `top_p`, `top_k` and `min_p` keep."""
     penalty: bool = False
     """`repetition_penalty`."""
 
     def covers(self, sampling: Sampling) -> bool:
-        """Whether they are those of the distribution that is sampled from; greedy ones are those at temperature 1."""
+        """Whether they are those of the sampling distribution. Greedy sampling uses those at temperature 1."""
         if sampling.repetition_penalty != 1 and not self.penalty:
             return False
         if sampling.temperature == 0:
@@ -44,27 +41,27 @@ class Recording:
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """One server: its address, what it said of itself, and how it fares. Times are those of `time.monotonic`."""
+    """One server: its address, its properties and its state. Times are from `time.monotonic`."""
 
     url: str
     model: str | None = None
-    """The name that it serves our model under; None until it was asked."""
+    """Its name of our model; None before the first check."""
     max_seq_len: int = 0
-    recording: Recording | None = None
-    """None until it was tried out."""
-    was_warned_of: bool = False
-    """That it does not record what was wanted of it."""
-    holds: Publication | None = None
-    """The weights that it proved to hold; None: those that it was started with, or unknown ones."""
+    logprob_mode: LogprobMode | None = None
+    """None before it was probed."""
+    has_warned: bool = False
+    """Whether the warning about inexact log-probabilities was given."""
+    loaded: Publication | None = None
+    """The verified weights that it has loaded; None: those from its start, or unknown ones."""
     num_taken: int = 0
-    """Requests that it has, or that wait for their turn with it."""
+    """Requests that it is processing or that wait for it."""
     num_failures: int = 0
-    """In a row, without a token between; those of one outage counted once."""
+    """Consecutive failures without a token between them; failures of one outage count once."""
     failed_at: float = 0.0
     resting_until: float = 0.0
-    """After a failure; a token from it ends the rest."""
+    """End of the pause after a failure; a token from the server ends it earlier."""
     busy_until: float = 0.0
-    """As it asked for itself; only time ends this."""
+    """End of the pause that the server requested itself."""
     last_error: str = ""
 
     @property
@@ -73,13 +70,13 @@ class Endpoint:
 
 
 class Endpoints:
-    """The servers of one engine. An episode stays with its server, whose prefix cache holds it, as long as that lives.
+    """The servers of one engine. An episode stays on its server, whose prefix cache contains it, while that server works.
 
-    A server that fails rests for `pause_seconds`, twice as long after each further failure in a row, at most
-    `max_pause_seconds`; then it is tried again. All with jitter.
+    After a failure a server pauses for `pause_seconds`; each further consecutive failure doubles the pause, up to
+    `max_pause_seconds`, with jitter.
 
-    If no server gives a token for `max_silence_seconds` after a failure, they are given up (`is_given_up`) until one does:
-    nobody waits for the end of a rest any more.
+    If no server returns a token for `max_outage_seconds` after a failure, requests fail without waiting (`is_given_up`), until
+    a server returns a token.
     """
 
     def __init__(
@@ -88,37 +85,37 @@ class Endpoints:
         *,
         pause_seconds: float,
         max_pause_seconds: float,
-        max_silence_seconds: float = math.inf,
+        max_outage_seconds: float = math.inf,
     ) -> None:
         self.all = tuple(Endpoint(url) for url in dict.fromkeys(map(_clean, urls)))
         if not self.all:
-            raise SettingsError("base_url names no server; write http://HOST:PORT, or a list of such")
+            raise SettingsError("base_url is empty; write http://HOST:PORT, or a list of them")
         self._pause_seconds = pause_seconds
         self._max_pause_seconds = max_pause_seconds
-        self._max_silence_seconds = max_silence_seconds
-        self._silent_since = math.inf
-        """When the first request was sent that failed after the last token of any server."""
+        self._max_outage_seconds = max_outage_seconds
+        self._outage_since = math.inf
+        """Start time of the first failed request since the last token of any server."""
         self._home: dict[int, Endpoint] = {}
 
     @property
     def is_given_up(self) -> bool:
-        """Whether no server has given a token for too long."""
-        return self._silence_left <= 0
+        """Whether no server has returned a token for too long."""
+        return self._outage_seconds_left <= 0
 
     @property
-    def _silence_left(self) -> float:
-        return self._silent_since + self._max_silence_seconds - time.monotonic()
+    def _outage_seconds_left(self) -> float:
+        return self._outage_since + self._max_outage_seconds - time.monotonic()
 
     def is_free(self, endpoint: Endpoint) -> bool:
-        """Whether a request may be sent to it now: it does not rest, or all are given up."""
+        """Whether a request may be sent now: the server does not pause, or all servers are given up."""
         return endpoint.free_at <= time.monotonic() or self.is_given_up
 
     async def take(self, episode: int) -> Endpoint:
-        """The server of this episode's next request; while all rest, wait for the first that is free again."""
+        """Returns the server for this episode's next request. Waits while all servers pause."""
         while not (free := [endpoint for endpoint in self.all if self.is_free(endpoint)]):
             rest = min(endpoint.free_at for endpoint in self.all) - time.monotonic()
             rest = max(0.0, rest) + random.uniform(0.0, self._pause_seconds)
-            await asyncio.sleep(max(0.0, min(rest, self._silence_left)))
+            await asyncio.sleep(max(0.0, min(rest, self._outage_seconds_left)))
         endpoint = self._home.get(episode)
         if endpoint not in free:
             endpoint = min(free, key=lambda candidate: candidate.num_taken)
@@ -126,27 +123,26 @@ class Endpoints:
         return endpoint
 
     def forget(self, episode: int) -> None:
-        """The episode has ended, or begins."""
+        """Releases the episode's server: the episode has ended, or a new one starts."""
         self._home.pop(episode, None)
 
     def succeeded(self, endpoint: Endpoint) -> None:
-        """It gave a token."""
+        """Records that the server returned a token."""
         endpoint.num_failures = 0
         endpoint.resting_until = 0.0
-        self._silent_since = math.inf
+        self._outage_since = math.inf
 
     def failed(
-        self, endpoint: Endpoint, reason: str, *, begun_at: float, is_busy: bool = False, wait_seconds: float = 0.0
+        self, endpoint: Endpoint, reason: str, *, started_at: float, is_busy: bool = False, wait_seconds: float = 0.0
     ) -> None:
-        """A request that was sent at `begun_at` came to nothing: let the server rest, once for all that fail together.
+        """Records the failure of a request sent at `started_at`, and pauses the server; simultaneous failures count once.
 
-        One that says that it `is_busy` is left alone even while tokens come from it, for `wait_seconds` where it asks for
-        a time.
+        A server that reports `is_busy` pauses for the `wait_seconds` that it requested, even if it returns tokens meanwhile.
         """
         endpoint.last_error = reason
-        self._silent_since = math.inf if is_busy else min(self._silent_since, begun_at)
+        self._outage_since = math.inf if is_busy else min(self._outage_since, started_at)
         now = time.monotonic()
-        if begun_at < endpoint.failed_at:
+        if started_at < endpoint.failed_at:
             return
         logger.warning("%s: %s", endpoint.url, reason)
         endpoint.failed_at = now
@@ -160,7 +156,7 @@ class Endpoints:
 
 
 def _clean(url: str) -> str:
-    """The address without the path of its OpenAI routes, which users tend to write."""
+    """Returns the address without `/v1`, which users often add."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -168,7 +164,9 @@ def _clean(url: str) -> str:
     except (ValueError, AttributeError, TypeError):
         is_address = False
     if not is_address:
-        raise SettingsError(f"base_url={url!r} is no address; write http://HOST:PORT")
+        raise SettingsError(f"base_url={url!r} is not an address; write http://HOST:PORT")
     if parts.username or parts.password:
-        raise SettingsError(f"the base_url of {parts.hostname} holds a password; name its variable as api_key_env")
+        raise SettingsError(
+            f"the base_url of {parts.hostname} contains a password; store it in a variable and set api_key_env"
+        )
     return url.rstrip("/").removesuffix("/v1")

@@ -1,4 +1,4 @@
-"""What the public engines over model servers share: a server that runs, or one that is started, behind `generate`."""
+"""Base of the public engines over model servers: uses a running server or starts one."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _PROBE = "def tide(x):\n\treturn [x, 12345] # é ﷽ 🦉  Who's there?\r\n"
 
 
 class ServerInferenceEngine(BaseInferenceEngine):
-    """An engine over model servers: with `base_url` those that run already, else one that it starts and ends.
+    """An engine over model servers: with `base_url` running ones, else one that it starts and stops.
 
-    What is made is checked at once: that the server answers, serves this model, and makes the same tokens of a text.
+    The constructor checks that the server answers, serves this model, and has the same tokenizer.
 
     Args:
-        model_path: a folder or Hugging Face name, as the server sees it too unless `served_model_name` says otherwise.
+        model_path: folder or Hugging Face name; the server uses the same unless `served_model_name` differs.
         base_url: `http://HOST:PORT` of a server, or several of the same model; None or empty to start one.
-        served_model_name: the name that the model is served under.
+        served_model_name: the model's name on the server.
         tokenizer: the model's fast tokenizer; that of `model_path` by default.
-        api_key_env: the environment variable that holds the servers' key.
-        max_seq_len: most tokens of a sequence, prompt included; the server's own limit by default.
-        max_num_seqs: most requests on their way to each server (further ones wait here), and most sequences that a
-            server started here runs at once.
+        api_key_env: environment variable with the servers' API key.
+        max_seq_len: maximum tokens of a sequence, including the prompt; the server's limit by default.
+        max_num_seqs: maximum concurrent requests to each server (further ones wait here), and maximum concurrent
+            sequences of a server started here.
         connect_timeout_seconds … max_attempts: see `RetryPolicy`.
-        dtype, server_flags, server_python, server_log, server_timeout_seconds: of a server started here: the type of its
-            weights, further words of its command line, the interpreter of an environment that has its package, a file
-            for its output, and how long it may take until it is ready.
+        dtype, server_flags, server_python, server_log, server_timeout_seconds: for a server started here: type of its
+            weights, further command-line arguments, Python interpreter with its package, file for its output, and
+            deadline until it is ready.
 
     Raises:
-        SettingsError: a server that serves another model, or has another tokenizer.
-        EngineError: no server answers, or the one that was started does not get ready.
-        MissingExtraError: httpx is not installed, or, without `base_url`, the server's own package.
+        SettingsError: a server serves another model, or has another tokenizer.
+        EngineError: no server answers, or the server started here does not become ready.
+        MissingExtraError: httpx is not installed, or, without `base_url`, the server's package.
     """
 
     engine_class: ClassVar[type[ServerEngine]]
@@ -69,7 +69,7 @@ class ServerInferenceEngine(BaseInferenceEngine):
         server_timeout_seconds: float = 900.0,
         **sampling: Any,
     ) -> None:
-        patience = RetryPolicy(
+        retry_policy = RetryPolicy(
             connect_timeout_seconds=connect_timeout_seconds,
             first_token_timeout_seconds=first_token_timeout_seconds,
             next_token_timeout_seconds=next_token_timeout_seconds,
@@ -108,8 +108,8 @@ class ServerInferenceEngine(BaseInferenceEngine):
                 max_seq_len=max_seq_len,
                 max_num_seqs=max_num_seqs,
                 api_key_env=api_key_env,
-                patience=patience,
-                how_it_ended=None if self._server is None else self._server.how_it_ended,
+                retry_policy=retry_policy,
+                exit_reason=None if self._server is None else self._server.exit_reason,
             )
             super().__init__(core, renderer, **sampling)
             undo.callback(super().shutdown)
@@ -117,13 +117,13 @@ class ServerInferenceEngine(BaseInferenceEngine):
             undo.pop_all()
 
     def shutdown(self) -> None:
-        """End the server that was started here, if one was."""
+        """Shuts down, and stops the server if it was started here."""
         super().shutdown()
         if self._server is not None:
             self._server.stop()
 
 
 def probe_text(renderer: Renderer) -> tuple[str, list[int]]:
-    """A text that tokenizers differ in, control tokens included, and its ids under ours."""
+    """Returns a text that tokenizers split differently, including control tokens, and its ids in ours."""
     text = _PROBE + renderer.decode(sorted(renderer.control_token_ids))
     return text, renderer.tokenizer(text, add_special_tokens=False).input_ids

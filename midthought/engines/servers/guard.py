@@ -1,7 +1,7 @@
-"""Runs a command, and ends it and all it has started when the process that wanted it is gone, killed ones too.
+"""Runs a command, and ends it with all its processes when the parent process is gone, even if that was killed.
 
-`guarded` gives the command line for that: this very file as a program, which needs nothing but the standard library. It
-looks every half a second who its parent is, so it matters neither which thread started it nor who holds a pipe.
+`guarded` returns the command line for that: it runs this file as a program, with the standard library only. Every half second
+it checks whether its parent has changed, so it does not depend on threads or pipes.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-LOOK_SECONDS = 0.5
-END_SECONDS = 5.0
-"""How long the command may take to end by itself when nobody wants it any more."""
+POLL_SECONDS = 0.5
+TERMINATE_SECONDS = 5.0
+"""Time for the command to terminate by itself before it is killed."""
 
 
 def guarded(words: Sequence[str]) -> list[str]:
-    """The words of a command that must not outlive this process. To be started in a session of its own (`start_new_session`):
-    what is left of the command's process group is killed."""
+    """Returns a command line that does not outlive this process.
+
+    Start it with `start_new_session`, because the rest of its process group is killed.
+    """
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
 
 
 def main(parent: int, words: Sequence[str]) -> int:
-    """Run the command until it ends, handing SIGINT, SIGTERM and SIGHUP on to it; its exit code, as a shell has it."""
+    """Runs the command, forwarding SIGINT, SIGTERM and SIGHUP to it. Returns its exit code as a shell would."""
     try:
         process = subprocess.Popen(words)
     except OSError as error:
         print(error, file=sys.stderr)
         return 127
 
-    def hand_on(number: int, frame: FrameType | None) -> None:
+    def forward_signal(number: int, frame: FrameType | None) -> None:
         process.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, hand_on)
+        signal.signal(number, forward_signal)
     threading.Thread(target=_watch, args=(parent, process), daemon=True).start()
     code = process.wait()
     if os.getppid() != parent:
@@ -49,10 +51,10 @@ def main(parent: int, words: Sequence[str]) -> int:
 
 def _watch(parent: int, process: subprocess.Popen[bytes]) -> None:
     while os.getppid() == parent:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
-    time.sleep(END_SECONDS)
+    time.sleep(TERMINATE_SECONDS)
     os.killpg(0, signal.SIGKILL)
 
 

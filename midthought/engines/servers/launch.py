@@ -1,4 +1,4 @@
-"""Model servers of any dialect, started on this machine with the flags that our engines need."""
+"""Starts model servers on this machine with the flags that our engines need."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from midthought.errors import SettingsError
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command that starts a server."""
+    """The command that starts a server."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
-    """Variables for it, where they are not set already."""
+    """Environment variables, used if they are not set already."""
     port: int
 
 
 def plan_launch(
     dialect: Dialect, model_path: str | Path, options: ServerOptions, *, python: str | None = None
 ) -> Launch:
-    """How a server is started; `python` is the interpreter of an environment that has its package, this one by default.
+    """Returns the start command. `python`: the interpreter that has the server's package; this one by default.
 
-    Raises NoServerPackageError where the package is not installed, SettingsError for a server that would take weights
-    from anybody in the network.
+    Raises `NoServerPackageError` if the package is not installed, `SettingsError` if the server would accept weights from the
+    network.
     """
-    takes_orders = options.takes_weights or options.max_lora_rank > 0
-    if takes_orders and not is_loopback(options.host):
+    accepts_updates = options.accepts_weights or options.max_lora_rank > 0
+    if accepts_updates and not is_loopback(options.host):
         raise SettingsError(
-            f"host={options.host!r}: whoever reaches a server that takes weights or adapters can replace its model; bind it "
-            "to 127.0.0.1 and let other machines reach it through a tunnel (ssh -L), or start it without (--no-weights)"
+            f"host={options.host!r}: anyone who reaches a server that accepts weights or adapters can replace its model; bind "
+            "it to 127.0.0.1 and use a tunnel from other machines (ssh -L), or start it with --no-weights"
         )
     options = dataclasses.replace(options, port=options.port or free_port())
     words, environment = dialect.command(str(model_path), options)
@@ -53,9 +53,9 @@ def start_server(
     log_path: str | Path | None = None,
     timeout_seconds: float = 900.0,
 ) -> ServerProcess:
-    """Start a server on this machine and wait until it is ready.
+    """Starts a server on this machine and waits until it is ready.
 
-    Raises what `plan_launch` raises, and EngineError, with the end of its log, where it does not get ready.
+    Raises what `plan_launch` raises, and `EngineError` with the end of the server's log if it does not become ready.
     """
     launch = plan_launch(dialect, model_path, options or ServerOptions(), python=python)
     server = ServerProcess(launch.words, launch.port, environment=launch.environment, log_path=log_path)

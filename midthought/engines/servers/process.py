@@ -1,7 +1,4 @@
-"""A model server that this process starts, waits for and ends, with all the processes that it starts itself.
-
-Knows commands, ports and logs; nothing of models or tokens. For Linux and macOS.
-"""
+"""Starts, awaits and stops a model server with all its processes. For Linux and macOS. Does not depend on models."""
 
 from __future__ import annotations
 
@@ -24,42 +21,42 @@ from typing import Any
 from midthought.engines.servers.guard import guarded
 from midthought.errors import EngineError, MissingExtraError
 
-_END_SECONDS = 10.0
-"""How long a server may take to end by itself."""
+_TERMINATE_SECONDS = 10.0
+"""Time for a server to terminate by itself before it is killed."""
 
 
 class NoServerPackageError(MissingExtraError):
-    """The package that would run a server here is not installed."""
+    """The package that runs the server is not installed."""
 
     def __init__(self, package: str) -> None:
         super(MissingExtraError, self).__init__(
-            f"{package} is not installed, so no server can be started here. Give base_url='http://HOST:PORT' of one that "
-            f"runs (that needs only pip install 'midthought[{package}]'), install {package}, or name the interpreter of an "
-            "environment that has it as server_python"
+            f"{package} is not installed, so no server can be started here. Set base_url='http://HOST:PORT' of a running "
+            f"server (that needs only pip install 'midthought[{package}]'), install {package}, or set server_python to an "
+            "interpreter that has it"
         )
 
 
 def interpreter_with(package: str, python: str | None = None) -> str:
-    """`python` where it is given, else this interpreter. NoServerPackageError where this one lacks the package."""
+    """Returns `python`, else this interpreter. Raises `NoServerPackageError` if this one lacks the package."""
     if python is None and importlib.util.find_spec(package) is None:
         raise NoServerPackageError(package)
     return python or sys.executable
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses now."""
+    """Returns a port of the loopback interface that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 class ServerProcess:
-    """A running server. It ends with `stop`, when nobody holds this object any more, or with this process, however that ends.
+    """A running server. It ends with `stop`, when this object is garbage-collected, or when this process ends in any way.
 
     Args:
-        command: what to run; it listens on `port` of 127.0.0.1.
-        environment: variables for it, where this process has not set them.
-        log_path: where its output goes; a file among the temporary ones by default, removed by `stop`.
+        command: command line of the server, which listens on `port` of 127.0.0.1.
+        environment: variables, used if they are not set in this process.
+        log_path: file for its output; a temporary file by default, removed by `stop`.
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class ServerProcess:
         return self._process.poll() is None
 
     def wait_until_ready(self, timeout_seconds: float, path: str = "/health") -> None:
-        """Wait for status 200 at `path`. EngineError, with the log's last lines, where it ends or takes too long."""
+        """Waits for status 200 at `path`. Raises `EngineError` with the end of the log if the server ends or takes too long."""
         deadline = time.monotonic() + timeout_seconds
         while not self._answers(path):
             if not self.is_running:
@@ -102,21 +99,20 @@ class ServerProcess:
             else:
                 time.sleep(min(0.5, timeout_seconds / 20))
                 continue
-            reason = self._with_last_words(what)
+            reason = self._with_log_tail(what)
             self.stop()
             raise EngineError(reason)
 
-    def how_it_ended(self) -> str | None:
-        """What to tell of a server that is not there any more, with its log's last lines unless `stop` ended it; None while
-        it runs."""
+    def exit_reason(self) -> str | None:
+        """Returns None while the server runs, else how it ended, with the end of the log unless `stop` ended it."""
         if not self._end.alive:
             return "the server that was started here was stopped"
         if self.is_running:
             return None
-        return self._with_last_words(f"the server that was started here ended with code {self._process.returncode}")
+        return self._with_log_tail(f"the server that was started here ended with code {self._process.returncode}")
 
     def stop(self) -> None:
-        """End the server and every process of its group. Doing so twice is fine."""
+        """Stops the server and all processes of its group. May be called twice."""
         self._end()
         if self._is_own_log:
             self.log_path.unlink(missing_ok=True)
@@ -131,8 +127,8 @@ class ServerProcess:
         finally:
             connection.close()
 
-    def _with_last_words(self, what: str) -> str:
-        """The log stays, to be looked at."""
+    def _with_log_tail(self, what: str) -> str:
+        """Appends the end of the log to `what`. The log file is then kept."""
         self._is_own_log = False
         lines = self.log_path.read_text("utf-8", errors="replace").splitlines()
         last = " | ".join([line.strip()[:200] for line in lines if line.strip()][-6:]) or "nothing"
@@ -140,18 +136,20 @@ class ServerProcess:
 
 
 def start_guarded(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a server in a session of its own; it ends with this process, see `guard`. Signals sent to what is given reach
-    the server itself. EngineError where there is no such program."""
+    """Starts a server in its own session; it ends with this process (`guard`). Signals to the result reach the server.
+
+    Raises `EngineError` if the program does not exist.
+    """
     if shutil.which(command[0], path=(options.get("env") or os.environ).get("PATH", os.defpath)) is None:
         raise EngineError(f"the server cannot be started with {command[0]!r}: there is no such program; check its path")
     return subprocess.Popen(guarded(command), start_new_session=True, **options)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """The server ends its own processes; what is left of its group is killed."""
+    """Terminates the server, then kills the rest of its process group."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_END_SECONDS)
+        process.wait(_TERMINATE_SECONDS)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,4 @@
-"""One state of a policy for servers to load, and the proof that one of them computes with it.
-
-Knows folders, token ids and log-probabilities; nothing of models or connections.
-"""
+"""A version of the policy's weights for servers to load, and the check that a server uses it."""
 
 from __future__ import annotations
 
@@ -17,45 +14,47 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Proof:
-    """What a server must answer: one token is drawn after each of several beginnings of one text, and what it records for
-    that token must be the policy's own log-probability. The tokens are drawn as those of rollouts are, so what a prefix
-    cache kept of older weights shows, too."""
+class WeightCheck:
+    """Compares a server's log-probabilities with the policy's.
+
+    The server samples one token after each of several prefixes of a text. Sampling works as in rollouts, so a prefix cache
+    with results of older weights is detected, too.
+    """
 
     token_ids: Sequence[int]
     lengths: Sequence[int]
-    """Of the P beginnings, ascending."""
-    logprobs: Tensor  # [P, V], the policy's distribution after each of them
+    """Lengths of the P prefixes, ascending."""
+    logprobs: Tensor  # [P, V], the policy's distribution after each prefix
     tolerance: float
-    """Largest mean difference, in nats."""
+    """Maximum mean difference, in nats."""
 
-    def check(self, url: str, drawn: Sequence[tuple[int, float]], likely_cause: str) -> None:
-        """Take what a server drew after the first beginnings, (token, log-probability) each.
+    def check(self, url: str, sampled: Sequence[tuple[int, float]], likely_cause: str) -> None:
+        """Checks the (token, log-probability) pairs that a server sampled after the first prefixes.
 
-        Raises EngineError, which names the likely cause, where they are not the policy's.
+        Raises `EngineError` with the likely cause if the log-probabilities are not the policy's.
         """
-        if not drawn:
-            raise EngineError(f"{url} has room for sequences that are shorter than any that could show what it holds")
+        if not sampled:
+            raise EngineError(f"the context of {url} is too short to check its weights")
         differences = [
             abs(float(row[token_id]) - logprob) if token_id < len(row) else float("inf")
-            for row, (token_id, logprob) in zip(self.logprobs, drawn, strict=False)
+            for row, (token_id, logprob) in zip(self.logprobs, sampled, strict=False)
         ]
         difference = sum(differences) / len(differences)
         if not difference <= self.tolerance:
             raise EngineError(
-                f"{url} does not compute with the weights that it was given: its log-probabilities differ from the "
+                f"{url} does not compute with the new weights: its log-probabilities differ from the "
                 f"policy's by {difference:.3g} on average, {self.tolerance:g} are allowed. {likely_cause}"
             )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Publication:
-    """What every server of an engine is to hold from now on."""
+    """Weights that every server of an engine must load."""
 
     path: Path
-    """A folder that the servers read under the same path."""
+    """Folder with the weights; the servers see it under the same path."""
     adapter: str | None = None
-    """The name of the adapter that the folder holds; None: it holds a whole model."""
-    proof: Proof
+    """Name of the adapter in the folder; None: the folder contains a whole model."""
+    proof: WeightCheck
     likely_cause: str
-    """Why a server that took it might still compute something else."""
+    """Likely reason if a server loads the weights and still computes something else."""

@@ -1,6 +1,6 @@
-"""SGLang: how its native server is started and spoken to by token ids, and the engines over it.
+"""SGLang: start command and token-id protocol of its native server, and the engines over it.
 
-The package itself is never imported here. Written to its documented protocol; never seen with a real server.
+Does not import sglang. Written from its documentation; not tested with a real server.
 """
 
 from __future__ import annotations
@@ -10,30 +10,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.dialect import Post, ServerOptions
+from midthought.engines.servers.dialect import Post, ServerOptions, common_sampling_fields
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
-from midthought.engines.servers.streams import Chunk, Interrupted
+from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
 
 
 class SGLangDialect:
     """`/generate` with `input_ids`. Implements `midthought.engines.servers.dialect.Dialect`.
 
-    Its own end-of-sequence tokens cannot be switched off alone: where it stops at one that is none of ours, the engine
-    asks it to go on. Log-probabilities take the temperature into account, but not `top_p` (the model alone, where the
-    server runs with SGLANG_RETURN_ORIGINAL_LOGPROB); the engine finds out. Its `repetition_penalty` looks, in some of
-    its versions, at the tokens of one request's answer only. It heeds a request's seed only with
-    `--enable-deterministic-inference`.
+    Its own end-of-sequence tokens cannot be disabled: if it stops at one that is not ours, the engine continues with the next
+    request. Log-probabilities include the temperature but not `top_p` (with SGLANG_RETURN_ORIGINAL_LOGPROB they are the
+    model's); the engine probes this. In some versions its `repetition_penalty` applies only to the tokens of one
+    request's completion. It uses a request's seed only with `--enable-deterministic-inference`.
     """
 
     name = "sglang"
     path = "/generate"
-    num_spare_tokens = 1
-    penalises_prompt = False
+    num_reserved_tokens = 1
+    penalizes_prompt = False
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
-        """It needs a GPU."""
+        """Returns arguments and environment variables. SGLang needs a GPU."""
         words = ["-m", "sglang.launch_server"]
         words += ["--model-path", model_path, "--served-model-name", options.served_model_name or model_path]
         words += ["--host", options.host, "--port", str(options.port), "--dtype", options.dtype]
@@ -52,23 +51,16 @@ class SGLangDialect:
         stop_token_ids: Sequence[int],
         adapter: str | None = None,
     ) -> dict[str, Any]:
-        """A request; what `generation_config.json` would set on the server is set here. It has one model: no name."""
-        is_greedy = sampling.temperature == 0
+        """Returns a request that sets everything that `generation_config.json` could change. No model name: there is one."""
+        top_k = 0 if sampling.temperature == 0 else sampling.top_k
         body: dict[str, Any] = {
             "input_ids": list(token_ids),
             "sampling_params": {
+                **common_sampling_fields(sampling, stop_token_ids),
                 "max_new_tokens": sampling.max_tokens,
-                "temperature": sampling.temperature,
-                "top_p": 1.0 if is_greedy else sampling.top_p,
-                "top_k": -1 if is_greedy else sampling.top_k or -1,
-                "min_p": 0.0 if is_greedy else sampling.min_p,
-                "repetition_penalty": sampling.repetition_penalty,
-                "presence_penalty": 0.0,
-                "frequency_penalty": 0.0,
+                "top_k": top_k or -1,
                 "sampling_seed": sampling.seed % 2**31,
                 "ignore_eos": False,
-                "stop_token_ids": list(stop_token_ids),
-                "skip_special_tokens": False,
             },
             "return_logprob": True,
             "stream": True,
@@ -76,7 +68,7 @@ class SGLangDialect:
         return body if adapter is None else {**body, "lora_path": adapter}
 
     def reader(self, token_ids: Sequence[int]) -> Callable[[dict[str, Any]], Chunk]:
-        """Events hold all tokens so far, or, where the server streams incrementally, the new ones; both are read."""
+        """Reads events with all tokens so far, and events with only the new ones (incremental streaming)."""
         num_sent, num_seen = len(token_ids), 0
 
         def read(event: dict[str, Any]) -> Chunk:
@@ -87,14 +79,16 @@ class SGLangDialect:
             if kind == "abort":
                 raise _aborted(reason)
             if kind not in (None, "stop", "length"):
-                raise Interrupted(f"the server ended with {kind!r}")
+                raise RetryableError(f"the server ended with {kind!r}")
             if meta["prompt_tokens"] != num_sent:
                 raise EngineError(
                     f"the server was sent a prompt of {num_sent} tokens and continued one of {meta['prompt_tokens']}"
                 )
             listed, num_all = meta.get("output_token_logprobs"), meta["completion_tokens"]
             if listed is None:
-                raise EngineError("the server returns no log-probabilities; use an SGLang that heeds return_logprob")
+                raise EngineError(
+                    "the server returns no log-probabilities; use an SGLang version that supports return_logprob"
+                )
             if len(listed) >= num_all:
                 new = listed[num_seen:]
             elif len(listed) == num_all - num_seen:
@@ -112,12 +106,12 @@ class SGLangDialect:
         return read
 
     async def load_weights(self, post: Post, path: str) -> None:
-        """The server waits for what others have running there, and flushes its cache."""
+        """Loads the weights. The server waits for other clients' requests and flushes its cache."""
         body = {"model_path": path, "flush_cache": True, "abort_all_requests": False}
         _require_success(await post("/update_weights_from_disk", body), "/update_weights_from_disk")
 
     async def load_adapter(self, post: Post, name: str, path: str) -> None:
-        """The cache tells adapters apart, so it stays."""
+        """Loads the adapter. The cache distinguishes adapters, so it is kept."""
         said = await post("/load_lora_adapter", {"lora_name": name, "lora_path": path})
         _require_success(said, "/load_lora_adapter")
 
@@ -141,11 +135,11 @@ def _aborted(reason: dict[str, Any]) -> Exception:
     status, message = reason.get("status_code"), str(reason.get("message"))[:300]
     if isinstance(status, int) and 400 <= status < 500:
         return EngineError(f"the server refuses the request ({status}): {message}")
-    return Interrupted(f"aborted ({status}): {message}")
+    return RetryableError(f"aborted ({status}): {message}")
 
 
 def _require_success(said: dict[str, Any] | None, path: str) -> None:
     if said is None:
-        raise EngineError(f"it has no {path}; use an SGLang that has it")
+        raise EngineError(f"it has no {path}; use an SGLang version that has it")
     if said.get("success") is not True:
         raise EngineError(f"{path}: {str(said.get('message') or said)[:300]}")

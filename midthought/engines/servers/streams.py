@@ -1,7 +1,4 @@
-"""What comes back from a model server: server-sent events, read by the server's `Dialect`, become one completion.
-
-Knows bytes, JSON and token ids; nothing of connections, retries or text.
-"""
+"""Assembles a completion from a model server's stream of server-sent events. Does not depend on connections or text."""
 
 from __future__ import annotations
 
@@ -14,59 +11,61 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.errors import EngineError
-from midthought.types import Finish
+from midthought.types import Completion, Finish
 
 if TYPE_CHECKING:
     import httpx
 
 MAX_LINE_BYTES = 64 * 2**20
-"""A longer line is taken as broken."""
+"""A longer line is an error."""
 
 
-class Interrupted(Exception):
-    """A request that came to nothing, or not to its end; another one may do better. Never leaves the engine."""
+class RetryableError(Exception):
+    """A request failed or stopped early, but another one may succeed. The engine never raises it to its caller."""
 
-    def __init__(self, reason: str, *, is_busy: bool = False, wait_seconds: float = 0.0, is_gone: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, is_busy: bool = False, wait_seconds: float = 0.0, is_disconnected: bool = False
+    ) -> None:
         super().__init__(reason)
         self.is_busy = is_busy
-        """The server is well, and asks to be left alone for a while."""
+        """The server works, and asks for a pause."""
         self.wait_seconds = wait_seconds
-        """How long; 0 where it does not say."""
-        self.is_gone = is_gone
-        """The connection broke: the server may have ended, and another one, begun anew, may answer there later."""
+        """Length of that pause; 0 if the server does not say."""
+        self.is_disconnected = is_disconnected
+        """The connection broke: the server may have ended, and a restarted one may answer later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """What one event says."""
+    """Content of one event."""
 
     token_ids: Sequence[int]
     """New tokens only."""
     logprobs: Sequence[float]
-    """As many; NaN where the server gave none."""
+    """One per token; NaN if the server returned none."""
     ended_by: Literal["length", "stop"] | None = None
-    """Why nothing follows; None where something may."""
+    """Finish reason; None if more events may follow."""
     stop_token_id: int | None = None
-    """The token that stopped it, listed in `token_ids` or not; None where the server does not say."""
+    """The stop token, whether or not it is in `token_ids`; None if the server does not report it."""
 
 
 @dataclass(slots=True)
 class PartialCompletion:
-    """A completion on its way. Tokens are kept as they come, each exactly once, over all requests that it takes."""
+    """An unfinished completion. Collects each token exactly once, over all requests that it needs."""
 
     prompt: Sequence[int]
     sampling: Sampling
     eos_token_ids: frozenset[int]
     stopper: Stopper | None = None
     is_exact: bool = True
-    """False where the log-probabilities that come are not those of the distribution that is sampled from."""
+    """False if the server's log-probabilities are not those of the sampling distribution: NaN is recorded instead."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: Finish | None = None
     num_cut: int = 0
 
     def add(self, chunk: Chunk) -> None:
-        """Keep the tokens up to the one that ends the completion; those after it are cut and counted."""
+        """Adds the tokens up to the one that ends the completion; later ones are cut and counted."""
         for token_id, logprob in zip(chunk.token_ids, chunk.logprobs, strict=True):
             if self.finish is None:
                 self._add_token(token_id, logprob)
@@ -76,6 +75,17 @@ class PartialCompletion:
             self.finish = Finish.LENGTH
         if self.finish is None and chunk.stop_token_id in self.eos_token_ids:
             self._add_token(chunk.stop_token_id, math.nan)
+
+    def completion(self, policy_version: int) -> Completion:
+        """Returns the finished completion."""
+        assert self.finish is not None
+        return Completion(
+            token_ids=tuple(self.token_ids),
+            sampled_logprobs=tuple(self.logprobs),
+            finish=self.finish,
+            policy_version=policy_version,
+            num_cut=self.num_cut,
+        )
 
     def _add_token(self, token_id: int, logprob: float) -> None:
         self.token_ids.append(token_id)
@@ -89,41 +99,41 @@ class PartialCompletion:
 
 
 class EventSplitter:
-    """Cuts a stream of bytes into the payloads of its events, however it arrives.
+    """Splits a stream of bytes into the payloads of its events, whatever the size of the pieces.
 
-    Lines end at line feeds only: the JSON in them may hold U+2028 and other characters that text readers take for one.
+    Only line feeds end lines: the JSON may contain U+2028 and other characters that text readers treat as line ends.
     """
 
     def __init__(self) -> None:
         self._line = bytearray()
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The payloads that this piece completes."""
+        """Returns the payloads that this piece completes."""
         *lines, rest = piece.split(b"\n")
         if lines:
             lines[0] = bytes(self._line) + lines[0]
             self._line.clear()
         self._line += rest
         if len(self._line) > MAX_LINE_BYTES:
-            raise Interrupted(f"a line of more than {MAX_LINE_BYTES} bytes")
+            raise RetryableError(f"a line of more than {MAX_LINE_BYTES} bytes")
         return [line[len(b"data:") :].strip() for line in lines if line.startswith(b"data:")]
 
     @property
     def is_in_line(self) -> bool:
-        """Whether a line has begun that has not ended."""
+        """Whether the last line is incomplete."""
         return bool(self._line)
 
 
-def take_events(payloads: Sequence[bytes], read: Callable[[dict[str, Any]], Chunk], draft: PartialCompletion) -> bool:
-    """Add what arrived together to the draft; True where nothing more of this stream is wanted.
+def add_events(payloads: Sequence[bytes], read: Callable[[dict[str, Any]], Chunk], draft: PartialCompletion) -> bool:
+    """Adds the events to the draft. Returns True if the rest of the stream is not needed.
 
-    Raises Interrupted where it says that it broke, or cannot be read; EngineError where the server refuses.
+    Raises `RetryableError` if an event reports a failure or cannot be read, `EngineError` if the server refuses the request.
     """
     has_ended = False
     for payload in payloads:
         try:
             chunk = _read(payload, read)
-        except (Interrupted, EngineError):
+        except (RetryableError, EngineError):
             if has_ended:
                 break
             raise
@@ -134,7 +144,7 @@ def take_events(payloads: Sequence[bytes], read: Callable[[dict[str, Any]], Chun
 
 def _read(payload: bytes, read: Callable[[dict[str, Any]], Chunk]) -> Chunk:
     if payload == b"[DONE]":
-        raise Interrupted("the stream ended before the completion did")
+        raise RetryableError("the stream ended before the completion did")
     try:
         event = json.loads(payload)
         if isinstance(event, dict) and (event.get("error") or event.get("object") == "error"):
@@ -143,34 +153,34 @@ def _read(payload: bytes, read: Callable[[dict[str, Any]], Chunk]) -> Chunk:
         if len(chunk.token_ids) != len(chunk.logprobs):
             raise ValueError(f"{len(chunk.token_ids)} tokens but {len(chunk.logprobs)} log-probabilities")
         if not all(type(token_id) is int and token_id >= 0 for token_id in chunk.token_ids):
-            raise ValueError("a token id that is no whole number")
+            raise ValueError("a token id that is not a non-negative integer")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise Interrupted(
+        raise RetryableError(
             f"an event that cannot be read ({words(str(error))}): {words(payload.decode(errors='replace'))}"
         ) from None
     return chunk
 
 
 def _error_in(event: dict[str, Any]) -> Exception:
-    """What an error that arrives within a stream means."""
+    """Returns the exception for an error event within a stream."""
     error = event["error"] if isinstance(event.get("error"), dict) else event
     code = error.get("code")
     is_refusal = isinstance(code, int) and 400 <= code < 500 and code not in (408, 429)
     message = words(str(error.get("message") or error))
-    return EngineError(f"the server refuses the request ({code}): {message}") if is_refusal else Interrupted(message)
+    return EngineError(f"the server refuses the request ({code}): {message}") if is_refusal else RetryableError(message)
 
 
-def refusal(response: httpx.Response) -> Exception:
-    """What a status other than 200 means: Interrupted where another request may do better, else EngineError."""
+def response_error(response: httpx.Response) -> Exception:
+    """Returns the exception for a status other than 200: `RetryableError` if another request may succeed, else `EngineError`."""
     status, url = response.status_code, response.request.url
     wait = response.headers.get("retry-after", "")
     wait_seconds = float(wait) if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", wait) else 0.0
     if status in (401, 403):
-        return EngineError(f"{url} wants a key (status {status}); name the variable that holds it as api_key_env")
+        return EngineError(f"{url} requires an API key (status {status}); store it in a variable and set api_key_env")
     said = words(_message(response))
     if status in (408, 429) or status >= 500:
         is_busy = status == 429 or (status == 503 and wait_seconds > 0)
-        return Interrupted(f"status {status}: {said}", is_busy=is_busy, wait_seconds=wait_seconds)
+        return RetryableError(f"status {status}: {said}", is_busy=is_busy, wait_seconds=wait_seconds)
     return EngineError(f"{url} refuses the request (status {status}): {said}")
 
 
@@ -184,5 +194,5 @@ def _message(response: httpx.Response) -> str:
 
 
 def words(text: str) -> str:
-    """The beginning of a text from outside, on one line."""
+    """Returns the first 300 characters of a server's text, on one line."""
     return " ".join(text[:2000].split())[:300]

@@ -1,7 +1,4 @@
-"""The servers that a training run samples from, as the settings say: those that run already, or one that is started here.
-
-Knows settings and models; nothing of tasks, rewards or the learner.
-"""
+"""Servers for a training run's rollouts: running ones from the settings, or one that is started here."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
-from midthought.engines.servers.weight_folder import are_loadable, write_model
+from midthought.engines.servers.weight_folder import has_loadable_adapters, write_model
 from midthought.engines.servers.weight_sync import SyncedServers
 from midthought.errors import SettingsError
 from midthought.tokenization import Renderer
@@ -34,35 +31,34 @@ _PROBE = (
 
 
 def check_backend(inference: InferenceConfig) -> None:
-    """Raise SettingsError for an engine that training cannot sample from."""
+    """Raises `SettingsError` for a backend that training does not support."""
     if inference.backend not in ("local", *SERVER_ENGINES):
         raise SettingsError(
-            f"inference.backend={inference.backend!r}: training samples from the weights that it changes; 'local' holds them, "
-            "and 'vllm' and 'sglang' load them after every update"
+            f"inference.backend={inference.backend!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
+            "or 'sglang'"
         )
     if inference.deterministic and inference.backend != "local":
         raise SettingsError(
-            f"inference.deterministic with inference.backend={inference.backend!r}: what a server batches depends on time; "
-            "take 'local' for a run that can be repeated to the bit"
+            f"inference.deterministic with inference.backend={inference.backend!r}: a server's batches depend on time; "
+            "use 'local' for a bit-identical repetition"
         )
 
 
 def serve_policy(
     policy: Any, renderer: Renderer, inference: InferenceConfig, *, model_path: str, max_seq_len: int
 ) -> SyncedServers:
-    """Servers that follow the policy, which is trained in place. LoRA adapters are sent alone; a policy with other adapters is
-    sent merged.
+    """Returns servers that follow the policy, which is trained in place. LoRA adapters are sent alone, other adapters merged.
 
-    Raises SettingsError where it cannot be known which model the servers of `base_url` serve, or they serve another;
-    EngineError where one does not start, or does not take the weights; MissingExtraError without httpx.
+    Raises `SettingsError` if the model of the servers at `base_url` is not named or differs, `EngineError` if a server does
+    not start or does not load the weights, `MissingExtraError` without httpx.
     """
     engine_class = SERVER_ENGINES[inference.backend]
     require_httpx(engine_class.dialect.name)
     name = inference.served_model_name or model_path or "policy"
     if inference.base_url and name == "policy":
         raise SettingsError(
-            "inference.base_url names servers, but not what they serve: give inference.served_model_name, too, and start "
-            "them on a folder that holds this very model (model.local_path)"
+            "inference.base_url is set, but not the model on these servers: set inference.served_model_name, too, and "
+            "start them on a folder with this same model (model.local_path)"
         )
     with contextlib.ExitStack() as undo:
         process = None
@@ -77,9 +73,9 @@ def serve_policy(
             max_seq_len=max_seq_len,
             max_num_seqs=settled(inference.max_num_seqs),
             api_key_env=inference.api_key_env,
-            trains_at=inference.temperature,
-            max_silence_seconds=inference.server_wait_seconds,
-            how_it_ended=None if process is None else process.how_it_ended,
+            training_temperature=inference.temperature,
+            max_outage_seconds=inference.server_wait_seconds,
+            exit_reason=None if process is None else process.exit_reason,
         )
         probe_ids = renderer.prompt([{"role": "user", "content": _PROBE * 4}])[:_MAX_PROBE_TOKENS]
         synced = SyncedServers(
@@ -96,14 +92,14 @@ def serve_policy(
 
 
 def _start(policy: Any, renderer: Renderer, inference: InferenceConfig, name: str, max_seq_len: int) -> ServerProcess:
-    """A server on the policy as it is now."""
-    sends_adapters = are_loadable(policy)
+    """Starts a server with the policy's current weights."""
+    sends_adapters = has_loadable_adapters(policy)
     options = ServerOptions(
         served_model_name=name,
         dtype=str(policy.dtype).removeprefix("torch."),
         max_seq_len=max_seq_len,
         max_num_seqs=settled(inference.max_num_seqs),
-        takes_weights=not sends_adapters,
+        accepts_weights=not sends_adapters,
         max_lora_rank=policy.peft_config[policy.active_adapters[0]].r if sends_adapters else 0,
         flags=inference.server_flags,
     )

@@ -1,7 +1,4 @@
-"""Samples on one side, new weights on the other: while one of them is at work the other waits.
-
-Knows no servers. Callers may live on different event loops, even in different threads.
-"""
+"""Reader-writer lock: samples are readers, weight updates are writers. Works across event loops and threads."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _POLL_SECONDS = 0.01
 
 
 class UpdateLock:
-    """Many may sample at once; whoever changes the weights is alone, and goes before samples that begin later."""
+    """Allows many concurrent samples or one weight update. A waiting update has priority over new samples."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +23,7 @@ class UpdateLock:
 
     @asynccontextmanager
     async def sampling(self) -> AsyncIterator[None]:
-        """Wait until no weights are being changed; none are within."""
+        """Waits until no update is running; no update runs inside."""
         while not self._enter():
             await asyncio.sleep(_POLL_SECONDS)
         try:
@@ -37,7 +34,7 @@ class UpdateLock:
 
     @asynccontextmanager
     async def changing(self, timeout_seconds: float) -> AsyncIterator[None]:
-        """Hold new samples back and wait for those that are on their way; EngineError where they take longer."""
+        """Blocks new samples and waits for running ones. Raises `EngineError` if they do not end in time."""
         deadline = time.monotonic() + timeout_seconds
         while not self._shut():
             await _until(deadline, timeout_seconds)
@@ -61,5 +58,5 @@ class UpdateLock:
 
 async def _until(deadline: float, timeout_seconds: float) -> None:
     if time.monotonic() > deadline:
-        raise EngineError(f"the weights cannot be changed: samples were still on their way after {timeout_seconds:g} s")
+        raise EngineError(f"the weights cannot be changed: samples were still running after {timeout_seconds:g} s")
     await asyncio.sleep(_POLL_SECONDS)

@@ -15,7 +15,7 @@ from midthought.peft_weights import adapter_state, is_adapted
 from midthought.pretrained import quiet_transformers
 
 
-def are_loadable(policy: Any) -> bool:
+def has_loadable_adapters(policy: Any) -> bool:
     """Whether the adapters of the policy can be loaded by servers: LoRA or rsLoRA of one rank and scale, and nothing else.
 
     vLLM and SGLang refuse DoRA, `modules_to_save` and trained biases, and ignore ranks and scales of single layers.
@@ -64,24 +64,24 @@ def write_model(
             if tokenizer is not None:
                 tokenizer.save_pretrained(partial)
 
-    _whole_or_not_at_all(path, write)
+    _write_atomically(path, write)
 
 
 def write_adapters(policy: Any, path: Path) -> None:
-    """Write the active adapter of a PEFT model as `load_lora_adapter` takes it."""
+    """Writes the active adapter of a PEFT model in the form that `load_lora_adapter` reads."""
     [name] = policy.active_adapters
 
     def write(partial: Path) -> None:
         policy.save_pretrained(partial, selected_adapters=[name])
-        if (partial / name).is_dir():  # PEFT's place for adapters that are not called "default"
+        if (partial / name).is_dir():  # PEFT's folder for adapters that are not named "default"
             for file in (partial / name).iterdir():
                 file.rename(partial / file.name)
             (partial / name).rmdir()
 
-    _whole_or_not_at_all(path, write)
+    _write_atomically(path, write)
 
 
-def _whole_or_not_at_all(path: Path, write: Callable[[Path], None]) -> None:
+def _write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     require_ours(path, "model")
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -1,7 +1,4 @@
-"""A policy in training, sampled from servers: after every update they load its weights, and prove it.
-
-Knows models as PyTorch modules, folders and servers; nothing of losses, tasks or text.
-"""
+"""Keeps servers in sync with a policy in training: after each update they load its weights, and a check verifies it."""
 
 from __future__ import annotations
 
@@ -17,32 +14,32 @@ from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.process import ServerProcess
-from midthought.engines.servers.publication import Proof, Publication
-from midthought.engines.servers.weight_folder import are_loadable, is_tied, write_adapters, write_model
+from midthought.engines.servers.publication import Publication, WeightCheck
+from midthought.engines.servers.weight_folder import has_loadable_adapters, is_tied, write_adapters, write_model
 from midthought.types import Completion
 
-_NUM_BEGINNINGS = 8
+_NUM_PREFIXES = 8
 TOLERANCES = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.05}
-"""Largest mean difference between a server's log-probabilities and the policy's, by the type of its weights."""
+"""Maximum mean difference between a server's log-probabilities and the policy's, by data type."""
 
 
 class SyncedServers:
     """An engine over servers that follow a policy in training. Implements `midthought.engines.engine.Engine`.
 
-    Made, it rehearses: the servers load the policy with its embeddings out of order, then in order, each time with
-    the proof. So a server that says "done" and goes on with old weights is found before training begins, not hidden by the
-    smallness of a step.
+    The constructor tests the update: the servers load the policy with perturbed weights, then the real ones, with a check after
+    each. So a server that reports success but keeps the old weights is detected before training starts; the small
+    change of a training step would hide it.
 
     Args:
-        engine: over the servers, whose model is the policy's own, or, if adapters are sent alone, its base.
-        policy: a causal LM that is trained in place, with or without PEFT adapters. LoRA adapters are sent alone; of others the
-            merged weights are sent (`weight_folder.are_loadable`).
-        probe_ids: a text by its tokens, as natural to the policy as may be; at least two.
-        folder: where weights are written, under a path that the servers see, too; a temporary one by default.
-        tolerance: largest mean difference in log-probability, in nats; by default 0.01 in float32, 0.1 in bfloat16.
-        process: a server that was started for this engine alone, ended by `shutdown`.
+        engine: engine over the servers. Their model is the policy, or its base model if adapters are sent alone.
+        policy: a causal LM that is trained in place, with or without PEFT adapters. LoRA adapters are sent alone, others as
+            merged weights (`weight_folder.has_loadable_adapters`).
+        probe_ids: tokens of a text that is natural for the policy; at least two.
+        folder: folder for the weights, visible to the servers under the same path; a temporary one by default.
+        tolerance: maximum mean difference in log-probability, in nats; by default 0.01 in float32, 0.1 in bfloat16.
+        process: a server that was started only for this engine; `shutdown` stops it.
 
-    Raises EngineError where a server cannot be reached, takes no weights, or computes something else.
+    Raises `EngineError` if a server cannot be reached, does not accept weights, or computes something else.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class SyncedServers:
         self.max_seq_len = max_seq_len
         self.eos_token_ids = engine.eos_token_ids
         self._policy = policy
-        self._sends_adapters = are_loadable(policy)
+        self._sends_adapters = has_loadable_adapters(policy)
         self._probe_ids = list(probe_ids)[: max_seq_len - 1]
         usual = TOLERANCES.get(str(policy.dtype).removeprefix("torch."), 0.01)
         self._tolerance = usual if tolerance is None else tolerance
@@ -73,14 +70,14 @@ class SyncedServers:
         with contextlib.ExitStack() as undo:
             undo.callback(self.shutdown)
             self._loop.run(engine.check())
-            with out_of_order(policy):
+            with perturbed(policy):
                 self._publish(0)
             self._publish(0)
             undo.pop_all()
 
     @property
     def policy_version(self) -> int:
-        """Updates so far."""
+        """Number of updates so far."""
         return self.engine.policy_version
 
     @policy_version.setter
@@ -90,7 +87,7 @@ class SyncedServers:
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """See `ServerEngine.sample`; every completion is of one version of the weights."""
+        """See `ServerEngine.sample`. Each completion comes from one version of the weights."""
         return await self.engine.sample(episode, token_ids, sampling, stopper=stopper)
 
     def open(self, episode: int) -> None:
@@ -100,14 +97,14 @@ class SyncedServers:
         self.engine.close(episode)
 
     def update_weights(self) -> None:
-        """The policy was changed in place: have every server load it, and count a new version.
+        """Makes all servers load the policy, which was changed in place, and increments the version.
 
-        Samples that are on their way are waited for, later ones wait. EngineError as when this was made.
+        Waits for running samples; later ones wait. Raises `EngineError` like the constructor.
         """
         self._publish(self.engine.policy_version + 1)
 
     def shutdown(self) -> None:
-        """Remove the weights that were written, and end the server that was started. Doing so twice is fine."""
+        """Removes the written weights, and stops the server if it was started here. May be called twice."""
         self._loop.close()
         if self._process is not None:
             self._process.stop()
@@ -116,7 +113,7 @@ class SyncedServers:
             self._temporary.cleanup()
 
     def _publish(self, policy_version: int) -> None:
-        """Write the weights, have them loaded, remove older ones."""
+        """Writes the weights, makes the servers load them, and removes older ones."""
         self._num_published += 1
         path = self._folder / self._name / str(self._num_published)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +124,7 @@ class SyncedServers:
         publication = Publication(
             path=path,
             adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
-            proof=make_proof(self._policy, self._probe_ids, self._tolerance),
+            proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
             likely_cause=_likely_cause(self._policy),
         )
         self._loop.run(self.engine.publish(publication, policy_version))
@@ -136,11 +133,11 @@ class SyncedServers:
                 shutil.rmtree(older)
 
 
-def make_proof(policy: Any, token_ids: Sequence[int], tolerance: float) -> Proof:
-    """The policy's distributions after several beginnings of the text, spread over its length; one forward pass."""
+def make_weight_check(policy: Any, token_ids: Sequence[int], tolerance: float) -> WeightCheck:
+    """Computes the policy's distributions after several prefixes of the text, in one forward pass."""
     import torch
 
-    count = min(_NUM_BEGINNINGS, len(token_ids))
+    count = min(_NUM_PREFIXES, len(token_ids))
     lengths = [len(token_ids) * (number + 1) // count for number in range(count)]
     was_training = policy.training
     policy.eval()
@@ -148,18 +145,18 @@ def make_proof(policy: Any, token_ids: Sequence[int], tolerance: float) -> Proof
         logits = policy(input_ids=torch.tensor([list(token_ids)], device=policy.device), use_cache=False).logits[0]
         logprobs = logits[[length - 1 for length in lengths]].float().log_softmax(-1).cpu()
     policy.train(was_training)
-    return Proof(token_ids=token_ids, lengths=lengths, logprobs=logprobs, tolerance=tolerance)
+    return WeightCheck(token_ids=token_ids, lengths=lengths, logprobs=logprobs, tolerance=tolerance)
 
 
 @contextlib.contextmanager
-def out_of_order(policy: Any) -> Iterator[None]:
-    """Within it the policy computes something else, and afterwards, to the bit, what it did before.
+def perturbed(policy: Any) -> Iterator[None]:
+    """Context in which the policy computes something else. Afterwards its weights are bit-identical to before.
 
-    Its tokens change places by one, in the embedding and in the output layer; adapters get weights at random.
+    Shifts the rows of the embedding and the output layer by one; adapters get random weights.
     """
     import torch
 
-    sends_adapters = are_loadable(policy)
+    sends_adapters = has_loadable_adapters(policy)
     with torch.no_grad():
         if sends_adapters:
             weights = [value for name, value in policy.named_parameters() if "lora_B" in name]
@@ -181,18 +178,18 @@ def out_of_order(policy: Any) -> Iterator[None]:
 
 
 def _likely_cause(policy: Any) -> str:
-    if are_loadable(policy):
+    if has_loadable_adapters(policy):
         return (
-            "Adapters add to a base model: the server must hold the very one that training began with, in the same "
-            "type (--dtype)"
+            "Adapters depend on their base model: the server must have the same base model as the training, in the same "
+            "data type (--dtype)"
         )
     if is_tied(policy):
         return (
             "The policy's output layer is tied to its embedding, and a server that was started on such a model may reload "
-            "only the one of them: start it with `midthought engine serve MODEL`, which unties them, or leave base_url "
-            "empty to have one started"
+            "only one of them: start it with `midthought engine serve MODEL`, which unties them, or leave base_url empty "
+            "to start one automatically"
         )
     return (
-        "It may run in another type than the policy (--dtype), hold a quantised model, or have kept what it computed "
-        "with older weights (its prefix cache)"
+        "It may use another data type than the policy (--dtype), a quantized model, or results of older weights in its "
+        "prefix cache"
     )

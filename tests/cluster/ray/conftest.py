@@ -10,7 +10,7 @@ import pytest
 import ray_worlds
 import torch
 
-from midthought.engines.policy_engine import policy_engine
+from midthought.engines.create import policy_engine
 from midthought.rollout.episode import RolloutParts, RolloutSettings
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat

@@ -27,7 +27,7 @@ from ray_worlds import (
 )
 
 from midthought.config import RayConfig
-from midthought.engines.policy_engine import policy_engine
+from midthought.engines.create import policy_engine
 from midthought.errors import EngineError, SettingsError
 from midthought.evaluation.arms import ToolOff
 from midthought.learning.adapters import add_adapters
