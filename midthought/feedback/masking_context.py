@@ -1,251 +1,247 @@
-"""What stands around a number or a word decides whether it tells the answer: `the answer is 3` does, `step 3` does not.
+"""Decides from the words around a place whether it tells the answer; finds the names of a multiple-choice option.
 
-Every look is at a bounded stretch, so all of them together are linear in the text. Knows no answer.
+Every check reads a bounded number of characters.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 
-from midthought.feedback.masking_tokens import Kind, Token
+from midthought.feedback.masking_text import level
 
-_LOOK_BACK = 120
-_LOOK_AHEAD = 60
-_MAX_NEIGHBOUR_TOKENS = 5
+NUM_QUOTED = 14
+"""Characters on both sides that must agree for a quotation of the problem."""
 
-_MARKS = r"(?:[\s$*_`\"'(\[{}]|\\[(\[!,;: ]|\\(?:left|text|textbf|mathbf|mathrm|mbox|boxed|fbox)\b|\\\$|[$€£¥])"
-_BETWEEN = (
-    r"(?:[\s,:>$*_`\"'({}\[-]|\\[(\[!,;: ]|\\(?:left|text|textbf|mathbf|mathrm|mbox|boxed|fbox|quad)\b|"
-    r"\b(?:is|was|are|were|be|been|being|should|must|will|would|could|might|have|has|had|to|in|fact|actually|simply|just|exactly|only|really|clearly|"
-    r"therefore|thus|then|so|hence|indeed|of|for|the|this|that|these|it|problem|question|correct|right|true|final|"
-    r"actual|real|expected|desired|intended|you|we|need|want|get|gets|comes|come|out|as|equals?|equal|given|by|namely|i\.e\.|"
-    r"about|approximately|roughly|number|value|a|total)\b)"
+_MARK = r"(?:[\s$*_`\"'(\[{}]|\\[(\[!,;: ]|\\(?:left|text|textbf|mathbf|mathrm|mbox|boxed|fbox)\b|\\\$|[$€£¥])"
+_FILLER = (
+    r"(?:[\s,:>$*_`\"'({}\[-]|\\[(\[!,;: ]|\\(?:left|text|textbf|mathbf|mathrm|mbox|boxed|fbox|quad)\b|\b(?:is|was|are|were|be|"
+    r"been|being|should|must|will|would|could|might|have|has|had|to|in|fact|actually|simply|just|exactly|only|really|clearly|"
+    r"therefore|thus|then|so|hence|indeed|of|for|the|this|that|these|it|problem|question|correct|right|true|final|actual|real|"
+    r"expected|desired|intended|you|we|need|want|get|gets|comes|come|out|as|equals?|equal|given|by|namely|i\.e\.|about|"
+    r"approximately|roughly|number|value|a|total)\b)"
 )
 _TOLD_BEFORE = re.compile(
-    rf"""(?:
-      (?<![\w])(?:answers?|results?|solutions?|outcome|total|sum|product|quotient|final\s+value|correct\s+value|right\s+value)\b
-        {_BETWEEN}{{0,14}}+
-    | (?:(?<![<>!=])=|≈|:=|\\approx|\\equiv|\\boxed\s*\{{|\\Rightarrow|\\implies|→|⇒|->|=>){_MARKS}{{0,8}}+
-    | \b(?:equals?(?:\s+to)?|gives?|giving|gave|yields?|yielding|leaves?|leaving|obtain(?:s|ing|ed)?|gets?|getting|got|makes?|
-        making|becomes?|evaluates\s+to|simplifies\s+to|reduces\s+to|comes\s+to|amounts\s+to|adds\s+up\s+to|comes\s+out\s+(?:to|as)|
-        totals?|totalling|(?:should|must)\s+(?:be|have\s+been)|it\s+is|it's|that\s+is|that's|there\s+(?:is|are)|end\s+up\s+with|
-        instead\s+of|rather\s+than|conclude|answer|say)
-        (?:{_MARKS}|\b(?:us|you|you'd|a|total|of|the|exactly|only|just|indeed|simply|actually|number|value)\b){{0,8}}+
-    )\Z""",
+    rf"""(?:(?<!\w)(?:answers?|results?|solutions?|outcome|total|sum|product|quotient|(?:final|correct|right)\s+value)\b{_FILLER}{{0,14}}+
+    |(?:(?<![<>!=])=|≈|:=|\\approx|\\equiv|\\boxed\s*\{{|\\Rightarrow|\\implies|→|⇒|->|=>){_MARK}{{0,8}}+
+    |\b(?:equals?(?:\s+to)?|gives?|giving|gave|yields?|yielding|leaves?|leaving|obtain(?:s|ing|ed)?|gets?|getting|got|makes?|making
+      |becomes?|(?:evaluates|simplifies|reduces|comes|amounts|adds\s+up)\s+to|comes\s+out\s+(?:to|as)|totals?|totalling
+      |(?:should|must)\s+(?:be|have\s+been)|it\s+is|it's|that\s+is|that's|there\s+(?:is|are)|end\s+up\s+with|instead\s+of
+      |rather\s+than|conclude|answer|say)
+      (?:{_MARK}|\b(?:us|you|you'd|a|total|of|the|exactly|only|just|indeed|simply|actually|number|value)\b){{0,8}}+)\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
 _STRONGLY_BEFORE = re.compile(
-    rf"""(?:
-      (?<![\w])(?:answers?|final\s+(?:result|value)|(?:correct|right|true)\s+(?:result|value|solution|number|total|sum|product))\b
-        {_BETWEEN}{{0,14}}+
-    | (?:\\boxed\s*\{{){_MARKS}{{0,8}}+
-    )\Z""",
+    rf"""(?:(?<!\w)(?:answers?|final\s+(?:result|value)|(?:correct|right|true)\s+(?:result|value|solution|number|total|sum|product))\b
+    {_FILLER}{{0,14}}+|\\boxed\s*\{{{_MARK}{{0,8}}+)\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
 _TOLD_AFTER = re.compile(
     r"""(?:[\s$*_`"')\]}.,]|\\[)\]%!,;: ]|[%°]|\\right\b){0,6}+
-    (?:(?:is|was|would\s+(?:be|have\s+been)|should\s+(?:be|have\s+been)|as)\s+(?:indeed\s+|in\s+fact\s+)?(?:the\s+|your\s+|a\s+)?(?:\w{1,12}\s+){0,1}?
-        (?:correct|right|final|answer|result|solution)\b
-      |\(?(?:the|which\s+is)\s+(?:correct|right|final)\b
-      |(?:in\s+total|altogether|in\s+all|remain(?:s|ing|ed)?)\b)""",
+    (?:(?:is|was|would\s+(?:be|have\s+been)|should\s+(?:be|have\s+been)|as)\s+(?:indeed\s+|in\s+fact\s+)?(?:the\s+|your\s+|a\s+)?
+      (?:\w{1,12}\s+){0,1}?(?:correct|right|final|answer|result|solution)\b
+    |\(?(?:the|which\s+is)\s+(?:correct|right|final)\b|(?:in\s+total|altogether|in\s+all|remain(?:s|ing|ed)?)\b)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _LABEL_BEFORE = re.compile(
-    r"""\b(?:steps?|parts?|cases?|attempts?|lines?|iterations?|rounds?|sections?|equations?|eq\.|figures?|fig\.|examples?|paragraphs?|
-    places?|items?|points?|rows?|columns?|lemma|theorem|mod|modulo|base)\s{0,2}(?:number\s|no\.\s|\#)?
+    r"""\b(?:steps?|parts?|cases?|attempts?|lines?|iterations?|rounds?|sections?|equations?|eq\.|figures?|fig\.
+    |examples?|paragraphs?|places?|items?|points?|rows?|columns?|lemma|theorem|mod|modulo|base)\s{0,2}(?:number\s|no\.\s|\#)?
     (?:[\s(*_$]|\\pmod\b|\\(?:text|mathbf)\{){0,4}+\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
-_LIST_MARK_AFTER = re.compile(r"(?:\*\*)?[.):](?:\*\*)?(?=[ \t]+\S)")
-_ORDINAL_AFTER = re.compile(
-    r"(?:st|nd|rd|th)\b|\^(?:st|nd|rd|th|\{\\?t?e?x?t?\{?(?:st|nd|rd|th))|\\?\^\{\\text\{(?:st|nd|rd|th)"
+_LIST_MARK_AFTER = re.compile(r"(?:\*\*)?[.):](?:\*\*)?[ \t]+\S")
+_ORDINAL_AFTER = re.compile(r"(?:\\?\^)?(?:\{\\text)?\{?(?:st|nd|rd|th)\b")
+_OPERATOR = r"(?:[+/^×·]|\\times\b|\\cdot\b|\\div\b|(?<!\*)\*(?!\*))"
+_SOFT = r"(?:[ \t${}\"'`]|\*\*|\\[,;!: ]|\\(?:left|right)\b){0,5}+"
+_OPERAND_BEFORE = re.compile(rf"(?:\d|(?<![A-Za-z\\])[b-zB-HJ-Z]|[()%]|\\pi){_SOFT}(?:{_OPERATOR}|-){_SOFT}\Z")
+_OPERAND_AFTER = re.compile(
+    rf"{_SOFT}(?:{_OPERATOR}|(?<!\s)-(?!\s)|(?<=\s)-(?=\s)){_SOFT}(?:\d|[b-zB-HJ-Z](?![A-Za-z])|[()%]|\\(?:pi|sqrt|[dt]?frac|\$))"
 )
-_UNIT_AFTER = re.compile(
-    r"(?:cm|mm|km|m|in|ft|yd|mi|kg|g|mg|lb|lbs|oz|s|ms|min|h|hr|hrs|am|pm|k|K|mph|L|l|ml|mL|C|F|J|N|W|V)(?![A-Za-z])"
+_TERM_BEFORE = re.compile(
+    r"(?:(?:\^|_|√|\\(?:sqrt|log|d?binom|[dt]?frac|sqrt\[))\s*\{?\s*|\}\s*\{\s*|(?<![\\A-Za-z])[A-Za-z]{1,20})\Z"
 )
-_OF_THE_CRITIQUE = frozenset(
-    str.split(
-        "step steps mistake mistakes error errors issue issues approach approaches method methods attempt "
-        "attempts hint hints sentence sentences paragraph paragraphs formula formulas place places reason "
-        "reasons"
-    )
+_TERM_AFTER = re.compile(
+    r"(?!(?:cm|mm|km|m|in|ft|yd|mi|kg|g|mg|lbs?|oz|s|ms|min|h|hrs?|am|pm|k|K|mph|[LlCFJNWV]|m[lL])(?![A-Za-z]))[A-Za-z]|-[A-Za-z]"
+    r"|\s*\^(?!\s*\{?\s*(?:\\circ|°))|\(|!(?=\s*[-=+*/^)(\d])|\s*(?:√|π|\\(?:sqrt|pi|theta|alpha|beta|gamma|phi|lambda|mu|sigma|omega|"
+    r"sin|cos|tan|cot|sec|csc|log|ln|binom|[dt]?frac|sum|int)(?![A-Za-z]))"
 )
+_COUNTED_AFTER = re.compile(
+    r"\s+(of\b|(?:step|mistake|error|issue|approach|method|attempt|hint|sentence|paragraph|formula|place|reason|number|value|equation|"
+    r"expression|side|term|quantit|part|factor|root|condition|statement|result|case|line)(?:s|es|ies)?\b)",
+    re.IGNORECASE,
+)
+_POINTING = re.compile(r"\b(?:these|those|both|first|last|other|next|following|previous|any|every)\s+\Z", re.IGNORECASE)
+_ONE_BEFORE = re.compile(
+    r"(?:\b(?:exactly|only|just|is|are|be|equals?|gets?|gives|leaves|to)\s+|=\s*)\Z", re.IGNORECASE
+)
+_ONE_AFTER = re.compile(r"[\s*$]*(?:\Z|\n|[.,;!)?]|not\b)")
+_SENTENCE_END = re.compile(r"[\n?!;:=]|\.(?!\d)")
 _STOP_WORDS = frozenset(
     str.split(
-        "a an the of to in on at for from by with and or is are was were be been it its this that these those "
-        "he she they we you i his her their our your as so if then than not no there here have has had do "
-        "does did will would can could should may must which who what when where how why each per more only "
-        "just also exactly get gets got give gives make makes made leave leaves left equal equals yield "
-        "yields obtain find total sum result answer value number"
+        "a an the of to in on at for from by with and or is are was were be been it its this that these those he she "
+        "they we you i his her their our your as so if then than not no there here have has had do does did will would "
+        "can could should may must which who what when where how why each per more only just also exactly get gets got "
+        "give gives make makes made leave leaves left equal equals yield yields obtain find total sum result answer "
+        "value number s"
     )
 )
-_TRANSPARENT = frozenset({"$", "{", "}", "(", ")", "[", "]", ",", "-"})
 
 
 def is_told(text: str, start: int, end: int) -> bool:
-    """Whether the words around a stretch say that it is the result."""
-    before = text[max(0, start - _LOOK_BACK) : start]
-    return bool(_TOLD_BEFORE.search(before)) or is_named_right(text, start, end)
+    """Whether the words around a place say that it is a result."""
+    return bool(_TOLD_BEFORE.search(text, max(0, start - 120), start) or _TOLD_AFTER.match(text, end, end + 60))
 
 
 def is_strongly_told(text: str, start: int, end: int) -> bool:
-    """Whether they say so in as many words: `the answer is`, `is the right result`, a box around it."""
-    before = text[max(0, start - _LOOK_BACK) : start]
-    return bool(_STRONGLY_BEFORE.search(before)) or is_named_right(text, start, end) or _is_alone(text, start, end)
+    """Whether they say that it is the answer: `the answer is`, `is the right result`, a box around it, a line of its own."""
+    if _STRONGLY_BEFORE.search(text, max(0, start - 120), start) or _TOLD_AFTER.match(text, end, end + 60):
+        return True
+    before, newline, _ = text[max(0, start - 24) : start][::-1].partition("\n")
+    after, next_line, _ = text[end : end + 24].partition("\n")
+    is_line = (newline or start <= 24) and (next_line or end + 24 >= len(text))
+    return bool(is_line) and not re.search(r"\w", before + after)
 
 
-def is_named_right(text: str, start: int, end: int) -> bool:
-    """`… is the right answer`, `… in total`."""
-    return bool(_TOLD_AFTER.match(text[end : end + _LOOK_AHEAD]))
-
-
-def _is_alone(text: str, start: int, end: int) -> bool:
-    """Nothing but marks beside it on its line."""
-    before = text[max(0, start - 24) : start].rpartition("\n")
-    after = text[end : end + 24].partition("\n")
-    begins = bool(before[1]) or start <= 24
-    ends = bool(after[1]) or end + 24 >= len(text)
-    return begins and ends and not re.search(r"\w", before[2] + after[0])
+def is_emphasized(text: str, start: int, end: int) -> bool:
+    """Whether there are quotation marks, emphasis or braces on both sides."""
+    return text[max(0, start - 1) : start] in tuple('*_`"${') and text[end : end + 1] in tuple('*_`"$}')
 
 
 def is_label(text: str, start: int, end: int) -> bool:
     """`Step 3`, `part (b)`, `3.` at the head of a line, `3rd`."""
-    before = text[max(0, start - 40) : start]
-    if _LABEL_BEFORE.search(before) or _ORDINAL_AFTER.match(text[end : end + 16]):
+    if _ORDINAL_AFTER.match(text, end, end + 16):
         return True
-    head = before.rpartition("\n")[2] if "\n" in before or start <= 40 else "x"
-    return not head.strip(" \t#*(-") and bool(_LIST_MARK_AFTER.match(text[end : end + 8]))
+    head = text[max(0, start - 40) : start].rpartition("\n")[2]
+    if len(head) < 40 and not head.strip(" \t#*(-"):
+        return bool(_LIST_MARK_AFTER.match(text, end, end + 8))
+    return bool(_LABEL_BEFORE.search(text, max(0, start - 40), start))
 
 
-def is_part_of_term(text: str, tokens: Sequence[Token], first: int, last: int) -> bool:
-    """`3x`, `x^3`, `a_3`, `3\\sqrt{2}`, `\\sqrt{3}`, `3-fold`: a coefficient, a power, an index; a unit is none."""
-    before = tokens[first - 1] if first else None
-    if before is not None and before.key == "{" and first > 1:
-        before = tokens[first - 2]
-    if before is not None:
-        if before.key in ("^", "_", "\\sqrt", "\\log", "\\binom", "\\dbinom"):
-            return True
-        if before.kind is Kind.WORD and before.end == tokens[first].start:
-            return True
-    after = tokens[last + 1] if last + 1 < len(tokens) else None
-    if after is None:
-        return False
-    is_glued = after.start == tokens[last].end
-    if is_glued and after.kind is Kind.WORD:
-        return not _UNIT_AFTER.match(text, after.start)
-    if is_glued and after.key == "-" and last + 2 < len(tokens) and tokens[last + 2].kind is Kind.WORD:
-        return tokens[last + 2].start == after.end
-    if after.key == "^":
-        return not re.match(r"\^\s*\{?\s*(?:\\circ|°)", text[after.start : after.start + 12])
-    if is_glued and after.key in ("!", "("):
-        return after.key == "(" or (last + 2 < len(tokens) and tokens[last + 2].kind is not Kind.NEWLINE)
-    return after.kind is Kind.COMMAND and after.key.lstrip("\\") in _FACTORS
-
-
-_FACTORS = frozenset(
-    str.split(
-        "sqrt pi theta alpha beta gamma phi lambda mu sigma omega sin cos tan cot sec csc log ln binom frac sum int"
+def is_in_calculation(text: str, start: int, end: int) -> bool:
+    """An operand (`16 - 3 - 4`), or a coefficient, a power or an index (`3x`, `x^3`)."""
+    return is_operand(text, start, end) or bool(
+        _TERM_BEFORE.search(text, max(0, start - 24), start) or _TERM_AFTER.match(text, end, end + 24)
     )
+
+
+def is_operand(text: str, start: int, end: int) -> bool:
+    return bool(_OPERAND_BEFORE.search(text, max(0, start - 24), start) or _OPERAND_AFTER.match(text, end, end + 24))
+
+
+def neighbors(text: str, start: int, end: int) -> tuple[str, str]:
+    """The next word with a meaning on either side, in the same sentence; empty if there is none."""
+    before = _SENTENCE_END.split(text[max(0, start - 80) : start])[-1]
+    after = _SENTENCE_END.split(text[end : end + 80])[0]
+    sides = [re.findall(r"[^\W_]+", re.sub(r"\\[a-zA-Z]+", " ", side.casefold())) for side in (before, after)]
+    found = [
+        next((word for word in words if word not in _STOP_WORDS), "") for words in (sides[0][:-6:-1], sides[1][:5])
+    ]
+    first, last = (word.removesuffix("s") if len(word) > 3 else word for word in found)
+    return first, last
+
+
+def is_quoted(text: str, start: int, end: int, problem: str) -> bool:
+    """Whether the problem has this place with the same characters on either side."""
+    before, after = text[max(0, start - NUM_QUOTED) : start], text[end : end + NUM_QUOTED]
+    is_long = len(before.strip()) + len(after.strip()) >= NUM_QUOTED
+    return is_long and before + text[start:end] + after in problem
+
+
+def is_of_critique(text: str, start: int, end: int, problem: str, is_word: bool) -> bool:
+    """`two mistakes`, `these two`, `two of them`: a count of what the critique speaks of."""
+    noun = _COUNTED_AFTER.match(text, end)
+    is_of_problem = noun is not None and noun[1].casefold().removesuffix("s") in problem.casefold()
+    is_pointing = is_word and _POINTING.search(text, max(0, start - 20), start)
+    return bool((noun and not is_of_problem) or is_pointing)
+
+
+def is_counted_one(text: str, start: int, end: int) -> bool:
+    """Whether the word `one` is a number; mostly it is a pronoun."""
+    return bool(_ONE_BEFORE.search(text, max(0, start - 20), start) and _ONE_AFTER.match(text, end))
+
+
+# -- multiple choice -----------------------------------------------------------------------------------------------
+
+_ORDINALS = str.split("first second third fourth fifth sixth seventh eighth ninth tenth")
+_SHORT_ORDINALS = str.split("1st 2nd 3rd 4th 5th 6th 7th 8th 9th 10th")
+_CARDINALS = str.split("one two three four five six seven eight nine ten")
+_KIND = r"(?:options?|choices?|alternatives?|answers?(?:\s+choices?|\s+options?)?|possibility|selection)"
+_CUE = (
+    r"(?:options?|choices?|answers?|alternatives?|letters?|select(?:ing|ed)?|choos(?:e|ing)|chosen|pick(?:ing|ed)?|"
+    r"go(?:ing)?\s+with|correct|right|mark(?:ed)?)"
 )
-_OPERATORS = frozenset({"+", "-", "/", "\\times", "^"})
-
-
-def is_operand(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """Whether it stands in a calculation (`16 - 3 - 4`): an operator on one of its sides with an operand beyond."""
-    before = _beside(tokens, first - 1, -1)
-    if before is not None and tokens[before].key in _OPERATORS:
-        beyond = _beside(tokens, before - 1, -1)
-        if beyond is not None and _is_value(tokens[beyond]):
-            return True
-    after = _beside(tokens, last + 1, 1)
-    if after is not None and tokens[after].key in _OPERATORS:
-        beyond = _beside(tokens, after + 1, 1)
-        if beyond is not None and _is_value(tokens[beyond]):
-            return (
-                tokens[after].key != "-"
-                or tokens[after].start - tokens[last].end == tokens[beyond].start - tokens[after].end
-            )
-    return False
-
-
-def _beside(tokens: Sequence[Token], at: int, step: int) -> int | None:
-    """The next token in that direction which is no mark."""
-    for _ in range(_MAX_NEIGHBOUR_TOKENS):
-        if not 0 <= at < len(tokens):
-            return None
-        if not tokens[at].is_soft:
-            return at
-        at += step
-    return None
-
-
-def _is_value(token: Token) -> bool:
-    is_variable = token.kind is Kind.WORD and len(token.text) == 1 and token.text not in ("a", "A", "I")
-    return token.kind is Kind.NUMBER or is_variable or token.key in ("(", ")", "\\frac", "\\pi", "\\sqrt", "%", "\\$")
-
-
-def company(tokens: Sequence[Token], first: int, last: int) -> tuple[str, str]:
-    """The next words that mean something on either side of a stretch, in the same sentence; empty where there is none."""
-    return _neighbour(tokens, first - 1, -1), _neighbour(tokens, last + 1, 1)
-
-
-def _neighbour(tokens: Sequence[Token], at: int, step: int) -> str:
-    for _ in range(_MAX_NEIGHBOUR_TOKENS):
-        if not 0 <= at < len(tokens):
-            return ""
-        token = tokens[at]
-        if token.kind is Kind.NEWLINE or token.key in (".", "?", "!", ";", ":", "="):
-            return ""
-        is_empty = token.is_soft or token.key in _TRANSPARENT or token.key.casefold() in _STOP_WORDS
-        if not is_empty:
-            key = token.key.casefold()
-            return key.removesuffix("s") if token.kind is Kind.WORD and len(key) > 3 else key
-        at += step
-    return ""
-
-
-def is_of_the_critique(tokens: Sequence[Token], last: int, known_words: Iterable[str]) -> bool:
-    """`two mistakes`: what is counted belongs to the critique and not to the problem."""
-    after = tokens[last + 1].key.casefold() if last + 1 < len(tokens) else ""
-    return after in _OF_THE_CRITIQUE and after.rstrip("s") not in known_words and after not in known_words
-
-
-_POINTING = frozenset(
-    {"these", "those", "both", "first", "last", "other", "next", "following", "previous", "any", "every"}
+_LINK = (
+    r"(?:\s++(?:is|was|are|be|been|being|should|would|must|will|have|has|to|number|choice|option|letter|answer|one|indeed|actually|"
+    r"really|the|of|as|in|fact|therefore|thus|clearly))"
 )
-_COUNTED = frozenset(
-    str.split(
-        "numbers values equations expressions sides terms quantities parts factors roots conditions "
-        "statements results cases lines digits of"
+_WRITTEN = r"\\(?:boxed|fbox|text|textbf|mathbf|mathrm|mbox)\s*+\{"
+_OPEN = rf"(?:[\s:=>,*_`\"'(\[{{$-]|\\[(\[]|{_WRITTEN})"
+_CLOSE = r"(?=[\s*_`\"')\]}$]{0,6}+(?:[.,;:!?)\]}]|\\[)\]]|$|\n|\b(?:is|was|because|since|not|and|or|but|instead)\b))"
+_NAMED_RIGHT = (
+    r"(?=['\"*`)\]]{0,3}+\s++(?:is|was|would\s+be|should\s+be|seems|remains)\s++(?:indeed\s++|in\s+fact\s++)?(?:the\s++|a\s++|not\s++)?"
+    r"(?:\w++\s++)?(?:correct|right|best|true|answer|only|valid|appropriate|better|option|choice|one)\b)"
+)
+_AFTER_A_OR_I = (
+    r"(?=[*_`\"')\]}$]{0,4}+(?:\s{0,4}(?:[.,;:!?)\]}/\\]|$|\n)"
+    r"|\s+(?:and|or|but|because|since|over|rather|instead|not|vs)\b))"
+)
+_OTHER_LABEL = re.compile(r"\b(?:parts?|sections?|equations?|steps?|cases?|questions?)\s*\Z", re.IGNORECASE)
+
+
+class Option:
+    """The option with this letter (upper case), the `number`-th of `num_options`, counted from 0."""
+
+    def __init__(self, letter: str, number: int, num_options: int, question: str) -> None:
+        self._patterns = [re.compile(name, re.MULTILINE) for name in _option_names(letter, number, num_options)]
+        self._letter = re.compile(rf"(?<!\w){letter}(?!\w)")
+        self._question = level(question)[0]
+        self._beside = {
+            beside
+            for found in self._letter.finditer(self._question)
+            for beside in enumerate(neighbors(self._question, *found.span()))
+            if beside[1]
+        }
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Places of a levelled text that name the option."""
+        for pattern in self._patterns:
+            for found in pattern.finditer(text):
+                start, end = found.span("name")
+                if is_quoted(text, start, end, self._question):
+                    continue
+                if pattern is self._patterns[-1]:
+                    is_other = not self._beside.isdisjoint(enumerate(neighbors(text, start, end)))
+                else:
+                    is_other = bool(_OTHER_LABEL.search(text, max(0, start - 16), start))
+                if not is_other:
+                    yield start, end
+
+
+def _option_names(letter: str, number: int, num_options: int) -> Iterator[str]:
+    """Patterns of the letter or the place of an option (group `name`); the last one is the capital letter alone."""
+    small = letter.lower()
+    cue = rf"(?i:\b{_CUE}{_LINK}{{0,6}}+){_OPEN}{{1,10}}+"
+    yield rf"(?<!\w)\(\s?(?P<name>[{letter}{small}])(?=\s?\))"  # (B)
+    yield rf"(?:^|(?<=[\s*_`\"'(\[]))(?P<name>[{letter}{small}](?=\))|{letter}(?=:))"  # b) or B:
+    yield rf"^[ \t*_(-]*(?P<name>{letter})(?=[.:)]\**[ \t]+\S)"  # B. at the head of a line
+    yield rf"{cue}(?P<name>{letter})(?![\w']|-\w)(?!\s+[a-z]+\s+(?:is|of)\b)"  # the answer should be B
+    yield rf"{cue}(?P<name>{small})(?![\w']|-\w){_CLOSE}"  # the answer is b.
+    yield (  # option b
+        rf"(?i:\b(?:options?|choices?|letters?)(?:\s++(?:is|was|number|letter))?){_OPEN}{{1,8}}+(?P<name>{small})(?![\w']|-\w)"
     )
-)
-
-
-def is_pointing(tokens: Sequence[Token], first: int, last: int) -> bool:
-    """`these two`, `the two sides`, `two of them`: a number word that counts nothing new."""
-    before = tokens[first - 1].key.casefold() if first else ""
-    after = tokens[last + 1].key.casefold() if last + 1 < len(tokens) else ""
-    return before in _POINTING or (after in _COUNTED and (before in ("the", "your") or after == "of"))
-
-
-_COUNTS_ONE = frozenset(
-    {"exactly", "only", "just", "is", "are", "be", "equals", "equal", "gets", "get", "gives", "leaves", "to", "="}
-)
-
-_AFTER_PRONOUN = frozenset({"of", "another", "can", "must", "should", "needs", "way", "that", "who"})
-
-
-def is_number_one(text: str, tokens: Sequence[Token], first: int, last: int) -> bool:
-    """Whether `one` is the number and no pronoun."""
-    before = tokens[first - 1].key.casefold() if first else ""
-    after = _beside(tokens, last + 1, 1)
-    follows = tokens[after] if after is not None else None
-    if follows is not None and follows.key.casefold() in _AFTER_PRONOUN:
-        return False
-    ends = follows is None or follows.kind is Kind.NEWLINE or follows.key in (".", ",", ";", "!", ")", "?", "not")
-    if before in ("this", "that", "which", "the", "each", "no", "another", "other", "correct", "right", "wrong"):
-        return False
-    return (before in _COUNTS_ONE and (ends or before in ("exactly", "only", "is"))) or is_strongly_told(
-        text, tokens[first].start, tokens[last].end
+    yield (  # **B**, "B", $B$
+        rf"(?:\*{{1,3}}|_{{1,2}}|`|\"|'|\$|\[|{_WRITTEN})\s?\(?(?P<name>{letter})\)?[.:]?\s?(?=\*|_|`|\"|'(?!\w)|\$|\]|\}})"
     )
+    yield rf"(?:\*{{2,3}}|__|`|\"|{_WRITTEN})\s?\(?(?P<name>{small})\)?[.:]?\s?(?=\*|_|`|\"|\}})"  # **b**
+    yield rf"(?<![\w'.-])(?P<name>{letter}){_NAMED_RIGHT}"  # B is the right one
+    yield rf"(?i:\b(?P<name>{_ORDINALS[number]}|{_SHORT_ORDINALS[number]})(?=(?:\s+\w+)?\s+{_KIND}\b))"  # second option
+    numeral = rf"(?P<name>{number + 1}|{_CARDINALS[number]})(?!\w|\.\d)"
+    yield rf"(?i:\b{_KIND}(?:\s{{1,4}}(?:number|no\.?))?\s{{0,4}}\#?\s{{0,4}}{numeral})"  # option 2
+    if number == num_options - 1:
+        yield r"(?i:\b(?P<name>last|final)(?=\s+(?:option|choice|alternative)\b))"
+    alone = rf"(?<![\w'.\\-]){letter}(?![\w']|-\w|\.\w)"
+    if letter in "AI":  # they are words, too
+        alone += _AFTER_A_OR_I
+    if letter == "A":  # within a sentence no article is a capital
+        alone += r"|(?<=[a-z,;:]\s)A(?![\w'-])"
+    yield rf"(?P<name>{alone})"
