@@ -16,8 +16,7 @@ from typing import Any, Self
 
 from midthought.errors import EpisodeError, SettingsError
 from midthought.feedback.answers import task_is_right
-from midthought.feedback.critics.critic import Critic
-from midthought.feedback.critics.masked import Masked
+from midthought.feedback.critics.critic import Critic, Masked
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.problems.fields import DATASET_LABEL

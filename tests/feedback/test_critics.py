@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import DataError, NoReplyError, SettingsError
-from midthought.feedback.critics.critic import Critic
+from midthought.feedback.critics.critic import Critic, Masked
 from midthought.feedback.critics.equations import equations
 from midthought.feedback.critics.hints import Hints, calculation_of
-from midthought.feedback.critics.masked import Masked
 from midthought.feedback.critics.process import Process, solution_steps
 from midthought.feedback.critics.registry import critic_names, make_critic, register_critic
 from midthought.feedback.critics.settings import FeedbackSettings

@@ -11,8 +11,7 @@ import pytest
 from feedback_server import QWEN, FeedbackServer
 
 from midthought.errors import SettingsError
-from midthought.feedback.check import check_feedback, run_check
-from midthought.feedback.check_server import Finding, Found
+from midthought.feedback.check import Finding, Found, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
 
 
@@ -79,7 +78,7 @@ def test_a_server_without_a_tokenizer_leaves_the_stop_ids_open() -> None:
     [
         (500, "status 500: .*out of order", "server's log"),
         (429, "status 429", "lower max_concurrency"),
-        (400, "status 400", "refuses the request"),
+        (400, "status 400", "rejects the request"),
         ("half", "no chat completion", "OpenAI-compatible"),
         ("no_choice", "no chat completion", "OpenAI-compatible"),
         ("cut", "Error", "start the server"),
@@ -110,7 +109,7 @@ def test_a_server_that_ignores_temperature_or_max_tokens_is_found_out() -> None:
         assert check(server)["same words"].found is Found.BAD
         server.honours_max_tokens = False
         finding = check(server)["max_tokens"]
-    assert finding.found is Found.BAD and "where 4 were allowed" in finding.words
+    assert finding.found is Found.BAD and "4 were allowed" in finding.words
 
 
 def test_with_a_temperature_the_seed_must_give_the_same_words() -> None:
@@ -138,7 +137,7 @@ def test_a_critic_without_a_server_needs_no_check(tmp_path: Path) -> None:
     path = tmp_path / "feedback.yaml"
     path.write_text("critic: hints\n")
     lines: list[str] = []
-    assert run_check(path, lines.append) == 0 and "asks no server" in lines[0]
+    assert run_check(path, lines.append) == 0 and "uses no server" in lines[0]
     path.write_text("critic: hint\n")
     with pytest.raises(SettingsError, match="Did you mean 'hints'"):
         run_check(path, lines.append)

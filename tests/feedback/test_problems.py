@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from midthought.data.tasks import load_tasks
 from midthought.errors import DataError, MissingExtraError
 from midthought.feedback.answers import is_right
-from midthought.feedback.problems.hub import HubSource
 from midthought.feedback.problems.multiplication import worked_product
-from midthought.feedback.problems.problem_sets import PROBLEM_SETS, load_problems
+from midthought.feedback.problems.problem_sets import PROBLEM_SETS, HubSource, load_problems
 from midthought.feedback.problems.prompts import ASKED, prompt_of
 from midthought.feedback.problems.verl_rows import write_verl_rows
 from midthought.feedback.prompts import SYSTEM_PROMPT

@@ -15,8 +15,7 @@ from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.vllm import VLLMDialect
-from midthought.feedback.check import check_feedback, run_check
-from midthought.feedback.check_server import SAMPLE, Found
+from midthought.feedback.check import SAMPLE, Found, check_feedback, run_check
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.prompts import SOLVE_AGAIN, TOOL_NAME
 from midthought.feedback.tool import FeedbackTool

@@ -1,1 +1,1 @@
-"""Critics: what the policy is told of a wrong answer. One named thing each; `registry.make_critic` makes them."""
+"""Critics: feedback on a wrong answer. `registry.make_critic` makes them by name."""

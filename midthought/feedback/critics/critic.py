@@ -1,4 +1,4 @@
-"""What a critic is, what of a task it may look at and what of an answer it may quote. Knows no tool and no server."""
+"""The interface of critics, the wrapper that masks their feedback, and what they share. Depends on no tool and no server."""
 
 from __future__ import annotations
 
@@ -11,25 +11,35 @@ from midthought.types import Task
 
 
 class Critic(Protocol):
-    """Says something of an answer that is wrong."""
+    """Gives feedback on a wrong answer."""
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
-        """What is wrong with `answer`, to which `reasoning` led. It may raise ConnectionError or TimeoutError."""
+        """What is wrong with `answer`, which `reasoning` led to. May raise ConnectionError or TimeoutError."""
         ...
 
 
+class Masked:
+    """Another critic's feedback with the task's answer masked."""
+
+    def __init__(self, critic: Critic) -> None:
+        self.critic = critic
+
+    async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
+        return mask_answer(await self.critic.feedback(task, answer, reasoning), task)
+
+
 def worked_solution(task: Task) -> str:
-    """The solution that came with the problem; empty where none did."""
+    """The solution that came with the problem; empty if there is none."""
     return str(task.labels.get(SOLUTION_LABEL) or "").strip()
 
 
 def can_be_quoted(task: Task, words: str) -> bool:
-    """Whether the policy's own words may stand in feedback. A quotation that is masked in part would tell which of several
-    candidates is the answer, so such words are not quoted at all."""
+    """Whether feedback may quote these words of the policy. A partly masked quotation would show which of several candidates is
+    the answer, so such words are not quoted."""
     return mask_answer(words, task) == words
 
 
 def choice_by_hash(number_of_choices: int, *texts: str) -> int:
-    """The same number for the same texts, in every process: what a critic draws, it draws once for all."""
+    """A number from 0 that depends on the texts only, so that every process makes the same choice."""
     digest = hashlib.blake2b("\x1f".join(texts).encode(errors="replace"), digest_size=8).digest()
     return int.from_bytes(digest) % number_of_choices

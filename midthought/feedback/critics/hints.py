@@ -9,8 +9,7 @@ import re
 from dataclasses import dataclass
 
 from midthought.errors import DataError
-from midthought.feedback.critics.equations import equations
-from midthought.feedback.critics.steps import false_step
+from midthought.feedback.critics.equations import equations, false_step
 from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 

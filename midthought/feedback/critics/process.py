@@ -6,7 +6,7 @@ import re
 
 from midthought.errors import DataError
 from midthought.feedback.critics.critic import worked_solution
-from midthought.feedback.critics.steps import false_step
+from midthought.feedback.critics.equations import false_step
 from midthought.feedback.prompts import RETRY_ONLY
 from midthought.types import Task
 

@@ -1,18 +1,16 @@
-"""Critics by name. Whoever asks for one gets it masked: there is no other way to a critic's words."""
+"""Critics by name. `make_critic` always returns a masked critic."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from midthought.errors import SettingsError, near_names
-from midthought.feedback.critics.critic import Critic
+from midthought.feedback.critics.baselines import Generic, Outcome, RetryOnly, Wrong
+from midthought.feedback.critics.critic import Critic, Masked
 from midthought.feedback.critics.hints import Hints
-from midthought.feedback.critics.masked import Masked
 from midthought.feedback.critics.model import ModelCritic
-from midthought.feedback.critics.plain import Generic, Outcome, RetryOnly
 from midthought.feedback.critics.process import Process
 from midthought.feedback.critics.settings import FeedbackSettings
-from midthought.feedback.critics.wrong import Wrong
 
 _CRITICS: dict[str, Callable[[FeedbackSettings], Critic]] = {
     "outcome": lambda settings: Outcome(),
@@ -26,7 +24,7 @@ _CRITICS: dict[str, Callable[[FeedbackSettings], Critic]] = {
 
 
 def register_critic(name: str, make: Callable[[FeedbackSettings], Critic]) -> None:
-    """Give a critic of your own a name for `FeedbackSettings.critic`. SettingsError where the name is taken."""
+    """Registers a critic under a name for `FeedbackSettings.critic`. Raises SettingsError if the name is taken."""
     if not name or name in _CRITICS:
         raise SettingsError(f"a critic cannot be registered as {name!r}: the name is {'taken' if name else 'empty'}")
     _CRITICS[name] = make
@@ -37,8 +35,8 @@ def critic_names() -> list[str]:
 
 
 def make_critic(settings: FeedbackSettings) -> Critic:
-    """The critic that `settings.critic` names, its words masked. Raises SettingsError, with the near names, for an unknown
-    one, and where the critic's own settings do not work."""
+    """The critic that `settings.critic` names, masked. Raises SettingsError for an unknown name (with similar names), and if the
+    critic's own settings do not work."""
     if settings.critic not in _CRITICS:
         raise SettingsError(f"critic={settings.critic!r} is unknown. {near_names(settings.critic, _CRITICS)}")
     return Masked(_CRITICS[settings.critic](settings))

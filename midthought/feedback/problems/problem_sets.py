@@ -1,6 +1,6 @@
-"""The data sets of problems by name, and their rows as tasks: from the hub, from files, from a seed.
+"""Problem sets by name, loaded as tasks from the Hugging Face hub, from files, or generated from a seed.
 
-Knows neither how answers are checked (answers) nor what is done with the tasks.
+`feedback.answers` checks their answers.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from typing import Any, NamedTuple
 
 from midthought.data.rows import Row, rows_of
 from midthought.data.tasks import LoadedTasks
-from midthought.errors import DataError, near_names
+from midthought.errors import DataError, MissingExtraError, near_names
 from midthought.feedback.problems.fields import FieldError, optional_text
-from midthought.feedback.problems.grade_school import read_gsm8k
-from midthought.feedback.problems.hub import HubSource, hub_rows
-from midthought.feedback.problems.mathematics import read_mathematics
+from midthought.feedback.problems.free_answer import read_gsm8k, read_mathematics, read_trivia
 from midthought.feedback.problems.multiple_choice import multiple_choice_rows, read_gpqa, read_multiple_choice
 from midthought.feedback.problems.multiplication import product_rows, read_product
-from midthought.feedback.problems.trivia import read_trivia
 from midthought.types import Task
 
 NUM_MADE = 1000
-"""How many products are made where no number is given."""
+"""Generated products if no limit is given."""
 SEED = 14
 """The seed of the published runs."""
 
@@ -33,13 +30,21 @@ _ID_COLUMNS = ("task_id", "unique_id", "question_id", "Record ID", "id", "idx")
 _log = logging.getLogger(__name__)
 
 
+class HubSource(NamedTuple):
+    """A data set on the hub, in the terms of `datasets.load_dataset(path, configuration, split=split)`."""
+
+    path: str
+    configuration: str | None
+    split: str
+
+
 class ProblemSet(NamedTuple):
-    """How one data set is read."""
+    """How one data set is loaded."""
 
     read: Callable[[str, Mapping[str, Any], str, int], Task]
     """(data set, row, id, seed) -> task. Raises FieldError."""
     hub: HubSource | None
-    """Where it lies on the hub; None: it is made."""
+    """Its default source on the hub; None: it is generated."""
     file_rows: Callable[[Path], Iterator[Row]] = rows_of
 
 
@@ -65,16 +70,20 @@ def load_problems(
     seed: int = SEED,
     strict: bool = True,
 ) -> LoadedTasks:
-    """The problems of a data set as tasks: labels `dataset`, `question`, and where there are such `options`, `solution`, …
+    """The problems of a data set as tasks, with the labels `dataset` and `question`, and `options`, `solution`, … if known.
 
-    `source` is a path (.jsonl, .csv, .tsv, .parquet), an iterable of rows, a name on the hub (`owner/name`, or
-    `owner/name:configuration`), a folder that `datasets` can load, a HubSource, or None: the data set's own place on the
-    hub, and for `multiplication` and `hex` products made from the seed. `split` is one of the hub's. Of more than `limit`
-    problems, that many are drawn with the seed and stay in order. The seed also shuffles the options of `gpqa`.
+    Args:
+        dataset: a name of `PROBLEM_SETS`.
+        source: a path (.jsonl, .csv, .tsv, .parquet), an iterable of rows, a name on the hub (`owner/name`, or
+            `owner/name:configuration`), a folder that `datasets` can load, or a HubSource. None: the data set's default source
+            on the hub; for `multiplication` and `hex`, products generated from the seed.
+        split: a split of the hub's data set.
+        limit: if there are more problems, this many are sampled with the seed; their order is kept.
+        seed: also shuffles the options of `gpqa`.
+        strict: raise at a bad row; otherwise bad rows are left out, counted in the log and listed in `.skipped`.
 
-    Raises DataError for an unknown name, a source or a row that cannot be read, two rows of one id, and where no problem is
-    found; with `strict=False` such rows are left out, counted in the log and kept in `.skipped`. Raises MissingExtraError
-    where `datasets` or pyarrow is needed and missing.
+    Raises DataError for an unknown name, an unreadable source or row, two rows with one id, and if there is no problem;
+    MissingExtraError if `datasets` or pyarrow is needed and not installed.
 
     >>> load_problems("multiplication", limit=2, seed=0)[0].labels["question"]
     'Calculate the following question: 14374 * 40839.'
@@ -130,7 +139,7 @@ def _rows(dataset: str, source: Any, split: str | None, limit: int | None, seed:
 
 
 def _hub_source(source: Any, own: HubSource | None) -> HubSource | None:
-    """Where on the hub the source lies: a text without a suffix is a name, or a folder of data files; None for others."""
+    """The source on the hub: a text without a suffix is a name, or a folder of data files. None for other sources."""
     if source is None or isinstance(source, HubSource):
         return source or own
     if not isinstance(source, str | os.PathLike) or Path(source).is_file():
@@ -139,3 +148,22 @@ def _hub_source(source: Any, own: HubSource | None) -> HubSource | None:
     if Path(path).suffix and not Path(path).is_dir():
         return None
     return HubSource(path, configuration or None, own.split if own else "train")
+
+
+def hub_rows(source: HubSource) -> Iterator[Row]:
+    """The rows of one split in order. Raises MissingExtraError without `datasets`, DataError if the split cannot be loaded."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtraError("datasets", "data") from None
+    try:
+        loaded = datasets.load_dataset(source.path, source.configuration, split=source.split)
+    except Exception as error:  # datasets passes on the errors of many libraries
+        named = ":".join(filter(None, (source.path, source.configuration)))
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise DataError(
+            f"the data set {named}, split {source.split}, cannot be loaded: {reason}; check the name, the split and the "
+            "connection to the hub (gated data sets need `hf auth login`), or give a file"
+        ) from None
+    for number, value in enumerate(loaded, start=1):
+        yield Row(source.path, f"row of {source.split}", number, value)
