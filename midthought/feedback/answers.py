@@ -1,6 +1,6 @@
-"""Answers: found in a model's text and compared with the truth, in the way of each data set. Knows no rows and no prompts.
+"""Extracts the answer from a model's text and compares it with the truth, by the rules of each data set.
 
-Every search is linear in the text. Mathematics is compared by math-verify, in a process of its own under a deadline.
+Every search is linear in the text. math-verify compares mathematics, in a separate process with a time limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from midthought.feedback.problems.fields import DATASET_LABEL
 from midthought.types import Task
 
 MAX_STATED_CHARS = 300
-"""A longer line, where nothing is boxed, is no answer."""
+"""Without a box, a longer line is not an answer."""
 
 _STATED = re.compile(r"\banswer(?:\s++is\b\s*+:?|\s*+[:=])\s*+", re.IGNORECASE)
 _GROUPED = re.compile(r"(?<=\d)(?:\\[,!:; ]|[~ \u00a0\u2009\u202f])(?=\d{3}(?!\d))")
@@ -39,22 +39,22 @@ _TO_BLANKS = str.maketrans(dict.fromkeys(string.punctuation + _QUOTES, " "))
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """How the answers of some data sets are found and compared."""
+    """How the answers of a kind of data set are extracted and compared."""
 
     extract: Callable[[str], str | None]
-    """The answer that a text gives; None where it gives none."""
+    """The answer in a text; None if there is none."""
     agrees: Callable[[str, str], bool]
-    """Whether an extracted answer (first) means the truth (second)."""
+    """Whether an extracted answer (first) equals the truth (second)."""
 
 
 def extract(dataset: str, text: str) -> str | None:
-    """The final answer of a text, in the form in which this data set's answers are compared; None where there is none.
+    """The final answer of a text, in the form that this data set compares; None if there is none.
 
     | data sets | answer |
     | --- | --- |
-    | math, aime_2024 | the last `\\boxed{…}`; else the line after the last "answer is"; else the text, where it is one line |
-    | gsm8k, multiplication | the last number: of the last box or the line after `####`, where there is one; else of the text |
-    | hex | the last box; else the last hexadecimal number that is said to be the answer or holds a digit |
+    | math, aime_2024 | the last `\\boxed{…}`; else the line after the last "answer is"; else the text if it is one line |
+    | gsm8k, multiplication | the last number in the last box or on the line after `####`; else the last number of the text |
+    | hex | the last box; else the number after "answer is"; else the last hexadecimal number with a digit 0 to 9 |
     | mmlu, mmlu_pro, gpqa | an option's letter: boxed, "answer is (B)", "option B", a last line `B.` |
     | trivia_qa | the last box; else what follows the last "answer is"; else the last line |
 
@@ -64,10 +64,10 @@ def extract(dataset: str, text: str) -> str | None:
 
 
 def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -> bool:
-    """Whether the final answer of a text means the truth, or one of the aliases. Without an answer or a truth: False.
+    """Whether the final answer of a text equals the truth or one of the aliases. False if one is missing.
 
-    Blocks up to 10 seconds a truth where mathematics has to be compared (`env.matching.mathematical_match`). Raises
-    DataError for an unknown data set, MissingExtraError where mathematics has to be compared and math-verify is missing.
+    Blocks up to 10 seconds per truth when it compares mathematics (`answer_matching.mathematical_match`). Raises DataError for
+    an unknown data set, MissingExtraError if mathematics has to be compared and math-verify is not installed.
     """
     check = _check_of(dataset)
     said = check.extract(text)
@@ -75,7 +75,7 @@ def is_right(dataset: str, text: str, truth: str, aliases: Sequence[str] = ()) -
 
 
 def task_is_right(task: Task, text: str, dataset: str = "") -> bool:
-    """`is_right` for a task that `load_problems` made: its label says of which data set it is; `dataset` where it has none."""
+    """`is_right` for a task. Its label `dataset` selects the rules; without that label, the argument `dataset`."""
     return is_right(str(task.labels.get(DATASET_LABEL) or dataset), text, task.answer, task.aliases)
 
 
@@ -87,7 +87,7 @@ def _check_of(dataset: str) -> Check:
 
 
 def _stated(text: str) -> str | None:
-    """What follows the last "answer is", up to the end of its line."""
+    """The rest of the line after the last "answer is"."""
     found = next(iter(deque(_STATED.finditer(text), maxlen=1)), None)
     if found is None:
         return None
@@ -96,7 +96,7 @@ def _stated(text: str) -> str | None:
 
 
 def _plain_signs(text: str) -> str:
-    """Digits of any script and width as ASCII digits, and the typographic minus signs as hyphens."""
+    """Replaces digits of any script and width with ASCII digits, and typographic minus signs with hyphens."""
     if text.isascii():
         return text
     return "".join(
@@ -117,7 +117,7 @@ def _expression(text: str) -> str | None:
 
 
 def _bare(expression: str) -> str:
-    """Without what stands around an expression: emphasis, mathematics' own marks, a full stop; digits as ASCII."""
+    """Removes emphasis, math delimiters and a full stop around an expression; makes digits ASCII."""
     expression = _GROUPED.sub("", _plain_signs(expression))
     bare = expression.lstrip(" \t\n*$").rstrip(" \t\n*.$")
     if bare.startswith(("\\(", "\\[")) and bare.endswith(("\\)", "\\]")):
@@ -135,7 +135,7 @@ def _means_expression(said: str, truth: str) -> bool:
 
 
 def _words(expression: str) -> str:
-    """An expression as it is compared letter by letter: blanks, case and text commands aside; empty unless it is words."""
+    """Letters of an expression in lower case, without blanks and text commands; empty if it is not one word or several."""
     plain = "".join(_WRAPPED.sub(r"\1", expression).split())
     return plain.casefold() if len(plain) > 1 and plain.isalpha() else ""
 
@@ -152,7 +152,7 @@ def _number(text: str) -> str | None:
 
 
 def _places_of_number(text: str) -> Iterator[str]:
-    """Where the number is looked for, the plainest statement first."""
+    """The parts of the text to search for the number, the clearest statement first."""
     _, marked, tail = text.rpartition("####")
     boxed = last_boxed(tail) or last_boxed(text)
     if marked and last_boxed(tail) is None:
@@ -185,7 +185,7 @@ def _hexadecimal(text: str) -> str | None:
 
 
 def _hex_digits(text: str) -> str | None:
-    """The one hexadecimal number that a text is; None where it is something else."""
+    """The digits of a text that is one hexadecimal number; None for anything else."""
     plain = _WRAPPED.sub(r"\1", _BASE_MARK.sub("", _plain_signs(text)))
     plain = re.sub(r"\\[,!:; ]|[\s,~$`*]", "", plain).removeprefix("0x").removeprefix("0X")
     return _canonical(plain) if plain and all(sign in string.hexdigits for sign in plain) else None
@@ -223,9 +223,9 @@ def _entity(text: str) -> str | None:
 
 
 def normalised_entity(text: str) -> str:
-    """As TriviaQA compares answers: lower case, punctuation to blanks, articles and surplus blanks gone (arXiv:1705.03551).
+    """TriviaQA's normal form: lower case, punctuation as blanks, no articles, single blanks (arXiv:1705.03551).
 
-    A text of articles or punctuation alone keeps them, so that "The The" and "?" can be answers.
+    A text that is only articles or punctuation keeps them, so that "The The" and "?" can be answers.
     """
     plain = unicodedata.normalize("NFKC", text).casefold()
     words = plain.translate(_TO_BLANKS).split()
@@ -253,4 +253,4 @@ CHECKS: Mapping[str, Check] = {
     "gpqa": OPTION,
     "trivia_qa": ENTITY,
 }
-"""Data set -> how its answers are checked."""
+"""Data set -> its check."""

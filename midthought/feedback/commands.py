@@ -1,4 +1,4 @@
-"""What the commands of `midthought feedback` do: call a room, say what came of it. Knows no command line."""
+"""Implements the commands of `midthought feedback`, without the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tell = Callable[[str], None]
 
 
 def convert_log(source: Path, out: Path, *, dataset: str, strict: bool, recheck: bool, tell: Tell) -> None:
-    """`midthought feedback convert`: bad rows as they are met, then the counts."""
+    """`midthought feedback convert`: prints bad rows as it finds them, then the counts."""
     report = convert(source, out, dataset=dataset, strict=strict, recheck=recheck, tell=tell)
     for line in report_lines(report):
         tell(line)
@@ -34,9 +34,9 @@ def write_problems(
     strict: bool = False,
     tell: Tell,
 ) -> None:
-    """`midthought feedback problems`: a data set as verl's rows (.parquet) or as our tasks (.jsonl)."""
+    """`midthought feedback problems`: writes a data set as verl's rows (.parquet) or as tasks (.jsonl)."""
     if out.suffix not in (".parquet", ".jsonl"):
-        raise DataError(f"{out}: the suffix says what is written; use .parquet (verl's rows) or .jsonl (tasks)")
+        raise DataError(f"{out}: the suffix selects the format; use .parquet (verl's rows) or .jsonl (tasks)")
     tasks = load_problems(dataset, source, split=split, limit=limit, seed=seed, strict=strict)
     for words in tasks.skipped:
         tell(f"{words}; skipped")

@@ -1,7 +1,6 @@
-"""Published feedback logs (one record a problem and round) to tool-calling conversations in Parquet, for SFT.
+"""Converts published feedback logs (one record per problem and round) to tool-calling conversations in Parquet, for SFT.
 
-The log is read twice, a line at a time: first to note on disk where each round stands, then to fetch the rounds that
-are needed. Knows no model and no chat template.
+Reads the log twice, line by line: first to index the offset of each round on disk, then to read the rounds that are needed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KINDS = ("right at once", "one feedback", "two feedbacks")
-"""What a conversation shows; its place is the number of feedbacks in it. Later rounds of a log are not used."""
+"""Kinds of conversation; the index is the number of feedbacks in it. Later rounds of a log are not used."""
 
 _NEVER_RIGHT = (
     "wrong, and not tried again",
@@ -37,19 +36,19 @@ _NEVER_RIGHT = (
 
 @dataclass(slots=True)
 class ConversionReport:
-    """What became of a log's records."""
+    """Counts of a conversion."""
 
     conversations: Counter[str] = field(default_factory=Counter)
-    """How many of each of `KINDS`."""
+    """Number of each of `KINDS`."""
     skipped: Counter[str] = field(default_factory=Counter)
-    """Problems that give no conversation, by the reason."""
+    """Reason -> number of problems without a conversation."""
     num_bad_rows: int = 0
     num_later_rounds: int = 0
     """Records of rounds that are not used."""
 
 
 class _Round(NamedTuple):
-    """Where a record stands in the file, and what decides whether it is needed."""
+    """Offset of a record in the file, and the fields that decide whether it is used."""
 
     problem: int
     iteration: int
@@ -68,16 +67,21 @@ def convert(
     recheck: bool = False,
     tell: Callable[[str], None] = lambda words: None,
 ) -> ConversionReport:
-    """Convert a log (JSON lines, the iteration schema) to `out` (Parquet, columns `messages` and `tools`).
+    """Converts a log (JSON lines, the iteration schema) to `out` (Parquet, columns `messages` and `tools`).
 
-    A conversation: system, user, the assistant's answer; where that was wrong, its call of `get_feedback` with the whole
-    answer, the result as the tool words it, and the next answer; it ends with a right answer that asks for nothing. Problems
-    that were right in round 0, 1 or 2 give one, in the order in which they first appear; `dataset` says how their answers
-    are asked for. What is right, the log says (`is_correct`); with `recheck` the answers are compared anew with the log's
-    `normalized_answer` (`answers.is_right`). `out` appears whole or not at all. Memory does not grow with the log.
+    A conversation is system, user and the assistant's answer. A wrong answer is followed by a call of `get_feedback` with the
+    whole answer, the result in the tool's wording and the next answer; the last answer is right and has no call. Each problem
+    that was right in round 0, 1 or 2 gives one conversation, in the order of first appearance.
 
-    A bad record is told, counted and left out. Raises DataError at the first one if `strict`; where the log cannot be read;
-    where it gives no conversation. Raises MissingExtraError without pyarrow.
+    Args:
+        source: the log.
+        out: written atomically; memory does not grow with the log.
+        dataset: selects the prompt's request for the form of the answer.
+        strict: raise at the first bad record; otherwise bad records are reported, counted and left out.
+        recheck: compare answers with the log's `normalized_answer` (`answers.is_right`) instead of trusting `is_correct`.
+        tell: receives a line per bad record.
+
+    Raises DataError if the log cannot be read or gives no conversation; MissingExtraError without pyarrow.
     """
     source, out = Path(source), Path(out)
     if not source.is_file():
@@ -94,7 +98,7 @@ def convert(
         report.num_bad_rows += 1
         tell(f"{source.name}, line {line}: {why}; skipped")
 
-    # a database without a name lies in a temporary file
+    # a database without a name is a temporary file
     with closing(sqlite3.connect("")) as index, source.open("rb") as file:
         _note_rounds(file, index, report, tell_bad, dataset if recheck else None)
         conversations = _conversations(file, index, report, dataset)
@@ -164,7 +168,7 @@ def _note_round(index: sqlite3.Connection, record: Record, offset: int, number: 
     noted = index.execute("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, number))
     if not noted.rowcount:
         (line,) = index.execute("SELECT line FROM rounds WHERE problem = ? AND iteration = ?", place[:2]).fetchone()
-        raise RecordError(f"round {record.iteration} of {record.problem_id!r} stands already at line {line}")
+        raise RecordError(f"round {record.iteration} of {record.problem_id!r} is already in line {line}")
 
 
 # -- the second reading --------------------------------------------------------------------------------------------
@@ -190,7 +194,7 @@ def _conversations(
 
 
 def _why_not(rounds: Sequence[_Round]) -> str | None:
-    """Why a problem's rounds are no conversation; None where they are one."""
+    """Why a problem's rounds do not form a conversation; None if they do."""
     if not any(each.is_right for each in rounds):
         return _NEVER_RIGHT[max(each.iteration for each in rounds)]
     if [each.iteration for each in rounds] != list(range(len(rounds))):

@@ -1,7 +1,4 @@
-"""One record of a published feedback log: an answer to a problem in one round, its verdict, the feedback on it.
-
-Knows neither the other rounds nor what is made of them.
-"""
+"""One record of a published feedback log: the answer to a problem in one round, its verdict and the feedback on it."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ _PROBLEM_COLUMNS = ("problem", "Problem", "question")
 
 
 class RecordError(ValueError):
-    """Why a record cannot be used."""
+    """A record cannot be used; the message says why."""
 
 
 class Record(NamedTuple):
-    """What is used of a record."""
+    """The fields of a record that are used."""
 
     problem_id: str
     iteration: int
     question: str
-    """Empty where the record does not hold it apart from the history."""
+    """Empty if the record has it only as part of the history."""
     response: str
     feedback: str
     truth: str
@@ -34,11 +31,11 @@ class Record(NamedTuple):
 
 
 def read_record(line: bytes) -> Record:
-    """The record in a line of the log. Raises RecordError where something is missing or of another type than published."""
+    """Parses a line of the log. Raises RecordError if a field is missing or has another type than in the published logs."""
     try:
         row = json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"it is no JSON ({error})") from None
+        raise RecordError(f"it is not JSON ({error})") from None
     if not isinstance(row, Mapping):
         raise RecordError(f"it is of type {type(row).__name__}, not an object")
     iteration, is_correct, truth = row.get("iteration"), row.get("is_correct"), row.get("normalized_answer")
@@ -58,12 +55,12 @@ def read_record(line: bytes) -> Record:
     try:
         "".join((record.problem_id, record.question, record.response, record.feedback)).encode()
     except UnicodeEncodeError:
-        raise RecordError("it holds half of a character (a lone surrogate)") from None
+        raise RecordError("it contains half of a character (a lone surrogate)") from None
     return record
 
 
 def rechecked(record: Record, dataset: str) -> Record:
-    """The record, its answer compared anew with the truth (`answers.is_right`). Raises RecordError without a truth."""
+    """The record with its answer compared again with the truth (`answers.is_right`). Raises RecordError without a truth."""
     if not record.truth:
         raise RecordError("it has no normalized_answer to compare its answer with")
     return record._replace(is_right=is_right(dataset, record.response, record.truth))
@@ -74,11 +71,11 @@ def _problem_id(row: Mapping[str, Any]) -> str:
         value = row.get(name)
         if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip():
             return str(value)
-    raise RecordError(f"nothing says which problem it is of; it needs one of: {', '.join(_ID_COLUMNS)}")
+    raise RecordError(f"it does not name its problem; it needs one of: {', '.join(_ID_COLUMNS)}")
 
 
 def _question(row: Mapping[str, Any], iteration: int, is_correct: bool) -> str:
-    """The problem alone; in later rounds and after a wrong answer, the problem's column holds the history as well."""
+    """The problem without its history, which the problem's column includes in later rounds and after a wrong answer."""
     columns = ("original_question", *(_PROBLEM_COLUMNS if iteration == 0 and is_correct else ()))
     for name in columns:
         value = row.get(name)

@@ -1,4 +1,4 @@
-"""Parquet files that appear whole or not at all, written in batches, so memory stays flat. Knows no columns."""
+"""Writes Parquet files atomically and in batches of constant memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH_ROWS = 512
 
 
 def pyarrow() -> Any:
-    """The package. Raises MissingExtraError where it is not installed."""
+    """The package. Raises MissingExtraError if it is not installed."""
     try:
         import pyarrow
     except ImportError:
@@ -26,7 +26,7 @@ def pyarrow() -> Any:
 
 
 def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write the rows, replacing a file that is there; how many they were. Raises DataError where there is not one."""
+    """Writes the rows, replaces an existing file and returns the number of rows. Raises DataError if there is none."""
     pa = pyarrow()
     import pyarrow.parquet as parquet
 

@@ -1,6 +1,6 @@
-"""What the policy and the feedback tool say to each other: the tool's definition, the system prompt, the results' words.
+"""The texts between policy and feedback tool: tool definition, system prompt, wording of the results.
 
-Demonstrations (convert) and episodes (tool) both take them from here, so what was learned is what is met. Knows no critic.
+Demonstrations (`convert`) and episodes (`tool`) use the same texts, so that SFT and RL agree.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ When feedback comes back:
 The feedback helps you to reason; it does not tell you the answer. Once your answer is right, stop asking."""
 
 RIGHT_ANSWER = "Your answer is correct! No further feedback is needed."
-"""The whole result where the answer was right."""
+"""The whole result for a right answer."""
 
 RETRY_ONLY = "Your answer was incorrect."
-"""The whole of the feedback where an experiment gives none."""
+"""The whole feedback of the retry-only arm."""
 
 SOLVE_AGAIN = (
     "IMPORTANT: solve the problem again from the beginning with this feedback in mind. Show every step; do not just give "
@@ -41,5 +41,5 @@ SOLVE_AGAIN = (
 
 
 def wrong_answer_result(feedback: str) -> str:
-    """What the model reads after a wrong answer: the feedback, then the request to solve the problem anew."""
+    """The result for a wrong answer: the feedback, then the request to solve the problem again."""
     return f"{feedback.strip()}\n\n{SOLVE_AGAIN}"

@@ -1,7 +1,4 @@
-"""The tool `get_feedback`: asks a critic what is wrong with an answer, once for the same problem, answer and reasoning.
-
-Knows neither what a critic says nor how an answer is found in a text.
-"""
+"""The tool `get_feedback`: asks a critic what is wrong with an answer, once per problem, answer and reasoning."""
 
 from __future__ import annotations
 
@@ -25,27 +22,27 @@ from midthought.tools.definition import Tool, ToolOutput
 from midthought.types import Task
 
 IsRight = Callable[[Task, str], bool]
-"""Whether an answer is right; it may block, so it runs in a thread."""
+"""Whether an answer is right. It runs in a thread, because it may block."""
 
 SPARE_SECONDS = 30.0
-"""What a call may take beyond its servers: checking the answer (mathematics takes up to some seconds), masking."""
+"""Time for the answer check (some seconds for mathematics) and masking, in addition to the servers' time."""
 
 
 class FeedbackTool(Tool):
-    """`get_feedback(current_answer, reasoning)` with one critic. What it answers depends on whose call it is: `for_task` gives
-    the instance for the episodes of one task; all instances share the critic and the cache.
+    """`get_feedback(current_answer, reasoning)` with one critic. `for_task` returns the instance for the episodes of one task;
+    all instances share the critic and the cache.
 
-    A right answer is told so (`protocol.RIGHT_ANSWER`) and costs no critic. `metadata` of the result: `is_right`, `critic`.
-    Equal questions (task, answer, reasoning) are asked once, also where several episodes ask at the same time; failures are
-    not kept. Whatever critic it is given, its words are masked.
+    A right answer gets `prompts.RIGHT_ANSWER` without asking the critic. `metadata` of the result: `is_right`, `critic`. Equal
+    questions (task, answer, reasoning) reach the critic once, even if several episodes ask at the same time; failures are not
+    cached. The feedback of every critic is masked.
 
     Args:
-        critic: whose words they are.
-        name: the critic's, for the record.
-        is_right: how answers are judged.
-        dataset: of the tasks that do not name theirs.
-        timeout_seconds: how long one call may take; None: as long as the tool executor says.
-        max_cached: results that are kept.
+        critic: gives the feedback on wrong answers.
+        name: the critic's name in `metadata`.
+        is_right: judges answers.
+        dataset: the data set of tasks without the label `dataset`.
+        timeout_seconds: time limit of one call; None: the tool executor's limit.
+        max_cached: number of cached results.
     """
 
     definition = DEFINITION
@@ -74,7 +71,7 @@ class FeedbackTool(Tool):
 
     @classmethod
     def from_settings(cls, settings: FeedbackSettings) -> Self:
-        """The critic that the settings name, with a deadline that leaves every server its time. Raises SettingsError."""
+        """The tool with the critic of the settings, and a time limit that leaves time for every server. Raises SettingsError."""
         return cls(
             make_critic(settings),
             name=settings.critic,
@@ -96,26 +93,26 @@ class FeedbackTool(Tool):
         return bound
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to another process: all but what was asked here."""
+        """The state for another process: without the cache and the locks."""
         return {**self.__dict__, "_cache": OrderedDict(), "_asking": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "_asking": weakref.WeakValueDictionary()})
 
     async def execute(self, *_: Any, current_answer: str, reasoning: str = "") -> ToolOutput:
-        """Judge the answer, and ask the critic where it is wrong.
+        """Judges the answer and, if it is wrong, asks the critic.
 
-        Raises ValueError, which the model reads, for an empty answer; ConnectionError or TimeoutError where the critic cannot
-        be reached; EpisodeError where nobody said whose call it is.
+        Raises ValueError, which the model reads, for an empty answer; ConnectionError or TimeoutError if the critic cannot be
+        reached; EpisodeError if the instance has no task.
         """
         if self._task is None:
             raise EpisodeError(
-                "get_feedback does not know the episode's task; call the instance that for_task(task) gives"
+                "get_feedback does not know the episode's task; call the instance that for_task(task) returns"
             )
         if not current_answer.strip():
             raise ValueError("current_answer is empty")
         key = self._key(self._task, current_answer, reasoning)
-        # equal questions wait for the first one; locks belong to one event loop
+        # equal questions wait for the first one; a lock belongs to one event loop
         lock = self._asking.setdefault((id(asyncio.get_running_loop()), key), asyncio.Lock())
         async with lock:
             if key in self._cache:

@@ -159,9 +159,9 @@ def test_why_a_problem_gives_no_conversation(tmp_path, rows, reason):
         (row("x", 0, True, full_response="a"), "full_response is 'a'"),
         (row("x", 0, False, feedback=3), "feedback is 3"),
         (row("x", 0, False, original_question=None), "it has no original_question"),
-        (row("x", 0, True, unique_id=None, original_question=None), "nothing says which problem it is of"),
+        (row("x", 0, True, unique_id=None, original_question=None), "it does not name its problem"),
         (row("x", 0, True, full_response=["\ud800"]), "half of a character"),
-        (row("a", 0, True), "round 0 of 'a' stands already at line 1"),
+        (row("a", 0, True), "round 0 of 'a' is already in line 1"),
     ],
 )
 def test_a_bad_row_is_told_by_its_line_and_left_out_or_fails(tmp_path, line, why):

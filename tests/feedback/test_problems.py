@@ -196,7 +196,7 @@ def test_bad_rows_can_be_left_out():
     rows = [{**MMLU, "id": "a"}, {**MMLU, "answer": 7}, {**MMLU, "id": "a"}, {**MMLU, "id": "b"}]
     tasks = load_problems("mmlu", rows, strict=False)
     assert [task.task_id for task in tasks] == ["a", "b"]
-    assert len(tasks.skipped) == 2 and tasks.skipped[1].endswith("the id 'a' stands already at the data set, row 1")
+    assert len(tasks.skipped) == 2 and tasks.skipped[1].endswith("the id 'a' is already used by the data set, row 1")
 
 
 def test_of_many_problems_some_are_drawn_with_the_seed_and_stay_in_order():

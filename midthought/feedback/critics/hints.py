@@ -1,6 +1,6 @@
-"""`hints`: where a calculation goes wrong, found by calculating: products, sums and differences in base 10 and 16.
+"""`hints`: locates the mistake in a product, sum or difference in base 10 or 16 by calculating it.
 
-It never says the result, nor a partial product; what it names are the policy's own statements, places and operands.
+It never states the result or a partial product, only the policy's own statements, digit places and operands.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLACES = ("ones", "tens", "hundreds", "thousands", "ten thousands", "hundred th
 
 @dataclass(frozen=True, slots=True)
 class Calculation:
-    """What a problem asks to calculate: two operands, a sign (`*`, `+` or `-`), and the base that they are written in."""
+    """The calculation of a problem: two operands, an operator (`*`, `+` or `-`) and their base."""
 
     first: int
     sign: str
@@ -43,9 +43,9 @@ class Calculation:
 
 
 class Hints:
-    """The first statement that is false; else the partial product that is missing; else the place of the wrong digit.
+    """Names the first false statement; else the first missing partial product; else the place of the first wrong digit.
 
-    Raises DataError for a problem that is no calculation of two whole numbers.
+    Raises DataError for a problem that is not a calculation with two whole numbers.
     """
 
     async def feedback(self, task: Task, answer: str, reasoning: str) -> str:
@@ -56,7 +56,7 @@ class Hints:
 
 
 def calculation_of(task: Task) -> Calculation:
-    """What the task's prompt asks to calculate. Raises DataError where that is not found."""
+    """The calculation that the task's prompt asks for. Raises DataError if there is none."""
     base = 16 if _HEXADECIMAL.search(task.prompt) else 10
     found = _CALCULATION[base].search(task.prompt)
     if found is None:
@@ -70,7 +70,7 @@ def calculation_of(task: Task) -> Calculation:
 
 
 def _missing_product(steps: str, calculation: Calculation) -> str | None:
-    """Where partial products were written: the first one, from the right, that is not among them."""
+    """The first partial product, from the right, that is missing; None if the steps contain no calculation."""
     if calculation.sign != "*" or not any(equations(steps, calculation.base)):
         return None
     digits = calculation.written(calculation.second)[::-1]
@@ -85,7 +85,7 @@ def _missing_product(steps: str, calculation: Calculation) -> str | None:
 
 
 def _wrong_place(answer: str, calculation: Calculation) -> str:
-    """Which digit of the answer, from the right, is the first that is wrong."""
+    """The first wrong digit of the answer, from the right."""
     numbers = _LAST_NUMBER[calculation.base].findall(answer)
     if not numbers:
         return "There is no whole number in the answer. Calculate step by step and end with the result."
@@ -113,7 +113,7 @@ def _place(number: int, base: int) -> str:
 
 
 def _plain(number: str) -> str:
-    """A number as it is compared: no separators, no prefix, no leading zeros, capital letters."""
+    """A number in normal form: no separators, prefix or leading zeros; capital letters."""
     digits = number.replace(",", "").upper().removeprefix("0X")
     sign = "-" if digits.startswith("-") else ""
     return sign + (digits.lstrip("-").lstrip("0") or "0")

@@ -1,4 +1,4 @@
-"""`process`: compares the reasoning with the worked solution and names the first step of it that is not there."""
+"""`process`: compares the reasoning with the worked solution and quotes the first step that is missing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 class Process:
-    """A false statement of the reasoning's own comes first. Then: the solution's steps in their order; one whose numbers
-    all occur in the reasoning counts as done, the first other one is quoted, its result left out where it is stated.
+    """Names the first false calculation of the reasoning. Without one, it quotes the first step of the worked solution with a
+    number that does not occur in the reasoning, and leaves out the step's result.
 
     Raises DataError for a task without a worked solution (label `solution`).
     """
@@ -64,7 +64,7 @@ def solution_steps(solution: str) -> list[str]:
 
 
 def _without_result(step: str) -> str:
-    """The step with what follows its last `=` left out, to the next word."""
+    """The step without the number after its last `=`."""
     head, sign, tail = step.rpartition("=")
     found = _NUMBER.search(tail)
     if not sign or found is None or found.start() > 3:

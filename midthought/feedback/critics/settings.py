@@ -1,6 +1,6 @@
-"""The settings of feedback, and the YAML files that hold them: our plain one, and verl's tool configuration.
+"""The settings of feedback, and the two kinds of YAML files that hold them: plain keys, or verl's tool configuration.
 
-Knows no server: whether the settings work there is what check finds out.
+`feedback.check` tests them with the servers.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ class FeedbackSettings(Section):
     """Who gives feedback, and how the model is asked. Raises SettingsError for an unknown key or a wrong value."""
 
     critic: str = "model"
-    """Whose words the policy reads: `model` (a language model), `outcome`, `process`, `hints`; for experiments `generic`,
+    """Source of the feedback: `model` (a language model), `outcome`, `process`, `hints`; for experiments `generic`,
     `wrong`, `none`."""
     servers: Harmless[list[str]] = Field(default_factory=list)
     """OpenAI-compatible servers of one model, `http://HOST:PORT/v1` each; one that fails is replaced by the next."""
     model: str = ""
-    """The name that the servers serve the feedback model under."""
+    """Name of the feedback model on the servers."""
     temperature: float = Field(0.0, ge=0)
-    """0: the likeliest words, the same every time."""
+    """0: greedy, the same text every time."""
     max_tokens: int = Field(2000, ge=1)
-    """Most tokens of one feedback."""
+    """Maximum length of one feedback."""
     seed: int = 14
-    """Of the servers' sampling, where the temperature is above 0."""
+    """Seed of the servers' sampling at a temperature above 0."""
     stop_token_ids: list[int] = Field(default_factory=lambda: [128001, 128009])
-    """Tokens that end the feedback beside the model's own; these two are Llama 3's. `[]` for any other model."""
+    """Tokens that end the feedback, in addition to the model's own; the default is Llama 3's. `[]` for any other model."""
     timeout_seconds: float = Field(30.0, gt=0)
-    """How long one server may take; with several, the whole may take as often that."""
+    """Time limit of one server. A feedback takes at most this time multiplied by the number of servers."""
     dataset: str = ""
-    """The data set of tasks that do not name their own: it says how answers are checked."""
+    """Data set of tasks without the label `dataset`; it selects the answer check."""
     process_feedback: bool = True
-    """Show the worked solution to the model, where the task has one."""
+    """Show the worked solution to the model, if the task has one."""
     api_key_env: Harmless[str | None] = None
-    """The environment variable that holds the servers' key."""
+    """Environment variable with the servers' API key."""
     max_concurrency: Harmless[int] = Field(64, ge=1)
-    """Requests under way at each server."""
+    """Maximum number of concurrent requests per server."""
 
     @field_validator("servers", mode="before")
     @classmethod
@@ -57,7 +57,7 @@ class FeedbackSettings(Section):
 
 
 def _base_url(address: Any) -> Any:
-    """An address up to and without `/chat/completions`; a bare `http://HOST:PORT` gets the usual `/v1`."""
+    """The address without `/chat/completions`; adds `/v1` to a bare `http://HOST:PORT`."""
     if not isinstance(address, str):
         return address
     url = urlsplit(address.strip())
@@ -71,28 +71,28 @@ _SEED_NAMES = {
     "timeout": "timeout_seconds",
     "use_process_feedback": "process_feedback",
 }
-"""verl's tool configuration -> ours; other keys are called the same."""
+"""Key of verl's tool configuration -> our key; the others have the same name."""
 _SEED_FIXED: dict[str, tuple[Any, ...]] = {
     "type": ("native",),
     "n": (1,),
     "best_of": (1,),
     "shuffle": (False,),
 }
-"""Keys of verl's tool configuration that have one value that makes sense here."""
+"""Keys of verl's tool configuration, and the only values supported here."""
 
 
 def read_feedback_settings(path: str | Path) -> FeedbackSettings:
-    """Settings from a YAML file: keys as in `FeedbackSettings` (at the top, or under `feedback`), or verl's tool configuration
-    (`tools: [{class_name, config, tool_schema}]`), of which the tool named `get_feedback` is read.
+    """Settings from a YAML file: keys of `FeedbackSettings` (at the top level, or under `feedback`), or verl's tool configuration
+    (`tools: [{class_name, config, tool_schema}]`), from which the tool `get_feedback` is read.
 
-    Raises SettingsError where the file cannot be read, or holds an unknown key or a wrong value.
+    Raises SettingsError if the file cannot be read, or has an unknown key or a wrong value.
     """
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise SettingsError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+        raise SettingsError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     try:
         return feedback_settings(content)
     except SettingsError as error:
@@ -100,9 +100,9 @@ def read_feedback_settings(path: str | Path) -> FeedbackSettings:
 
 
 def feedback_settings(content: Any) -> FeedbackSettings:
-    """The same from what YAML gave."""
+    """The same from parsed YAML."""
     if not isinstance(content, Mapping):
-        raise SettingsError("it holds no settings; write `key: value` lines, at least servers and model")
+        raise SettingsError("it has no settings; write `key: value` lines, at least servers and model")
     if "tools" in content:
         return FeedbackSettings(**_from_tool_config(content["tools"]))
     inner = content.get("feedback", content)
@@ -124,7 +124,9 @@ def _from_tool_config(tools: Any) -> dict[str, Any]:
     for key, value in config.items():
         if key in _SEED_FIXED:
             if value not in _SEED_FIXED[key]:
-                raise SettingsError(f"{key}={value!r}: here it can only be {_SEED_FIXED[key][0]!r}; remove the line")
+                raise SettingsError(
+                    f"{key}={value!r}: the only supported value is {_SEED_FIXED[key][0]!r}; remove the line"
+                )
             continue
         settings[_SEED_NAMES.get(str(key), str(key))] = value
     return settings

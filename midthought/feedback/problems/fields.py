@@ -1,4 +1,4 @@
-"""Reads the fields of a data set's row, whatever form a file gave them, and makes the task. Knows no data set by name."""
+"""Reads the fields of a row in the forms that files give them, and makes the task. Does not depend on a data set."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from midthought.feedback.problems.prompts import prompt_of
 from midthought.types import Task
 
 DATASET_LABEL, QUESTION_LABEL, OPTIONS_LABEL, SOLUTION_LABEL = "dataset", "question", "options", "solution"
-"""Labels of a problem's task: its data set's name, the question alone, the options' texts in order, the worked solution."""
+"""Labels of a problem's task: name of the data set, question without options, texts of the options, worked solution."""
 
 
 class FieldError(ValueError):
-    """Why a row is no problem."""
+    """A row is not a problem; the message says why."""
 
 
 def text_of(row: Mapping[str, Any], *names: str) -> str:
-    """The text in the first of these columns that holds one, whatever the case of their names; numbers as their digits.
+    """The text of the first column of these names that has one, ignoring the case of the names; numbers as digits.
 
-    Raises FieldError where there is none.
+    Raises FieldError if there is none.
     """
     found = optional_text(row, *names)
     if found is None:
@@ -30,19 +30,19 @@ def text_of(row: Mapping[str, Any], *names: str) -> str:
 
 
 def optional_text(row: Mapping[str, Any], *names: str) -> str | None:
-    """The same; None where there is none."""
+    """The same; None if there is none."""
     return next((said for name in names if (said := _as_text(value_of(row, name))) is not None), None)
 
 
 def value_of(row: Mapping[str, Any], name: str) -> Any:
-    """What stands in a column, whatever the case of its name; None without it."""
+    """The value of a column, ignoring the case of its name; None without the column."""
     if name in row:
         return row[name]
     return next((value for column, value in row.items() if str(column).casefold() == name.casefold()), None)
 
 
 def list_of(value: Any) -> list[str] | None:
-    """A list of texts, also from an array or from JSON in a text field; None where it is something else."""
+    """A list of texts, also from an array or from JSON in a text field; None for anything else."""
     value = _parsed(value, "[")
     if hasattr(value, "tolist"):
         value = value.tolist()
@@ -53,7 +53,7 @@ def list_of(value: Any) -> list[str] | None:
 
 
 def mapping_of(value: Any) -> Mapping[str, Any] | None:
-    """A mapping, also from JSON in a text field; None where it is something else."""
+    """A mapping, also from JSON in a text field; None for anything else."""
     value = _parsed(value, "{")
     return value if isinstance(value, Mapping) else None
 
@@ -69,7 +69,7 @@ def problem_task(
     solution: str | None = None,
     about: Mapping[str, Any] | None = None,
 ) -> Task:
-    """The task of one problem; `about` are further labels, of which None is left out."""
+    """The task of one problem. `about` adds labels; None values are left out."""
     labels = {
         DATASET_LABEL: dataset,
         QUESTION_LABEL: question,

@@ -1,4 +1,4 @@
-"""MMLU, MMLU-Pro and GPQA: a question, two to ten options, one of them right."""
+"""MMLU, MMLU-Pro and GPQA: a question and two to ten options, one of which is right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RIGHT, _WRONG = "Correct Answer", ("Incorrect Answer 1", "Incorrect Answer 2", 
 def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
     """MMLU and MMLU-Pro: `question`, options in `choices`, `options` or columns A, B, …, `answer` a letter or an index from 0.
 
-    The order of the options is the row's; the seed changes nothing.
+    The options keep the order of the row; the seed is not used.
     """
     options = next((found for name in _OPTION_COLUMNS if (found := list_of(value_of(row, name)))), None)
     if options is None:
@@ -39,8 +39,8 @@ def read_multiple_choice(dataset: str, row: Mapping[str, Any], task_id: str, see
 
 
 def read_gpqa(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
-    """GPQA's own columns (`Question`, `Correct Answer`, `Incorrect Answer 1` to `3`, `Explanation`): options are shuffled,
-    by the seed and the question, so that a row has the same order in every file. Rows with `options` keep theirs."""
+    """GPQA's own columns (`Question`, `Correct Answer`, `Incorrect Answer 1` to `3`, `Explanation`). The options are shuffled by
+    the seed and the question, so a row has the same order in every file. Rows with `options` keep their order."""
     right = optional_text(row, _RIGHT)
     if right is None:
         return read_multiple_choice(dataset, row, task_id, seed)
@@ -61,7 +61,7 @@ def read_gpqa(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> 
 
 
 def multiple_choice_rows(path: Path) -> Iterator[Row]:
-    """The rows of a file; also of MMLU's own CSV files, which name no columns (question, A, B, C, D, letter)."""
+    """The rows of a file, also of MMLU's CSV files without a header (question, A, B, C, D, letter)."""
     if path.suffix.lower() != ".csv" or not path.is_file() or not _names_no_columns(path):
         yield from rows_of(path)
         return
@@ -73,7 +73,7 @@ def multiple_choice_rows(path: Path) -> Iterator[Row]:
                 yield _unnamed_row(path.name, number, fields)
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {before + 1}: {error}; mend that line, or write the data as JSON lines"
+            f"{path}, line {before + 1}: {error}; correct that line, or write the data as JSON lines"
         ) from None
 
 
@@ -86,7 +86,7 @@ def _names_no_columns(path: Path) -> bool:
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[list[str], int]]:
-    """The fields of each row, and the line that it ends on; surrogates mark what is no UTF-8."""
+    """The fields of each row and the number of its last line; surrogates mark bytes that are not UTF-8."""
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file)
         for fields in reader:

@@ -1,4 +1,4 @@
-"""Products of two five-digit numbers, in base 10 and 16: read from files, or made from a seed."""
+"""Products of two five-digit numbers in base 10 and 16: read from files, or generated from a seed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _FACTORS = {
 
 
 def read_product(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) -> Task:
-    """`question` and `answer`; the worked solution is `Explanation`, or is calculated. The seed changes nothing.
+    """`question` and `answer`; the worked solution is `Explanation`, or is calculated. The seed is not used.
 
-    Raises FieldError where the answer is not the product of the two numbers that the question names.
+    Raises FieldError if the answer is not the product of the two numbers in the question.
     """
     base = BASES[dataset]
     question, answer = text_of(row, "question"), text_of(row, "answer")
@@ -46,7 +46,7 @@ def read_product(dataset: str, row: Mapping[str, Any], task_id: str, seed: int) 
 
 
 def product_rows(dataset: str, num_rows: int, seed: int) -> Iterator[Row]:
-    """Rows of products of two numbers of `NUM_DIGITS` digits, drawn with the seed; no product twice."""
+    """Rows with products of two random numbers of `NUM_DIGITS` digits; no product occurs twice."""
     base = BASES[dataset]
     draw = random.Random(f"{dataset}:{seed}")
     seen: set[tuple[int, int]] = set()

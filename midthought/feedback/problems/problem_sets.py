@@ -99,7 +99,7 @@ def load_problems(
         try:
             task = _task(dataset, row, seed)
             if task.task_id in where_of:
-                raise FieldError(f"the id {task.task_id!r} stands already at {where_of[task.task_id]}")
+                raise FieldError(f"the id {task.task_id!r} is already used by {where_of[task.task_id]}")
         except FieldError as error:
             if strict:
                 raise DataError(f"{row.where}: {error}") from None

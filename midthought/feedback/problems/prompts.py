@@ -1,7 +1,4 @@
-"""How a problem is put to a model: the question, its options, and the form that the answer is asked for in.
-
-What is asked for here is what `answers.extract` finds.
-"""
+"""The prompt of a problem: question, options and the requested form of the answer, which `answers.extract` reads."""
 
 from __future__ import annotations
 
@@ -28,11 +25,11 @@ ASKED: Mapping[str, str] = {
     "gpqa": _LETTER,
     "trivia_qa": _ENTITY,
 }
-"""Data set -> the last paragraph of its prompts."""
+"""Data set -> last paragraph of its prompts."""
 
 
 def prompt_of(dataset: str, question: str, options: Sequence[str] = ()) -> str:
-    """The user's message: the question, options as `(A) …` one a line, and the form of the answer.
+    """The user message: the question, the options as lines `(A) …`, and the form of the answer.
 
     Raises DataError for an unknown data set.
     """

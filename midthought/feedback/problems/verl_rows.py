@@ -1,4 +1,4 @@
-"""Tasks as rows of verl's data: data_source, prompt, ability, reward_model, extra_info. Knows no trainer."""
+"""Tasks as rows of verl's data: data_source, prompt, ability, reward_model, extra_info."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from midthought.types import Task
 def write_verl_rows(
     tasks: Iterable[Task], path: str | Path, *, split: str = "train", system: str = SYSTEM_PROMPT
 ) -> int:
-    """Write tasks to a Parquet file that verl's RLHF data set loads as it is; how many they were.
+    """Writes tasks to a Parquet file that verl's RLHF data set loads unchanged; returns their number.
 
-    `extra_info` holds `split`, `index` and the whole `task` as JSON, which our reward and tool read; in `tools_kwargs` verl's
-    own agent loop finds it, too, for our tool there. An empty `system` leaves the system message out. Raises DataError where
-    there is no task, MissingExtraError without pyarrow.
+    `extra_info` holds `split`, `index` and the whole `task` as JSON for our reward and tool; verl's agent loop reads it from
+    `tools_kwargs`. An empty `system` leaves out the system message. Raises DataError if there is no task, MissingExtraError
+    without pyarrow.
     """
     pa = pyarrow()
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
