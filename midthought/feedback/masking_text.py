@@ -29,6 +29,7 @@ DIGITS = (
     r"(?:(?:\d{1,3}(?:(?:,|\{,\}|\\,|,\\!\ {0,2}|\\!)\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2}(?!\w))?"
     r"|(?<![\w.])\.\d+)"
 )
+_DIGITS = re.compile(DIGITS)
 _TOKEN = re.compile(
     rf"(?P<number>{DIGITS})|(?P<command>\\(?:[A-Za-z]+|[^A-Za-z]))|(?P<word>[^\W\d_]+(?:'[^\W\d_]+)*)|(?P<newline>\n)"
     r"|(?P<sign>\*{1,3}|_{1,3}|`{1,3}|\${1,2}|<=|>=|!=|[^\w\s])",
@@ -136,7 +137,7 @@ _ARGUMENT = rf"(?:\{{\s*-?\s*{DIGITS}\s*\}}|\d)"
 _NUMBER = re.compile(
     rf"""(?P<sign>(?:\b(?:minus|negative)\s+|-\s?)(?:\\?\$|[€£])?\s?)?
     (?:(?:(?P<whole>\d+)\s*)?\\[dtc]?frac\s*(?P<above>{_ARGUMENT})\s*(?P<below>{_ARGUMENT})
-    |(?:(?P<count>\d+)\s+)?(?P<over>{DIGITS})\s*(?:/|\\div)\s*(?P<under>{DIGITS})(?!\s*/)
+    |(?:(?P<count>\d+)\s+)?(?P<over>{DIGITS})\s*(?:/|\\div)\s*(?P<under>{DIGITS})(?!\.?\d|\s*/)
     |(?P<digits>{DIGITS})(?:\s*(?:\\times|\\cdot|[×·*])\s*10\s*\^\s*\{{?\s*(?P<power>\d{{1,2}})(?!\d)\s*\}}?|\s*(?P<scale>{_any(_MULTIPLES)}))?
     |\b(?:an?\s+(?P<one>{_any(_PARTS)})|(?P<half>half\b)
       |(?=(?:an?\s+)?{_any([*_UNITS, *_TENS, *_MULTIPLES])})(?P<words>(?:(?:an?|{_BELOW_100})\s+)?dozen\b|{_WHOLE})
@@ -173,7 +174,7 @@ def numbers_of(text: str) -> Iterator[Number]:
         start, place = found.start() + len(sign), found.end()
         read = _read(found)
         if read is None:  # not one number: the first digits alone, then the rest
-            first = re.compile(DIGITS).search(text, start, place)
+            first = _DIGITS.search(text, start, place)
             place = first.end() if first else start + 1
             value = _value(first[0]) if first else None
             if first and value is not None:
@@ -184,7 +185,7 @@ def numbers_of(text: str) -> Iterator[Number]:
             start, value = found.start(), -value
         yield Number(start, place, value, form, num_decimals, bool(found["percent"]))
         for name in ("whole", "above", "below", "count", "over", "under") if form == "fraction" else ():
-            for part in re.finditer(DIGITS, found[name] or ""):
+            for part in _DIGITS.finditer(found[name] or ""):
                 if (inner := _value(part[0])) is not None:
                     begin = found.start(name) + part.start()
                     yield Number(begin, begin + len(part[0]), inner, "digits", len(part[0].partition(".")[2]))
@@ -330,7 +331,7 @@ def value_of(form: str) -> float | None:
     for latex, written in (("\\pi", "π"), ("\\cdot", "*"), ("\\times", "*"), ("^", "**"), ("{", "("), ("}", ")")):
         plain = plain.replace(latex, written)
     plain = re.sub(r"(?<=[\d)π])(?=[(π_])|(?<=[)π])(?=\d)", "*", plain)
-    if len(plain) > MAX_VALUE_CHARS or not re.fullmatch(r"[\d.+\-*/()π_]+", plain):
+    if len(plain) > MAX_VALUE_CHARS or "_" in form or not re.fullmatch(r"[\d.+\-*/()π_]+", plain):
         return None
     try:
         value = _evaluate(ast.parse(plain, mode="eval").body)
