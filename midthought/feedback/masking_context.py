@@ -66,11 +66,14 @@ _TERM_AFTER = re.compile(
     r"sin|cos|tan|cot|sec|csc|log|ln|binom|[dt]?frac|sum|int)(?![A-Za-z]))"
 )
 _COUNTED_AFTER = re.compile(
-    r"\s+(of\b|(?:step|mistake|error|issue|approach|method|attempt|hint|sentence|paragraph|formula|place|reason|number|value|equation|"
-    r"expression|side|term|quantit|part|factor|root|condition|statement|result|case|line)(?:s|es|ies)?\b)",
+    r"\s+((?:step|mistake|error|issue|approach|method|attempt|hint|sentence|paragraph|formula|place|reason)(?:s|es)?)\b",
     re.IGNORECASE,
 )
-_POINTING = re.compile(r"\b(?:these|those|both|first|last|other|next|following|previous|any|every)\s+\Z", re.IGNORECASE)
+_OF_AFTER = re.compile(r"\s+of\b")
+_POINTING = re.compile(
+    r"\b(?:these|those|both|first|last|other|next|following|previous|any|every)\s+\Z",
+    re.IGNORECASE,
+)
 _ONE_BEFORE = re.compile(
     r"(?:\b(?:exactly|only|just|is|are|be|equals?|gets?|gives|leaves|to)\s+|=\s*)\Z", re.IGNORECASE
 )
@@ -151,8 +154,8 @@ def is_of_critique(text: str, start: int, end: int, problem: str, is_word: bool)
     """`two mistakes`, `these two`, `two of them`: a count of what the critique speaks of."""
     noun = _COUNTED_AFTER.match(text, end)
     is_of_problem = noun is not None and noun[1].casefold().removesuffix("s") in problem.casefold()
-    is_pointing = is_word and _POINTING.search(text, max(0, start - 20), start)
-    return bool((noun and not is_of_problem) or is_pointing)
+    is_pointing = _POINTING.search(text, max(0, start - 20), start) or _OF_AFTER.match(text, end)
+    return bool((noun and not is_of_problem) or (is_word and is_pointing))
 
 
 def is_counted_one(text: str, start: int, end: int) -> bool:
