@@ -14,7 +14,7 @@ from midthought.report.run_folder import RunFolder
 
 
 class CheckpointManager:
-    """Saves to `RUN/checkpoints/STAGE/step_000001`, …, and deletes what the settings do not keep.
+    """Saves to `RUN/checkpoints/STAGE/checkpoints/step_000001`, …, and deletes what the settings do not keep.
 
     A checkpoint also stores how many lines `metrics.jsonl` and `trajectories.jsonl` had, so that `forget_after` can drop
     the lines that an interrupted process wrote after it.

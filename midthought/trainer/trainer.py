@@ -401,7 +401,7 @@ class Trainer:
         self._best = (-math.inf if best is None else best, iteration)
         self._rollouts = None
         self.source.update_weights()
-        self._engine.policy_version = int(state["policy_version"])
+        self._engine.policy_version = int(state.get("policy_version", self.iteration))
         restore_stream(self.source, self._tasks.stream, state)
 
     def _logged_history(self) -> list[dict[str, Any]]:

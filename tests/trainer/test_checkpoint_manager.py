@@ -11,7 +11,7 @@ from small_environments import COLOURS, QUESTIONS, Colours, settings
 
 from midthought import BaseEnvironment, RayPPOTrainer, Task, TrainerCallback, Trajectory, Turn
 from midthought.errors import CheckpointError, OutputPathError, SettingsError
-from midthought.learning.checkpoint import save_checkpoint, step_paths
+from midthought.learning.checkpoint import save_checkpoint, step_path, step_paths
 from midthought.learning.small_model import make_policy
 from midthought.trainer.tasks import DatasetTasks
 
@@ -276,6 +276,32 @@ def test_a_checkpoint_from_elsewhere_leaves_the_run_folder_alone(talker, tmp_pat
         trainer.load_checkpoint(tmp_path / "elsewhere")
         assert trainer.iteration == 0
         assert len(lines(tmp_path / "run/metrics.jsonl")) == 1
+
+
+def test_a_checkpoint_of_a_recipe_from_before_it_ran_a_trainer_is_resumed_with_its_history(
+    _talker, tokenizer, tmp_path
+):
+    def trainer(name, **options):
+        model = copy.deepcopy(_talker)
+        return RayPPOTrainer(
+            four_iterations(), Colours, run_path=tmp_path / name, model=model, tokenizer=tokenizer, **options
+        )
+
+    with trainer("whole") as whole:
+        expected = without_clocks(whole.fit())
+    with trainer("run") as first:
+        for _ in range(2):
+            first.train_step(first.rollout())
+        counts = {"num_metric_lines": 2, "num_trajectory_lines": 16}
+        state = {"stage": "ppo", "step": 2, "best": [-1.0, 0], "policy_version": 2, **counts}
+        save_checkpoint(step_path(tmp_path / "run/checkpoints/ppo", 2), first.learner, tokenizer=tokenizer, state=state)
+        first.train_step(first.rollout())  # lost with the process
+    with trainer("run", resume=True) as resumed:
+        assert resumed.iteration == 2
+        assert without_clocks(resumed.metrics_history) == expected[:2]
+        assert without_clocks(resumed.fit()) == expected
+    rows = lines(tmp_path / "run/metrics.jsonl")
+    assert [row["step"] for row in rows if row["stage"] == "ppo"] == [1, 2, 3, 4]
 
 
 def test_resuming_where_nothing_is_yet_begins(talker, tmp_path):
