@@ -1,6 +1,6 @@
-"""A policy and a critic that learn at the same time, a learner each; one learner for the loop and for checkpoints.
+"""Combines a policy's learner and a critic's learner, which run at the same time, into one learner for the training loop.
 
-Knows no process and no cluster.
+Does not depend on processes or a cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SKIPPED = "num_skipped_steps"
 
 
 class ActorCriticLearner:
-    """A policy's learner and a critic's, which score and update at the same time; one learner for everything else."""
+    """A policy's learner and a critic's learner that score and update in parallel, behind the interface of one learner."""
 
     def __init__(self, policy: Learner | RemoteLearner, critic: CriticLearner | RemoteLearner) -> None:
         self._of_policy, self._of_critic = policy, critic
@@ -37,7 +37,7 @@ class ActorCriticLearner:
 
     @property
     def critic(self) -> Critic | None:
-        """With the weights that it has now."""
+        """The critic with its current weights."""
         return self._of_critic.critic
 
     @property
@@ -46,7 +46,7 @@ class ActorCriticLearner:
         return self._of_policy.training
 
     def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """As `Learner.set_training`."""
+        """See `Learner.set_training`."""
         self._of_policy.set_training(training, schedule)
         self._of_critic.set_training(training, schedule)
 
@@ -60,7 +60,7 @@ class ActorCriticLearner:
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps taken, by each of the two."""
+        """Optimizer steps that each of the two learners has taken."""
         return self._of_policy.num_steps
 
     @property
@@ -68,48 +68,48 @@ class ActorCriticLearner:
         return self._of_policy.learning_rate
 
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """As `Learner.score`."""
+        """See `Learner.score`."""
         (scored, figures), (valued, _) = self._both("score", batch)
         return scored.with_fields(values=valued.values), figures
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """As `Learner.credit`."""
+        """See `Learner.credit`."""
         return credit_batch(batch, self.training, self.kl_controller)
 
     def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
-        """As `Learner.update`; a step that one of them skips, for a gradient that is not finite, the other still takes."""
+        """See `Learner.update`. If one learner skips a step because its gradient is not finite, the other still takes it."""
         of_policy, of_critic = self._both("update", batch, critic_only=critic_only)
         loss = of_policy.get("loss", 0.0) + of_critic["loss"]
         together = {"loss": loss, SKIPPED: of_policy[SKIPPED] + of_critic[SKIPPED]}
         return {**of_critic, **of_policy, **together}
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
-        """As `Learner.sft_step`."""
+        """See `Learner.sft_step`."""
         return self._of_policy.sft_step(batch)
 
     def sft_loss(self, batch: PPOBatch) -> float:
-        """As `Learner.sft_loss`."""
+        """See `Learner.sft_loss`."""
         return self._of_policy.sft_loss(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Learner.state_dict`: that of one learner goes on here, and the other way round."""
+        """See `Learner.state_dict`. The format is the same, so a single learner's state can be loaded here and vice versa."""
         state = self._of_policy.state_dict()
         return {**state, "moments": {**state["moments"], **self._of_critic.state_dict()["moments"]}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Learner.load_state_dict`."""
+        """See `Learner.load_state_dict`."""
         for name, learner in (("policy.", self._of_policy), ("critic.", self._of_critic)):
             moments = {key: tensor for key, tensor in state["moments"].items() if key.startswith(name)}
             learner.load_state_dict({**state, "moments": moments})
 
     def close(self) -> None:
-        """End both. Doing so twice is fine."""
+        """Closes both learners. A second call does nothing."""
         self._of_policy.close()
         self._of_critic.close()
         self._threads.shutdown(cancel_futures=True)
 
     def _both(self, method: str, *arguments: Any, **options: Any) -> tuple[Any, Any]:
-        """What the two answer, who work at the same time; what one raises is raised once the other has ended."""
+        """Calls both learners in parallel and returns both results. Raises an exception of one after the other has finished."""
         learners = (self._of_policy, self._of_critic)
         asked = [self._threads.submit(getattr(learner, method), *arguments, **options) for learner in learners]
         wait(asked)
@@ -118,4 +118,4 @@ class ActorCriticLearner:
 
 
 AnyLearner = Learner | RemoteLearner | ActorCriticLearner
-"""What the loop trains with: it need not know which."""
+"""Any learner that the training loop accepts."""

@@ -1,4 +1,4 @@
-"""LoRA: small matrices that learn in place of a model's weights (peft). Knows no loss and no loop."""
+"""LoRA adapters (peft): small matrices that learn instead of a model's weights. Does not depend on a loss or a loop."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from midthought.errors import MissingExtraError
 
 
 def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
-    """The policy with adapters on all its linear layers but the output layer; they alone learn, and change nothing yet.
-    Of Mamba models `out_proj` is left out, too: its fused kernels read the weight without calling the layer.
+    """Adds adapters to all linear layers of the policy but the output layer. Only they learn; they change no output yet.
+    In Mamba models `out_proj` is also left out: its fused kernels read the weight without calling the layer.
 
-    `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] = 0 at first. Source: Hu et al. 2021 (arXiv
-    2106.09685), section 4.1. The layers of `policy` itself are replaced: it computes with the adapters, too.
-    A is drawn with `seed`, and the global random state stays as it was.
-    Raises MissingExtraError where peft is not installed.
+    `W x` becomes `W x + (alpha / rank) B A x`, A [rank, in], B [out, rank] initialized to 0. Source: Hu et al. 2021 (arXiv
+    2106.09685), section 4.1. The layers of `policy` itself are replaced, so it also computes with the adapters.
+    A is drawn with `seed`; the global random state does not change.
+    Raises MissingExtraError if peft is not installed.
     """
     try:
         from peft import LoraConfig, get_peft_model
@@ -36,13 +36,13 @@ def add_adapters(policy: Any, rank: int, alpha: int, seed: int = 0) -> Any:
 
 
 def has_adapters(policy: Any) -> bool:
-    """Whether `add_adapters` made it."""
+    """Whether the policy is a PEFT model, such as `add_adapters` returns."""
     return hasattr(policy, "get_base_model")
 
 
 def are_adapters_idle(policy: Any) -> bool:
-    """Whether it is a PEFT model with LoRA that computes what its base model computes: every B is zero, and the copies that
-    `modules_to_save` made are equal to the originals."""
+    """Whether this is a PEFT model with LoRA whose outputs equal its base model's: every B is zero, and the copies made by
+    `modules_to_save` are equal to the originals."""
     if not has_adapters(policy) or any(str(each.peft_type) != "PeftType.LORA" for each in policy.peft_config.values()):
         return False
     factors = [tensor for name, tensor in policy.named_parameters() if "lora_B" in name or "lora_embedding_A" in name]

@@ -1,8 +1,8 @@
-"""Attention over rows that stand one after the other in one long row, each by itself: packed sequences.
+"""Attention for packed sequences: rows concatenated into one long row, each attending only to itself.
 
-Registered in transformers' AttentionInterface, it is told the rows through the model's keyword arguments and
-runs torch's attention on every row: nothing is padded, and no row sees another. (On a CPU this is as quick as
-gathering rows of like length into padded blocks, and quicker where lengths differ.) Knows no batch and no loss.
+Registered in transformers' AttentionInterface. Receives the row lengths through the model's keyword arguments and
+runs torch's attention on every row: there is no padding, and no row sees another. (On a CPU this is as fast as padded
+blocks of rows of similar length, and faster if lengths differ.) Does not depend on a batch or a loss.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from transformers import AttentionInterface
 ATTENTION_NAME = "midthought_rows"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 REFUSED = ("softcap", "s_aux", "position_bias")
-"""Attention of these kinds is not that of `sdpa`."""
+"""Options of attention that `sdpa` does not compute."""
 PROBE_LENGTHS = (3, 7, 5)
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
-"""Of the probe, relative to the largest figure; half precision: 0.05."""
+"""Maximum difference in the probe, relative to the largest output; half precision: 0.05."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How many tokens each row has. An object, so that compiled layers do not depend on the numbers."""
+    """The number of tokens of each row. An object, so that compiled layers do not depend on the numbers."""
 
     lengths: tuple[int, ...]
 
@@ -55,9 +55,9 @@ def row_attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention within `rows`: queries [1, heads, N, D], keys and values [1, kv_heads, N, D] -> [1, N, heads, D].
-    `windows` collects the calls.
+    Each call appends its `sliding_window` to `windows`.
 
-    Raises UnpackableError where the rows were not passed on, or the attention is of a kind that is not known here.
+    Raises UnpackableError if the model does not pass `rows` on, or if the kind of attention is not supported.
     """
     if rows is None:
         raise UnpackableError("it does not pass keyword arguments on to its attention")
@@ -79,7 +79,7 @@ def row_attention(
 
 
 def _window(query: Tensor, size: int | None) -> Tensor | None:
-    """The mask [1, 1, n, n] of a row that is longer than the window: a token sees itself and `size` - 1 before it."""
+    """Returns the mask [1, 1, n, n] of a row longer than the window: a token sees itself and `size` - 1 tokens before it."""
     length = query.shape[2]
     if size is None or length <= size:
         return None
@@ -92,7 +92,7 @@ AttentionInterface.register(ATTENTION_NAME, torch.compiler.disable(row_attention
 
 @contextmanager
 def attending_by_rows(*models: Any) -> Iterator[None]:
-    """Within it the models attend by rows: to be called with `row_arguments`, which no other attention understands."""
+    """Makes the models attend by rows within the context. Call them with `row_arguments`, which only this attention supports."""
     before = [(config, config._attn_implementation) for model in models for config in _configs(model)]
     try:
         for config, _ in before:
@@ -104,17 +104,17 @@ def attending_by_rows(*models: Any) -> Iterator[None]:
 
 
 def row_arguments(lengths: Sequence[int], device: torch.device) -> dict[str, Any]:
-    """What a model that attends by rows is called with besides the tokens [1, sum of lengths]."""
+    """Returns the keyword arguments of a model that attends by rows, in addition to the tokens [1, sum of lengths]."""
     positions = torch.cat([torch.arange(length, device=device) for length in lengths])
     return {"position_ids": positions[None], "rows": Rows(tuple(lengths))}
 
 
 @torch.no_grad()
 def can_pack(model: Any) -> bool:
-    """Whether rows side by side give what each gives alone: the model is asked, on three short rows of made-up tokens.
+    """Whether packed rows give the same outputs as padded rows. Runs the model on three short rows of random tokens.
 
-    No where a layer mixes tokens by other means than attention, where attention has parts that are not known here, or
-    where the figures differ. The log says why.
+    False if a layer mixes tokens by other means than attention, if the kind of attention is not supported, or if the
+    outputs differ. The reason is logged.
     """
     config = model.config.get_text_config()
     others = set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES
@@ -125,7 +125,7 @@ def can_pack(model: Any) -> bool:
 
 
 def _difference(model: Any, config: Any) -> str:
-    """Why packed figures are not those of padded rows; empty where they are."""
+    """Returns the reason why outputs of packed and padded rows differ; empty if they are equal."""
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
     token_ids = torch.randint(config.vocab_size, (len(PROBE_LENGTHS), max(PROBE_LENGTHS)), generator=generator)
@@ -151,7 +151,7 @@ def _difference(model: Any, config: Any) -> str:
 
 
 def _figures(model: Any, token_ids: Tensor, **arguments: Any) -> Tensor:
-    """Logits of a causal LM, hidden states of its trunk."""
+    """Returns the logits of a causal LM, or the hidden states of a trunk."""
     with torch.autocast(token_ids.device.type, enabled=False):
         outputs = model(input_ids=token_ids, use_cache=False, **arguments)
     figures: Tensor = outputs.logits if hasattr(outputs, "logits") else outputs.last_hidden_state
@@ -159,6 +159,6 @@ def _figures(model: Any, token_ids: Tensor, **arguments: Any) -> Tensor:
 
 
 def _configs(model: Any) -> list[Any]:
-    """Every configuration that one of the model's modules looks its attention up in."""
+    """Returns every configuration from which one of the model's modules reads its attention implementation."""
     found = [module.config for module in model.modules() if hasattr(module, "config")]
     return list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())

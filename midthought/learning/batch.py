@@ -1,7 +1,7 @@
 """Trajectories as right-padded tensors, one row per segment, and how they are cut into micro-batches.
 
-Everything at index t is about token t given the tokens before it: log-probability, value, advantage. Token 0 is never
-in the mask. Knows no model: whoever scores the batch fills the later fields with `with_fields`.
+Log-probability, value and advantage at index t are of token t given the tokens before it. Token 0 is never in the mask.
+Does not depend on a model: the code that scores the batch fills the later fields with `with_fields`.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from midthought.types import Segment, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class PPOBatch:
-    """B rows (segments of E episodes), padded on the right to T tokens. Figures are 0 outside the mask."""
+    """B rows (segments of E episodes), padded on the right to T tokens. Per-token values are 0 outside the mask."""
 
     token_ids: Tensor  # [B, T] int64
     lengths: Tensor  # [B] int64
-    """Tokens of every row before its padding."""
+    """Number of tokens of every row, without padding."""
     loss_mask: Tensor  # [B, T] bool
-    """True for policy tokens: what the loss and the advantages are about."""
+    """True for policy tokens: the tokens that have a loss and an advantage."""
     sampled_logprobs: Tensor  # [B, T] float32
-    """As the engine recorded them; 0 outside the mask and for demonstrations."""
+    """Log-probabilities recorded by the engine; 0 outside the mask and for demonstrations."""
     rewards: Tensor  # [B, T] float32
-    """Rewards where they are credited: a turn's on its last policy token, the episode's on its very last; 0 elsewhere."""
+    """A turn's reward at the turn's last policy token, the episode's reward at its last policy token; 0 elsewhere."""
     turns: Tensor  # [B, T] int64
     """Number of the turn that a policy token belongs to: 0, 1, …; -1 elsewhere."""
     episodes: Tensor  # [B] int64
-    """Which trajectory of the list that the batch was built from the row belongs to."""
+    """Index of the row's trajectory in the list that the batch was built from."""
     segments: Tensor  # [B] int64
-    """The row's place among its episode's rows: 0, 1, …"""
+    """Index of the row among its episode's rows: 0, 1, …"""
     groups: Tensor  # [B] int64
     """The episode's group (GRPO)."""
     baselines: Tensor | None = None  # [B] float32
     """The reward of the greedy episode of the same task (ReMax)."""
     is_stale: Tensor | None = None  # [B, T] bool
-    """True for policy tokens that an older policy sampled than the one before the update; None: there are none."""
+    """True for stale policy tokens: sampled by a policy older than the one before the update. None: there are none."""
     temperatures: Tensor | None = None  # [B, T] float32
     """Temperature of the distribution that each policy token was sampled from, 1 elsewhere; None: 1 everywhere. All
-    log-probabilities, entropies and KL divergences of the batch are those of that distribution."""
+    log-probabilities, entropies and KL divergences of the batch refer to that distribution."""
     num_unscored: int = 0
-    """Policy tokens that left the mask because their sampled log-probability was not finite."""
+    """Number of policy tokens removed from the mask because their sampled log-probability was not finite."""
     old_logprobs: Tensor | None = None  # [B, T] of the policy before the update, recomputed
     reference_logprobs: Tensor | None = None  # [B, T]
-    rollout_weights: Tensor | None = None  # [B, T] that the policy loss is multiplied by
+    rollout_weights: Tensor | None = None  # [B, T] factors of the policy loss
     values: Tensor | None = None  # [B, T] of the critic before the update
     advantages: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T]
-    loss_weights: Tensor | None = None  # [B, T] of an optimizer step's average; None: all alike
+    loss_weights: Tensor | None = None  # [B, T] in an optimizer step's average; None: all equal
 
     @classmethod
     def from_trajectories(
@@ -70,14 +70,14 @@ class PPOBatch:
         baselines: Sequence[float] | None = None,
         policy_version: int | None = None,
     ) -> PPOBatch:
-        """One row per segment that holds a policy token; segments without any are left out.
+        """Builds one row per segment that has a policy token; other segments are left out.
 
-        `demonstrations=True` (SFT) keeps every mask-True token though no log-probability was sampled. Otherwise tokens
-        with a sampled log-probability that is not finite leave the mask and are counted in `num_unscored`. An episode
-        without a reward counts as 0. `baselines` holds one figure per trajectory. `policy_version` is that of the policy
-        before the update: tokens of earlier ones are stale. A reward whose own token left the mask is credited to the last
-        policy token before it, or else to the first. Raises TrainingStoppedError if no sampled log-probability is finite,
-        RecordError where no row is left, or a reward is not finite or pays more turns than there were.
+        `demonstrations=True` (SFT) keeps every mask-True token although no log-probability was sampled. Otherwise tokens
+        whose sampled log-probability is not finite are removed from the mask and counted in `num_unscored`. A missing reward
+        counts as 0. `baselines` has one number per trajectory. `policy_version` is the version of the policy before the
+        update: tokens of earlier versions are stale. If a reward's own token was removed from the mask, the last policy
+        token before it gets the reward, or else the first. Raises TrainingStoppedError if no sampled log-probability is
+        finite, RecordError if no row is left, a reward is not finite, or there are more turn rewards than finished turns.
         """
         rows: list[_Row] = []
         num_unscored = 0
@@ -119,7 +119,7 @@ class PPOBatch:
         return batch
 
     def _credit(self, trajectory: Trajectory, rows: dict[int, int]) -> None:
-        """Write the rewards of one episode where they belong; `rows`: its segments' numbers -> their rows, in order."""
+        """Writes the rewards of one episode to their tokens; `rows`: its segments' numbers -> their rows, in order."""
         amounts: dict[tuple[int, int], list[float]] = defaultdict(list)
         for end, paid in _payments(trajectory).items():
             amounts[self._last_policy_token(rows, end)] += paid
@@ -127,7 +127,7 @@ class PPOBatch:
             self.rewards[row, index] = math.fsum(paid)
 
     def _last_policy_token(self, rows: dict[int, int], end: tuple[int, int]) -> tuple[int, int]:
-        """(row, index) of an episode's last policy token up to (segment, index) `end`; of its first where there is none."""
+        """Returns (row, index) of an episode's last policy token up to (segment, index) `end`, or of its first if none."""
         for number, row in reversed(rows.items()):
             columns = self.loss_mask[row].nonzero()[:, 0]
             if number == end[0]:
@@ -162,7 +162,7 @@ class PPOBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all rows, without padding."""
+        """Number of tokens in all rows, without padding."""
         return int(self.lengths.sum())
 
     @property
@@ -175,7 +175,7 @@ class PPOBatch:
 
     @property
     def attention_mask(self) -> Tensor:
-        """[B, T] bool, True before the padding. Causal attention needs none: no token sees the padding to its right."""
+        """[B, T] bool, True before the padding. Causal attention does not need it: no token sees the padding to its right."""
         return torch.arange(self.token_ids.shape[1], device=self.token_ids.device) < self.lengths[:, None]
 
     @property
@@ -186,14 +186,14 @@ class PPOBatch:
     # -- cutting -----------------------------------------------------------------------------------------------
 
     def with_fields(self, **named: Tensor) -> PPOBatch:
-        """The same batch with later fields filled in."""
+        """Returns the batch with later fields filled in."""
         return self._replaced(named)
 
     def to(self, device: torch.device | str) -> PPOBatch:
         return self._map(lambda tensor: tensor.to(device))
 
     def select(self, rows: Tensor) -> PPOBatch:
-        """These rows in this order, without padding that none of them needs."""
+        """Returns these rows in this order, without padding that none of them needs."""
         width = int(self.lengths[rows].max())
         return self._map(lambda tensor: tensor[rows, :width] if tensor.dim() == 2 else tensor[rows])
 
@@ -205,11 +205,11 @@ class PPOBatch:
         return replace(self, **changed)
 
     def micro_batch_rows(self, max_tokens: int, *, packed: bool = False) -> list[Tensor]:
-        """Row numbers of micro-batches of at most `max_tokens` tokens; a longer row stands alone.
+        """Returns row numbers of micro-batches of at most `max_tokens` tokens; a longer row is a micro-batch of its own.
 
-        Rows are sorted by length, longest first (equal lengths keep their order), so little is padded; padding counts.
-        `packed`: there is none, and each row goes to the first micro-batch that has room for it. The same batch is
-        always cut alike.
+        Rows are sorted by length, longest first (equal lengths keep their order), so there is little padding; padding
+        counts as tokens. `packed`: there is no padding, and each row goes to the first micro-batch that it fits. The result
+        is deterministic.
         """
         if max_tokens <= 0:
             raise ValueError(f"max_tokens must be above 0, got {max_tokens}")
@@ -218,10 +218,10 @@ class PPOBatch:
     def micro_batches(
         self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False
     ) -> Iterator[PPOBatch]:
-        """The batch cut as `micro_batch_rows` says, or into `num_parts`: of as many rows each, longest first, or
-        (`packed`) of about as many tokens each.
+        """Splits the batch as `micro_batch_rows` does, or into `num_parts`: with equal numbers of rows, longest first, or
+        (`packed`) about equal numbers of tokens.
 
-        There are fewer parts where there are fewer rows.
+        There are fewer parts if there are fewer rows.
         """
         if num_parts is None:
             return (self.select(rows) for rows in self.micro_batch_rows(max_tokens, packed=packed))
@@ -230,7 +230,7 @@ class PPOBatch:
         return (self.select(rows) for rows in (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts))
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[PPOBatch]:
-        """Batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: as they stand).
+        """Yields batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: in the batch's order).
 
         The last one may be smaller.
         """
@@ -242,7 +242,7 @@ class PPOBatch:
     # -- by episode --------------------------------------------------------------------------------------------
 
     def by_episode(self, figure: Tensor, missing: int = 0) -> Tensor:
-        """[B, T] -> [E, S·T]: an episode's segments side by side in one row, in their order; `missing` elsewhere."""
+        """[B, T] -> [E, S·T]: concatenates an episode's segments in order into one row; `missing` elsewhere."""
         _, episode = torch.unique(self.episodes, return_inverse=True)
         num_segments = int(self.segments.max()) + 1
         wide = figure.new_full((int(episode.max()) + 1, num_segments, figure.shape[1]), missing)
@@ -250,12 +250,12 @@ class PPOBatch:
         return wide.flatten(1)
 
     def by_row(self, figure: Tensor) -> Tensor:
-        """[E, S·T] -> [B, T]: back from `by_episode`."""
+        """[E, S·T] -> [B, T]: the inverse of `by_episode`."""
         _, episode = torch.unique(self.episodes, return_inverse=True)
         return figure.unflatten(1, (-1, self.token_ids.shape[1]))[episode, self.segments]
 
     def of_episodes(self, figure: Tensor) -> Tensor:
-        """[B] -> [E]: what all rows of an episode share, in the order of `by_episode`."""
+        """[B] -> [E]: a value that all rows of an episode share, in the order of `by_episode`."""
         _, episode = torch.unique(self.episodes, return_inverse=True)
         shared = figure.new_zeros(int(episode.max()) + 1)
         shared[episode] = figure
@@ -267,7 +267,7 @@ class PPOBatch:
         return self.of_episodes(self.groups)
 
     def turn_values(self) -> dict[int, dict[int, float]]:
-        """Of a scored batch: trajectory -> turn -> the critic's value before the turn's first policy token."""
+        """Returns trajectory -> turn -> the critic's value before the turn's first policy token. The batch must be scored."""
         if self.values is None:
             raise ValueError("the batch has no values: score it with a critic")
         turns = self.by_episode(self.turns, missing=-1)
@@ -280,22 +280,22 @@ class PPOBatch:
 
 
 class _Row(NamedTuple):
-    """One segment that becomes a row."""
+    """A segment that becomes a row."""
 
     episode: int
     group: int
     place: int
-    """Among the rows of its episode."""
+    """Index among the rows of its episode."""
     number: int
-    """Among the segments of its episode."""
+    """Index among the segments of its episode."""
     segment: Segment
     mask: list[bool]
 
 
 def _turns(turn_ends: Sequence[tuple[int, int]], segment: int, mask: Tensor) -> Tensor:
-    """The number of the turn of every policy token of a segment, -1 elsewhere: [T] int64.
+    """Returns the turn number of every policy token of a segment, -1 elsewhere: [T] int64.
 
-    What follows the last finished turn is one turn more.
+    Tokens after the last finished turn belong to one more turn.
     """
     finished = bisect.bisect_left(turn_ends, (segment, -1))
     ends = torch.tensor([index for number, index in turn_ends if number == segment], dtype=torch.int64)
@@ -304,7 +304,7 @@ def _turns(turn_ends: Sequence[tuple[int, int]], segment: int, mask: Tensor) -> 
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
-    """(segment, index) -> what is paid there: each turn's reward at its end, the parts at the end of the episode."""
+    """Returns (segment, index) -> rewards credited there: each turn's at its end, the parts at the end of the episode."""
     reward, ends = trajectory.reward, trajectory.turn_ends
     if reward is None:
         return {}
@@ -322,7 +322,7 @@ def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
 
 
 def _learned(segment: Segment, demonstration: bool) -> list[bool]:
-    """The segment's mask without tokens that cannot be compared with what was sampled."""
+    """Returns the segment's mask without the tokens whose sampled log-probability is not finite."""
     if demonstration:
         return segment.loss_mask
     pairs = zip(segment.loss_mask, segment.sampled_logprobs, strict=True)

@@ -1,10 +1,10 @@
-"""Checkpoints: folders of safetensors and JSON, written whole or not at all, checked on reading. No pickle.
+"""Checkpoints: folders of safetensors and JSON, written atomically, verified on reading. No pickle.
 
     step_000040/  policy/ (a Hugging Face model, or with LoRA its adapters as PEFT writes them; the tokenizer)
                   critic.safetensors   optimizer.safetensors
                   learner.json (counters)   random.json   state.json (the caller's)   manifest.json (sizes and SHA-256)
 
-Knows no loop: what `state` means (cursor, best figure, …) is the caller's business.
+Does not depend on a training loop: the caller defines what `state` means (cursor, best metric, …).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _STEP_FOLDER = re.compile(r"step_(\d+)")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose files are all there and as they were written."""
+    """A checkpoint whose files are complete and unchanged."""
 
     path: Path
     state: dict[str, Any]
-    """What the caller gave to `save_checkpoint`."""
+    """The `state` that was passed to `save_checkpoint`."""
 
     @property
     def policy_path(self) -> Path:
@@ -50,10 +50,10 @@ class Checkpoint:
         return self.path / "policy"
 
     def restore(self, learner: AnyLearner, *, random_states: bool = True) -> None:
-        """Put weights, optimizer, counters and (unless declined) the random states of python, numpy and torch back.
+        """Restores weights, optimizer, counters and (unless declined) the random states of python, numpy and torch.
 
-        What follows is then, on the same machine, bitwise what would have followed without stopping. Raises
-        CheckpointError where the learner's models are other ones.
+        On the same machine, training then continues bitwise as it would have without stopping. Raises CheckpointError
+        if the learner's models are different.
         """
         remedy = "resume with the settings that it was written with"
         try:
@@ -89,11 +89,11 @@ class Checkpoint:
 def save_checkpoint(
     path: str | Path, learner: AnyLearner, *, tokenizer: Any | None = None, state: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write a checkpoint at `path`: into a folder beside it, flushed to disk, then renamed; an older one is replaced.
+    """Writes a checkpoint to a folder next to `path`, flushes it to disk, and renames it; an older one is replaced.
 
-    `state` holds JSON values. Raises `TrainingStoppedError` if a weight is not finite, `OutputPathError` if something other than
-    a checkpoint is at `path`, `CheckpointError` if the disk refuses; then nothing is left behind and what was at `path` is
-    still there.
+    `state` has JSON values. Raises `TrainingStoppedError` if a weight is not finite, `OutputPathError` if something other than
+    a checkpoint is at `path`, `CheckpointError` if writing fails. In these cases no partial files remain, and `path` is
+    unchanged.
     """
     path = Path(path)
     for name, model in (("policy", learner.policy), ("critic", learner.critic)):
@@ -113,9 +113,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
-    """Open a checkpoint after checking every file's size and hash.
+    """Opens a checkpoint after checking every file's size and hash.
 
-    Raises CheckpointError, naming the file and the remedy, where it is not there, not whole or of another format.
+    Raises CheckpointError, with the file and the remedy, if it is missing, incomplete, damaged or of another format.
     """
     path = Path(path)
     recover(path)
@@ -141,17 +141,17 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def step_path(run_dir: str | Path, step: int) -> Path:
-    """Where the checkpoint of this step stands in a run's folder."""
+    """Returns the path of this step's checkpoint in a run's folder."""
     return Path(run_dir) / "checkpoints" / f"step_{step:06d}"
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint at a `step_path`."""
+    """Returns the step of a checkpoint at a `step_path`."""
     return int(path.name.removeprefix("step_"))
 
 
 def step_paths(run_dir: str | Path) -> list[Path]:
-    """The run's checkpoints, earliest first; unfinished ones are not among them."""
+    """Returns the run's checkpoints, earliest first, without unfinished ones."""
     folder = Path(run_dir) / "checkpoints"
     entries = folder.iterdir() if folder.is_dir() else []
     found = [(int(match[1]), entry) for entry in entries if (match := _STEP_FOLDER.fullmatch(entry.name))]
@@ -159,12 +159,12 @@ def step_paths(run_dir: str | Path) -> list[Path]:
 
 
 def latest(run_dir: str | Path) -> Path | None:
-    """The run's newest checkpoint; None where there is none."""
+    """Returns the run's newest checkpoint, or None if there is none."""
     return next(reversed(step_paths(run_dir)), None)
 
 
 def keep_last(run_dir: str | Path, num_kept: int, best: str | Path | None = None) -> list[Path]:
-    """Delete all but the newest `num_kept` checkpoints and the `best` one; returns what was deleted."""
+    """Deletes all but the newest `num_kept` checkpoints and the `best` one. Returns the deleted paths."""
     if num_kept < 1:
         raise ValueError(f"num_kept must be at least 1, got {num_kept}")
     kept_best = None if best is None else Path(best).resolve()
@@ -187,7 +187,7 @@ def _write_parts(folder: Path, learner: AnyLearner, tokenizer: Any | None, state
     if tokenizer is not None:
         tokenizer.save_pretrained(folder / "policy")
     if learner.critic is not None:
-        weights = {  # copies: tied weights share memory, and stand twice
+        weights = {  # copies: tied weights share memory, and are stored twice
             name: tensor.detach().to("cpu", copy=True).contiguous()
             for name, tensor in learner.critic.state_dict().items()
         }

@@ -1,4 +1,4 @@
-"""From rewards to advantages: the KL penalty, then the estimator that the settings name. Knows no model."""
+"""Computes advantages from rewards: KL penalty, then the estimator named in the settings. Does not depend on a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from midthought.learning.batch import PPOBatch
 def credit_batch(
     batch: PPOBatch, training: TrainingConfig, kl_controller: KLController
 ) -> tuple[PPOBatch, dict[str, float]]:
-    """Fill in `advantages` and `returns` of a scored batch; the KL penalty goes into the rewards first.
+    """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
-    Segments of one episode are taken as one row, so the reward at its end reaches the earlier ones.
-    Figures: `kl_reference` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
-    where the returns do not vary), `value_mean`, `return_mean`.
+    Segments of one episode are joined into one row, so the reward at its end reaches the earlier segments.
+    Metrics: `kl_reference` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
+    if the returns do not vary), `value_mean`, `return_mean`.
     """
     if batch.old_logprobs is None:
         raise ValueError("the batch has not been scored: call `score` before `credit`")
@@ -53,7 +53,7 @@ def credit_batch(
 
 
 def correct_batch(batch: PPOBatch, training: TrainingConfig) -> tuple[PPOBatch, dict[str, float]]:
-    """Fill in `rollout_weights` of a scored batch as `rollout_correction` says, with the figures of `rollout_weights`."""
+    """Fills in `rollout_weights` of a scored batch as set by `rollout_correction`. Also returns its metrics."""
     assert batch.old_logprobs is not None and training.rollout_correction != "none"
     weights, figures = rollout_weights(
         batch.by_episode(batch.old_logprobs),

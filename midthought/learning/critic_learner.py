@@ -1,6 +1,6 @@
-"""A critic that learns apart from its policy: it scores and learns values alone, on batches that the policy's learner shares.
+"""Trains a critic separately from its policy: scores and learns only values, on the same batches as the policy's learner.
 
-Beside the policy's learner it is half of one (`apart`).
+`ActorCriticLearner` combines it with the policy's learner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from midthought.learning.model import Critic
 
 
 class CriticLearner(Learner):
-    """A critic with a trunk of its own. `score` fills in `values`; `update` reports `value_loss` and what belongs to it."""
+    """Learner of a critic with its own trunk. `score` fills in `values`; `update` reports `value_loss` and related metrics."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class CriticLearner(Learner):
         schedule: TrainingSchedule = NO_END,
         process_group: ProcessGroup | None = None,
     ) -> None:
-        """Raises ValueError for a critic on the policy's trunk, which learns with its policy."""
+        """Raises ValueError for a critic that shares the policy's trunk, because it learns with its policy."""
         if critic.is_shared:
             raise ValueError("a shared critic has no trunk of its own: it learns with its policy")
         super().__init__(None, critic, None, training, schedule, process_group)
@@ -34,7 +34,7 @@ class CriticLearner(Learner):
 
     @torch.no_grad()
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """Fill in `values`; there are no figures."""
+        """Fills in `values`; there are no metrics."""
         values = torch.zeros(batch.token_ids.shape)
         with self._forward_context():
             for rows, is_own in self.process_group.rows(

@@ -1,8 +1,8 @@
 """A forward pass of the policy: log-probabilities, entropy and last hidden states at policy tokens.
 
-Logits exist at policy tokens only: hidden states are gathered where the model calls its own output layer, so whatever
-the architecture does to its logits afterwards (soft-capping, scaling) is done to these. Where even they are too many,
-they are worked out block by block (`logprobs`). Knows no loss and no tokenizer.
+Logits are computed at policy tokens only: hidden states are selected at the input of the model's own output layer, so the
+architecture's later changes to its logits (soft-capping, scaling) apply to them. If these logits are still too many, they
+are computed in blocks (`logprobs`). Does not depend on a loss or a tokenizer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TokenOutputs:
-    """What a forward pass says of a batch's N policy tokens, in the order of `tensor[batch.loss_mask]`; float32."""
+    """Outputs of a forward pass for a batch's N policy tokens, in the order of `tensor[batch.loss_mask]`; float32."""
 
     logprobs: Tensor  # [N]
     entropy: Tensor | None = None  # [N], nats
@@ -42,12 +42,12 @@ def policy_forward(
     entropy_gradient: bool = True,
     logits_mib: float | None = None,
 ) -> tuple[TokenOutputs, Tensor]:
-    """The figures at the places that are wanted, and the last hidden states there [N, H].
+    """Returns the outputs and the last hidden states [N, H] at the wanted positions.
 
-    Log-probabilities and entropies are those of `softmax(logits / T)`, T the temperature of each token in the layout.
-    `entropy_gradient=False` saves the memory that learning from the entropy would take. With `logits_mib` no more logits
-    than that (in MiB of float32) exist at once, if the output layer is an `nn.Linear` and what is done to its logits is
-    known.
+    The distribution is `softmax(logits / T)`, with T the temperature of each token in the layout.
+    `entropy_gradient=False` saves the memory for the gradient of the entropy. `logits_mib` limits the logits that exist at
+    once (MiB of float32), if the output layer is an `nn.Linear` and the architecture's changes to its logits are
+    supported.
     """
     is_wanted, targets, temperatures = layout.is_wanted, layout.targets, layout.temperatures
     head = policy.get_output_embeddings()
@@ -83,7 +83,7 @@ def policy_forward(
 
 
 def hidden_states(policy: Any, layout: ModelInputs) -> Tensor:
-    """The last hidden states at the wanted places [N, H], computed with as few logits as the model allows."""
+    """Returns the last hidden states at the wanted positions [N, H], with as few logits as the model allows."""
     states: list[Tensor] = []
 
     def answer(forward: Callable[[Tensor], Tensor], hidden: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def hidden_states(policy: Any, layout: ModelInputs) -> Tensor:
 def _plain_figures(
     logits: Tensor, targets: Tensor, temperatures: Tensor | None, entropy: bool, entropy_gradient: bool
 ) -> TokenOutputs:
-    """Of all logits [N, V] at once."""
+    """Computes the outputs from all logits [N, V] at once."""
     scaled = wide(logits) if temperatures is None else wide(logits) / temperatures[:, None]
     distribution = torch.log_softmax(scaled, dim=-1)
     judged = distribution if entropy_gradient else distribution.detach()
@@ -112,10 +112,10 @@ def _plain_figures(
 
 
 class _Linked(torch.autograd.Function):
-    """A tensor as it is, whose backward pass goes through another one as well, with zeros.
+    """Returns a tensor unchanged and adds another tensor to its backward pass, with a zero gradient.
 
-    A sharded model gathers its outer weights again when the backward pass reaches what it returned; of logits that were
-    worked out in blocks nothing was returned but a sample, so the way goes through that.
+    A sharded model gathers its outer weights again when the backward pass reaches its output. If logits are computed in
+    blocks, the model returns only a sample of them, so the backward pass must go through the sample.
     """
 
     @staticmethod
@@ -129,7 +129,7 @@ class _Linked(torch.autograd.Function):
 
 
 def _num_at_once(head: nn.Module | None, logits_mib: float | None) -> int | None:
-    """Tokens whose logits take so much memory; None: any number."""
+    """Returns the number of tokens whose logits take this much memory; None: any number."""
     if logits_mib is None or type(head) is not nn.Linear:
         return None
     return max(1, int(logits_mib * 2**20) // (BYTES_PER_LOGIT * head.out_features))
@@ -139,7 +139,7 @@ def _num_at_once(head: nn.Module | None, logits_mib: float | None) -> int | None
 def _answering(
     head: nn.Module | None, shape: torch.Size, answer: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
 ) -> Iterator[None]:
-    """Within it, and for this thread alone, the output layer gives `answer(its own way, hidden)` for states [*shape, H]."""
+    """Replaces the output layer's forward by `answer(its own forward, hidden)` for states [*shape, H], in this thread only."""
     if head is None:
         yield
         return
@@ -160,10 +160,10 @@ def _answering(
 
 
 def wide(figures: Tensor) -> Tensor:
-    """In float32; float64 stays."""
+    """Converts to float32; float64 stays."""
     return figures if figures.dtype == torch.float64 else figures.float()
 
 
 def spread(figures: Tensor, mask: Tensor) -> Tensor:
-    """[N] at the True places of `mask` -> [B, T], 0 elsewhere; the inverse of `tensor[mask]`."""
+    """[N] -> [B, T]: puts values at the True positions of `mask`, 0 elsewhere; the inverse of `tensor[mask]`."""
     return figures.new_zeros(mask.shape).masked_scatter(mask, figures)

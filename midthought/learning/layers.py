@@ -1,4 +1,4 @@
-"""What is done to a model's decoder layers: computed a second time instead of remembered, compiled. Knows no loss."""
+"""Gradient checkpointing and compilation of a model's decoder layers. Does not depend on a loss."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 
 class RecomputedLayers:
-    """Gradient checkpointing: within `active()` a layer keeps its input alone, and the backward pass computes it again.
+    """Gradient checkpointing: within `active()` a layer keeps only its input, and the backward pass computes it again.
 
-    Memory for activations falls from all layers' to one layer's and the inputs of the others, for a third more
-    computing. Source: Chen et al. 2016 (arXiv 1604.06174). Unlike transformers' own switch it works in eval mode, where
-    there is no dropout. Raises ValueError for a model without layers that transformers can recompute.
+    Activation memory falls from all layers to one layer and the inputs of the others. Cost: a third more compute.
+    Source: Chen et al. 2016 (arXiv 1604.06174). Unlike transformers' own switch, it works in eval mode (no dropout).
+    Raises ValueError for a model without layers that transformers can recompute.
     """
 
     def __init__(self, *models: Any) -> None:
@@ -39,13 +39,13 @@ class RecomputedLayers:
 
 
 def compile_layers(model: Any) -> None:
-    """`torch.compile` every decoder layer, for any number of tokens: one layer's code serves all of them."""
+    """Applies `torch.compile` to every decoder layer, for any number of tokens. All layers share one layer's code."""
     for layer in decoder_layers(model):
         layer.compile(dynamic=True)
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:
-    """Raises ValueError where there are none."""
+    """Returns the model's decoder layers. Raises ValueError if there are none."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     found: list[nn.Module] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]

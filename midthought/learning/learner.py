@@ -1,7 +1,7 @@
-"""One optimizer step after another on batches: scoring, credit, PPO updates and SFT steps.
+"""Takes optimizer steps on batches: scoring, credit, PPO updates and SFT steps.
 
-Knows neither where trajectories come from nor when to stop: loops stand in `sft` and `ppo`. Losses are averaged over
-the policy tokens of the whole optimizer step, so micro-batches change nothing. Which estimator and which loss is a name.
+Does not depend on the source of trajectories or on a stopping rule: the loops are in `sft` and `ppo`. Losses are averaged
+over the policy tokens of the whole optimizer step, so micro-batches do not change them. Settings name estimator and loss.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
 
 Losses = Callable[[PPOBatch, int], dict[str, Tensor]]
-"""(micro-batch, policy tokens of the whole step) -> figures that add up over micro-batches; `loss` has a gradient."""
+"""(micro-batch, policy tokens of the whole step) -> metrics that add up over micro-batches; `loss` has a gradient."""
 
 
 class Learner:
-    """A policy, perhaps a critic and a frozen reference, and the optimizer that changes the first two.
+    """A policy, an optional critic and frozen reference, and the optimizer of policy and critic.
 
     An iteration of PPO: `batch, figures = score(batch)`, `batch, more = credit(batch)`, `metrics = update(batch)`.
-    Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating. What does not
-    require a gradient does not learn: of a LoRA policy (`peft`) the adapters alone. Given as its own reference, a LoRA
-    policy is compared with itself without adapters. Raises ValueError where nothing of the policy learns, or where it is
-    its own reference and has no adapters.
+    Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating. Parameters that
+    do not require a gradient do not learn: in a LoRA policy (`peft`), only the adapters learn. If a LoRA policy is its
+    own reference, it is compared with itself without adapters. Raises ValueError if no parameter of the policy learns, or
+    if it is its own reference and has no adapters.
 
-    Without a policy a critic learns alone (`CriticLearner`). With a `process_group` it is one of several processes that
-    learn together, each with its shard of the models: all of them get the same calls with the same batch, and all
-    return the same metrics.
+    Without a policy, only the critic learns (`CriticLearner`). With a `process_group`, this learner is one of several
+    ranks, each with its shard of the models: all ranks get the same calls with the same batch and return the same
+    metrics.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Learner:
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
-        """The steps of them in which the policy learned: its learning-rate schedule counts these."""
+        """Optimizer steps in which the policy learned: its learning-rate schedule counts these."""
         self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
         modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
         self.optimizer = Optimizer(modules, training, schedule)
@@ -92,8 +92,8 @@ class Learner:
         return self.optimizer.training
 
     def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """Sets the settings of the next steps. The KL controller keeps its coefficient, and the settings that say how the
-        models compute (`compile`, `gradient_checkpointing`, …) stay as they were when the learner was created."""
+        """Changes the settings for the next steps. The KL controller keeps its coefficient, and settings of how the models
+        compute (`compile`, `gradient_checkpointing`, …) stay as they were when the learner was created."""
         self.optimizer.training, self.optimizer.schedule = training, schedule
 
     @property
@@ -102,19 +102,19 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
-        """Of the policy, at the next optimizer step."""
+        """The policy's learning rate at the next optimizer step."""
         return self.training.peak_learning_rate * self.optimizer.learning_rate_factor("policy", self.num_policy_steps)
 
     @functools.cached_property
     def is_packed(self) -> bool:
-        """Whether rows stand one after the other without padding: asked for, and every model can do it."""
+        """Whether rows are concatenated without padding: if the settings request it and every model supports it."""
         return self.training.packing and all(can_pack(model) for model in self._models)
 
     # -- passes ------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _forward_context(self) -> Iterator[None]:
-        """Forward and backward passes stand in it: a layer that is computed again must find the same attention."""
+        """Context of forward and backward passes: a layer that is recomputed must use the same attention."""
         with ExitStack() as stack:
             if self.is_packed:
                 stack.enter_context(attending_by_rows(*self._models))
@@ -125,7 +125,7 @@ class Learner:
     def _figures(
         self, model: Any, micro: PPOBatch, *, values: bool = False, entropy: bool = False, learns_entropy: bool = False
     ) -> TokenOutputs:
-        """One pass of a policy over a micro-batch; `values`: with the critic's, be it a trunk of its own."""
+        """Runs one pass of a policy over a micro-batch; `values`: also of the critic, even if it has its own trunk."""
         critic = self.critic if values else None
         figures = token_outputs(
             model,
@@ -144,11 +144,11 @@ class Learner:
 
     @torch.no_grad()
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """Fill in `old_logprobs`, and `reference_logprobs`, `values` and `rollout_weights` where they are asked for.
+        """Fills in `old_logprobs`, and `reference_logprobs`, `values` and `rollout_weights` if the settings need them.
 
-        Figures: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens: the health of the
-        whole chain from engine to learner (stale tokens aside, whose difference is the way that the policy has gone since);
-        those of `rollout_weights` where there is a correction.
+        Metrics: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens. They check the whole path
+        from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
+        With a rollout correction, also the metrics of `rollout_weights`.
         """
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
         parts = self.process_group.rows(batch, self.training.max_micro_batch_tokens, packed=self.is_packed)
@@ -179,7 +179,7 @@ class Learner:
 
     @contextmanager
     def _reference_at_hand(self) -> Iterator[Any]:
-        """The reference where the policy computes; a LoRA policy that is its own is without its adapters meanwhile."""
+        """Yields the reference on the policy's device. A LoRA policy that is its own reference runs without adapters."""
         reference: Any = self.reference
         if self._offloaded is not None:
             self._offloaded.to(self.device)
@@ -191,22 +191,22 @@ class Learner:
                 self._offloaded.to("cpu")
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """Fill in `advantages` and `returns` of a scored batch; the KL penalty goes into the rewards first.
+        """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
-        Figures: those of `credit_batch`.
+        Returns the metrics of `credit_batch`.
         """
         return credit_batch(batch, self.training, self.kl_controller)
 
     # -- updates -----------------------------------------------------------------------------------------------
 
     def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
-        """PPO on a scored and credited batch: `ppo_epochs` passes in mini-batches; metrics are means over the steps.
+        """Runs PPO on a scored and credited batch: `ppo_epochs` passes in mini-batches. Metrics are means over the steps.
 
-        With `critic_only` (critic warm-up) a new critic first learns what this policy is worth: the policy takes no step,
-        computes no gradient, and its learning-rate schedule waits. A critic with a trunk of its own runs no pass of the
-        policy; of a shared critic the head alone learns. Without a critic the steps are only counted.
+        With `critic_only` (critic warm-up) only the critic learns, to fit the values of this policy. The policy computes no
+        gradient and takes no step, and its learning-rate schedule does not advance. A critic with its own trunk needs no pass
+        of the policy; of a shared critic, only the head learns. Without a critic the steps are only counted.
 
-        `policy_loss value_loss entropy kl_loss loss clip_fraction approx_kl ratio_mean value_clip_fraction grad_norm
+        Metrics: `policy_loss value_loss entropy kl_loss loss clip_fraction approx_kl ratio_mean value_clip_fraction grad_norm
         critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps`, each if it was computed.
         """
         if batch.advantages is None:
@@ -224,7 +224,7 @@ class Learner:
         return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped}
 
     def _ppo_step(self, batch: PPOBatch, *, critic_only: bool) -> dict[str, float]:
-        """One optimizer step; how its tokens are averaged is settled here, before it is cut into micro-batches."""
+        """Takes one optimizer step. Computes the weights of its tokens before the batch is split into micro-batches."""
         training = self.training
         if critic_only:
             if self.critic is None:
@@ -240,7 +240,7 @@ class Learner:
         return self._step(batch, losses, num_parts=training.accumulation_steps)
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
-        """One optimizer step of cross-entropy, averaged over all masked tokens of the batch (nats per token).
+        """Takes one optimizer step of cross-entropy, averaged over all mask-True tokens of the batch (nats per token).
 
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
         """
@@ -248,12 +248,12 @@ class Learner:
         return {**taken, "num_tokens": batch.num_policy_tokens}
 
     def sft_gradients(self, batch: PPOBatch) -> None:
-        """The forward and backward passes of `sft_step`, without its step: to measure them."""
+        """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
         self._gradients(batch, self._sft_losses)
         self.optimizer.zero_grad()
 
     def sft_loss(self, batch: PPOBatch) -> float:
-        """The cross-entropy that `sft_step` would report, without learning from it."""
+        """Returns the cross-entropy that `sft_step` would report, without learning from it."""
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad(), self._forward_context():
             for micro, is_own in self._micro_batches(batch):
@@ -270,7 +270,7 @@ class Learner:
         *,
         num_parts: int | None = None,
     ) -> dict[str, float]:
-        """Gradients over all micro-batches, then one optimizer step of `modules`, or none if a gradient is not finite."""
+        """Computes gradients over all micro-batches, then takes a step of `modules`, or none if a gradient is not finite."""
         sums = self._gradients(batch, losses, num_parts)
         numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
         taken = self.optimizer.step({name: numbers[name] for name in modules})
@@ -279,7 +279,7 @@ class Learner:
         return {**{name: float(value) for name, value in sums.items()}, **taken}
 
     def _gradients(self, batch: PPOBatch, losses: Losses, num_parts: int | None = None) -> dict[str, Tensor]:
-        """Leaves the gradients of all micro-batches in the parameters; the sums of their losses."""
+        """Accumulates the gradients of all micro-batches in the parameters. Returns the sums of their metrics."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
         with self._forward_context():
@@ -295,7 +295,7 @@ class Learner:
         return sums
 
     def _micro_batches(self, batch: PPOBatch, num_parts: int | None = None) -> Iterator[tuple[PPOBatch, bool]]:
-        """This rank's; False: one that counts nothing, for the others compute meanwhile and wait for its part."""
+        """Yields this rank's micro-batches. False: not counted, computed only because the other ranks wait for this rank."""
         return self.process_group.micro_batches(
             batch, self.training.max_micro_batch_tokens, num_parts, packed=self.is_packed
         )
@@ -309,7 +309,7 @@ class Learner:
         return ppo_losses(figures, micro, self.training, num_tokens=num_tokens, denominator=denominator)
 
     def _value_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
-        """The critic's loss alone. Of a shared trunk, which belongs to the policy, only the head gets a gradient."""
+        """Computes only the critic's loss. If the policy's trunk is shared, only the head gets a gradient."""
         assert self.critic is not None
         if self.critic.is_shared:
             layout = ModelInputs.of(micro, packed=self.is_packed)
@@ -323,7 +323,7 @@ class Learner:
     # -- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's tensors under the parameters' names, and the counters. The weights are not part of it."""
+        """Returns the optimizer's tensors under the parameters' names, and the counters. Weights are not included."""
         moments = self.optimizer.state_dict()
         return {
             "num_steps": self.num_steps,
@@ -333,12 +333,12 @@ class Learner:
         }
 
     def close(self) -> None:
-        """Nothing: a learner in this process is let go of with its models."""
+        """Does nothing: a learner in this process holds no resources but its models."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`, after the weights were restored. Raises CheckpointError if it belongs to others.
+        """Restores `state_dict`, after the weights were restored. Raises CheckpointError if it belongs to other models.
 
-        In states of earlier versions the policy's schedule also counted the steps of the critic warm-up.
+        In states of earlier versions, the policy's schedule also counted the steps of the critic warm-up.
         """
         self.optimizer.load_state_dict(state["moments"])
         self.num_steps = state["num_steps"]
@@ -347,7 +347,7 @@ class Learner:
 
 
 def fill(filled: Tensor, rows: Tensor, figures: Tensor, micro: PPOBatch, is_own: bool) -> None:
-    """Write the figures of a micro-batch of one's own, cut out of the batch as `rows`, into those of the batch [B, T]."""
+    """Writes a micro-batch's values into `filled` [B, T] at `rows`, if `is_own`."""
     if not is_own:
         return
     filled[rows, : micro.token_ids.shape[1]] = spread(figures, micro.loss_mask).to(filled)

@@ -1,7 +1,7 @@
-"""Log-probabilities and entropies of tokens straight from hidden states, never with all logits at once.
+"""Computes log-probabilities and entropies of tokens from hidden states without storing all logits at once.
 
-Logits are worked out for a block of tokens at a time, and once more in the backward pass. Knows an output layer's
-weight, no model and no loss.
+Logits are computed for one block of tokens at a time, and again in the backward pass. Needs only an output layer's
+weight; does not depend on a model or a loss.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ import torch
 from torch import Tensor
 
 BYTES_PER_LOGIT = 4
-"""Blocks are in float32, whatever the weight is in (float64 stays)."""
+"""Blocks are in float32 for any weight type but float64, which stays."""
 NEVER = -1e4
-"""A log-probability whose `p log p` is 0: in its place -inf would make NaN."""
+"""Lower bound of log-probabilities. Its `p log p` is 0; with -inf it would be NaN."""
 
 
 @dataclass(frozen=True)
 class LogitShape:
-    """What an architecture does to the output layer's figures: `cap · tanh(scale · x / cap)`, without a cap `scale · x`."""
+    """An architecture's function of its output layer's logits x: `cap · tanh(scale · x / cap)`, or `scale · x` without cap."""
 
     scale: float = 1.0
     cap: float | None = None
 
     @classmethod
     def of(cls, config: Any) -> LogitShape:
-        """As transformers' Gemma (`final_logit_softcapping`), Cohere (`logit_scale`), Granite (`logits_scaling`) have it."""
+        """Reads a transformers config: Gemma's `final_logit_softcapping`, Cohere's `logit_scale`, Granite's `logits_scaling`."""
         scale = float(getattr(config, "logit_scale", None) or 1.0) / float(
             getattr(config, "logits_scaling", None) or 1.0
         )
         return cls(scale, getattr(config, "final_logit_softcapping", None))
 
     def forward(self, logits: Tensor) -> Tensor:
-        """In place where it can be."""
+        """Changes the logits in place and returns them."""
         if self.scale != 1.0:
             logits = logits.mul_(self.scale)
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def backward(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """Gradient at the output layer's figures, from that at the `logits`; in place."""
+        """Computes the gradient at the output layer's outputs from the gradient at the final `logits`, in place."""
         if self.cap is not None:
             gradient = gradient.mul_(1.0 - (logits / self.cap) ** 2)
         return gradient if self.scale == 1.0 else gradient.mul_(self.scale)
@@ -49,30 +49,30 @@ class LogitShape:
 
 @dataclass(frozen=True)
 class BlockedHead:
-    """An output layer, and how many tokens' logits may exist at once."""
+    """An output layer, and the number of tokens whose logits may exist at once."""
 
     weight: Tensor  # [V, H]
     bias: Tensor | None  # [V]
     shape: LogitShape
     num_tokens: int
-    """Of a block."""
+    """Maximum number of tokens in a block."""
 
     def figures(
         self, hidden: Tensor, targets: Tensor, temperatures: Tensor | None = None, *, entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Log-probability of each target, and entropy in nats (zeros if not requested): [N, H], [N], [N] -> [N], [N].
+        """Computes each target's log-probability, and entropy in nats (zeros if not requested): [N, H], [N], [N] -> [N], [N].
 
         With `l` the logits of a token divided by its temperature T (None: 1), `p = softmax(l)`, target t:
 
             log π = l_t - log Σ exp l              ∂ log π / ∂ l_j = [j = t] - p_j
             S     = log Σ exp l - Σ p l            ∂ S     / ∂ l_j = -p_j (log p_j + S)
 
-        and a gradient at the logits themselves is 1/T of that.
+        The gradient at the undivided logits is 1/T of this.
 
-        The forward pass keeps `hidden`, `log Σ exp l` and S; the backward pass computes `l` anew. Idea: cut
+        The forward pass keeps `hidden`, `log Σ exp l` and S; the backward pass recomputes `l`. Sources: cut
         cross-entropy (Wijmans et al. 2024, arXiv 2411.09009, section 4) and Liger's fused linear cross-entropy (Hsu et
         al. 2024, arXiv 2410.10989, section 3.2), here for losses that are not linear in log π. The weight's gradient
-        adds up in float32. Under autocast the product is in its type, as in `nn.Linear`.
+        is accumulated in float32. Under autocast the product has autocast's type, as in `nn.Linear`.
         """
         logprobs, entropies = _BlockedFigures.apply(
             hidden, self.weight, self.bias, targets, temperatures, self, entropy
@@ -86,11 +86,11 @@ class BlockedHead:
 
     @torch.no_grad()
     def sample(self, hidden: Tensor) -> Tensor:
-        """Our logits [n, V] of these states [n, H], to be held against the model's own (`are_alike`)."""
+        """Returns logits [n, V] of these states [n, H], to compare with the model's own (`are_alike`)."""
         return self.logits(hidden, self.weight, self.bias)
 
     def blocks(self, num_tokens: int) -> Iterator[slice]:
-        """Of equal size, or nearly."""
+        """Yields blocks of equal size; sizes differ by at most one token."""
         num_blocks = -(-num_tokens // self.num_tokens)
         for number in range(num_blocks):
             yield slice(number * num_tokens // num_blocks, (number + 1) * num_tokens // num_blocks)
@@ -98,7 +98,7 @@ class BlockedHead:
 
 @torch.no_grad()
 def are_alike(ours: Tensor, theirs: Tensor) -> bool:
-    """Whether logits are the same, but for rounding."""
+    """Whether logits are equal up to rounding."""
     return bool((ours.float() - theirs.float()).abs().max() <= 0.02 * theirs.float().abs().max())
 
 
@@ -180,7 +180,7 @@ class _BlockedFigures(torch.autograd.Function):
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """`total += left @ right`, in place where the types allow."""
+    """Computes `total += left @ right`, without a temporary if the types are equal."""
     if total.dtype == left.dtype:
         total.addmm_(left, right)
     else:

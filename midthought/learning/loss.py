@@ -1,6 +1,6 @@
 """PPO's loss on a micro-batch: policy, entropy, KL and value terms, each averaged over the whole optimizer step.
 
-Knows no model: it is given what the passes said of the policy tokens.
+Does not depend on a model: receives the outputs of the forward passes for the policy tokens.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from midthought.learning.forward import TokenOutputs, spread
 def ppo_losses(
     figures: TokenOutputs, micro: PPOBatch, training: TrainingConfig, *, num_tokens: int, denominator: float
 ) -> dict[str, Tensor]:
-    """The terms of the loss, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
+    """Returns the loss terms, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
 
-    `num_tokens`, `denominator`: the policy tokens of the whole step, and what the policy loss is divided by
-    (`algo.aggregation`), so that micro-batches add up. `figures.values` are the critic's, None without one.
+    `num_tokens`, `denominator`: the policy tokens of the whole step, and the divisor of the policy loss
+    (`algo.aggregation`), so that micro-batches add up. `figures.values` are the critic's, None without a critic.
     """
     assert figures.entropy is not None
     mask = micro.loss_mask
@@ -45,7 +45,7 @@ def ppo_losses(
 
 
 def value_losses(values: Tensor, micro: PPOBatch, training: TrainingConfig, *, num_tokens: int) -> dict[str, Tensor]:
-    """The critic's term alone: `values` [N] at the policy tokens, in row order; `loss` has a gradient."""
+    """Returns only the critic's term: `values` [N] at the policy tokens, in row order; `loss` has a gradient."""
     mask = micro.loss_mask
     assert micro.values is not None and micro.returns is not None
     value_loss, metrics = compute_value_loss(
@@ -62,7 +62,7 @@ def value_losses(values: Tensor, micro: PPOBatch, training: TrainingConfig, *, n
 def _policy_losses(
     figures: TokenOutputs, micro: PPOBatch, training: TrainingConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy loss of every policy token, and figures of it, each [N] in row order."""
+    """Returns the policy loss of every policy token and its metrics, each [N] in row order."""
     mask = micro.loss_mask
     assert micro.old_logprobs is not None and micro.advantages is not None
     inputs = PolicyLossInputs(

@@ -20,7 +20,7 @@ class TrainingSchedule:
 
     @classmethod
     def from_config(cls, training: TrainingConfig, num_iters: int) -> Self:
-        """The schedule of PPO that ends with iteration `num_iters`."""
+        """Returns the schedule of PPO that ends with iteration `num_iters`."""
         steps, num_waiting = training.num_steps_per_iter, training.num_critic_warmup_iters
         return cls(total_steps=max(num_iters - num_waiting, 0) * steps, critic_total_steps=num_iters * steps)
 
@@ -29,7 +29,7 @@ NO_END = TrainingSchedule()
 
 
 def learning_rate_factor(step: int, training: TrainingConfig, total_steps: int | None) -> float:
-    """Factor of the peak learning rate at a module's own optimizer step `step` (from 0).
+    """Returns the factor of the peak learning rate at a module's own optimizer step `step` (from 0).
 
     Linear warm-up `(step + 1) / warmup_steps`, then constant, or a linear or cosine decay to `min_learning_rate_ratio` at
     `total_steps`. Raises ValueError if a decay has no `total_steps`.

@@ -1,4 +1,4 @@
-"""Which rows make a micro-batch: row numbers from lengths. Longest first, equal lengths in their order, so always alike."""
+"""Assigns rows to micro-batches by length: longest first, equal lengths in their order, so the result is deterministic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def pack_first_fit(lengths: Tensor, max_tokens: int) -> list[Tensor]:
-    """At most `max_tokens` tokens each; a longer row stands alone. Each row goes to the first part that has room for it.
+    """Returns parts of at most `max_tokens` tokens; a longer row is a part of its own. Each row goes to the first part it fits.
 
     First fit decreasing: at most 11/9 of the fewest parts, and two thirds of a part (Dósa 2007, doi
     10.1007/978-3-540-74450-4_1).
@@ -28,7 +28,7 @@ def pack_first_fit(lengths: Tensor, max_tokens: int) -> list[Tensor]:
 
 
 def group_by_length(lengths: Tensor, max_tokens: int) -> list[Tensor]:
-    """The same where every row of a part takes as much as its longest: rows of like length stand together."""
+    """The same for padded rows, which all count as much as the longest row of their part: groups rows of similar length."""
     order = _longest_first(lengths)
     cut: list[Tensor] = []
     start = 0
@@ -40,7 +40,7 @@ def group_by_length(lengths: Tensor, max_tokens: int) -> list[Tensor]:
 
 
 def split_by_tokens(lengths: Tensor, num_parts: int) -> list[Tensor]:
-    """So many parts, or one for each row, of about as many tokens: each row goes to the part that has the fewest."""
+    """Returns `num_parts` parts (at most one per row) of about equal tokens: each row goes to the part with the fewest."""
     cut: list[list[int]] = [[] for _ in range(min(num_parts, len(lengths)))]
     taken = [(0, number) for number in range(len(cut))]
     for row in _longest_first(lengths).tolist():
@@ -51,7 +51,7 @@ def split_by_tokens(lengths: Tensor, num_parts: int) -> list[Tensor]:
 
 
 def split_by_rows(lengths: Tensor, num_parts: int) -> list[Tensor]:
-    """So many parts, or one for each row, of as many rows: rows of like length stand together."""
+    """Returns `num_parts` parts (at most one per row) with equal numbers of rows: groups rows of similar length."""
     return list(_longest_first(lengths).tensor_split(min(num_parts, len(lengths))))
 
 

@@ -1,6 +1,6 @@
-"""Models as the learner sees them: any Hugging Face causal LM as the policy, a critic, their figures of a batch's tokens.
+"""The models of a learner: any Hugging Face causal LM as the policy, a critic, and their outputs for a batch's tokens.
 
-Knows no loss and no tokenizer.
+Does not depend on a loss or a tokenizer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from midthought.peft_weights import base_of
 
 
 class PolicyHead(nn.Module):
-    """Hidden states to logits: the policy's own output layer, shared with it, not a copy."""
+    """Maps hidden states to logits with the policy's own output layer, which is shared, not copied."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
         self.linear = policy.get_output_embeddings()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[..., H] -> [..., V]. What an architecture does to its logits afterwards (soft-capping, scaling) is not in them."""
+        """[..., H] -> [..., V], before the architecture's own changes to its logits (soft-capping, scaling)."""
         return self.linear(hidden)
 
 
 class ValueHead(nn.Module):
-    """A linear map from a hidden state to one number, zero at first: a fresh critic says 0 everywhere."""
+    """A linear map from a hidden state to one number, initialized to zero: a new critic returns 0 everywhere."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class ValueHead(nn.Module):
 
 
 class Critic(nn.Module):
-    """The value function: a value head on a transformer trunk of its own, or (`trunk` None) on the policy's."""
+    """The value function: a value head on its own transformer trunk, or (`trunk` None) on the policy's trunk."""
 
     def __init__(self, head: ValueHead, trunk: nn.Module | None = None) -> None:
         super().__init__()
@@ -57,14 +57,14 @@ class Critic(nn.Module):
 
     @classmethod
     def separate(cls, policy: Any) -> Critic:
-        """A copy of the policy's transformer as it is, with a head that says 0. All of it learns; of a PEFT model what learns
-        in the policy, too."""
+        """Copies the policy's transformer and adds a head that returns 0. All parameters learn; for a PEFT model, only the
+        parameters that learn in the policy."""
         trunk = copy.deepcopy(base_of(policy).base_model)
         return cls(_head_for(policy), trunk if has_adapters(policy) else trunk.requires_grad_(True))
 
     @classmethod
     def shared(cls, policy: Any) -> Critic:
-        """A head alone, on the policy's last hidden state; the value loss trains the policy's trunk, too."""
+        """Creates only a head, on the policy's last hidden state. The value loss also trains the policy's trunk."""
         return cls(_head_for(policy))
 
     @property
@@ -72,7 +72,7 @@ class Critic(nn.Module):
         return self.trunk is None
 
     def token_values(self, batch: PPOBatch, *, packed: bool = False) -> Tensor:
-        """Values at the policy tokens of the batch, [N] in row order, for a critic with a trunk of its own."""
+        """Returns the values at the policy tokens of the batch, [N] in row order. The critic must have its own trunk."""
         if self.trunk is None:
             raise ValueError("a shared critic has no trunk: take the values of `token_outputs(policy, batch, critic)`")
         layout = ModelInputs.of(batch, packed=packed)
@@ -82,7 +82,7 @@ class Critic(nn.Module):
 
 
 class Models(NamedTuple):
-    """The models of a learner. The reference is the policy itself for LoRA. Without a policy, a critic learns alone."""
+    """The models of a learner. With LoRA, the reference is the policy itself. Without a policy, only a critic learns."""
 
     policy: Any
     critic: Critic | None
@@ -90,11 +90,11 @@ class Models(NamedTuple):
 
     @classmethod
     def from_config(cls, policy: Any, config: RecipeConfig) -> Models:
-        """The policy as it is, a critic if the estimator needs one, and a reference if there is a KL term.
+        """Uses the policy as it is; adds a critic if the estimator needs one, and a reference if there is a KL term.
 
-        With `model.lora_rank` adapters are put into the policy. They learn, and the policy without them is the reference.
-        A PEFT model whose adapters do not change its outputs yet is its own reference, too. Raises SettingsError for
-        `model.lora_rank` with a PEFT model.
+        With `model.lora_rank`, adapters are added to the policy. They learn, and the policy without them is the reference.
+        A PEFT model whose adapters do not change its outputs yet is also its own reference. Raises SettingsError if
+        `model.lora_rank` is set for a PEFT model.
         """
         training, rank = config.training, config.model.adapter_rank
         if rank and has_adapters(policy):
@@ -112,7 +112,7 @@ class Models(NamedTuple):
         return cls(policy, critic, policy if are_adapters_idle(policy) else frozen_copy(policy))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers as `policy.NAME`, `critic.NAME`, `reference.NAME`; what is shared stands once."""
+        """Returns parameters and buffers as `policy.NAME`, `critic.NAME`, `reference.NAME`; shared tensors appear once."""
         found: dict[str, Tensor] = {}
         reference = None if self.reference is self.policy else self.reference
         modules: dict[str, nn.Module | None] = {"policy": self.policy, "critic": self.critic, "reference": reference}
@@ -138,11 +138,11 @@ class PolicyValueModel(nn.Module):
 
     @property
     def value_head(self) -> ValueHead:
-        """The critic's."""
+        """The critic's value head."""
         return self.critic.head
 
     def forward(self, batch: PPOBatch, *, entropy: bool = False) -> TokenOutputs:
-        """Log-probabilities, values and (where asked) entropy at the policy tokens."""
+        """Returns log-probabilities, values and (if requested) entropy at the policy tokens."""
         figures = token_outputs(self.policy, batch, self.critic, entropy=entropy)
         if figures.values is None:
             figures.values = self.critic.token_values(batch)
@@ -159,11 +159,11 @@ def token_outputs(
     packed: bool = False,
     logits_mib: float | None = None,
 ) -> TokenOutputs:
-    """One forward pass: log-probabilities of the policy tokens under the distribution that each was sampled from
-    (`PPOBatch.temperatures`); entropy and shared values if requested.
+    """Runs one forward pass. Returns log-probabilities of the policy tokens under the distribution that each was sampled
+    from (`PPOBatch.temperatures`); entropy and shared values if requested.
 
-    `values` is filled where `critic` shares the policy's trunk. `packed`: the rows one after the other without padding,
-    for a model that `can_pack`. `entropy_gradient`, `logits_mib`: of `policy_forward`.
+    `values` is filled if `critic` shares the policy's trunk. `packed`: concatenates the rows without padding, for a model
+    that `can_pack`. `entropy_gradient`, `logits_mib`: see `policy_forward`.
     """
     layout = ModelInputs.of(batch, packed=packed)
     with attending_by_rows(policy) if packed else nullcontext():
@@ -176,12 +176,12 @@ def token_outputs(
 
 
 def token_logprobs(policy: Any, batch: PPOBatch) -> Tensor:
-    """log π(token t | tokens before t) at policy tokens, at the temperature of each, 0 elsewhere: [B, T] float32."""
+    """Returns log π(token t | tokens before t) at policy tokens, at each token's temperature; 0 elsewhere: [B, T] float32."""
     return spread(token_outputs(policy, batch).logprobs, batch.loss_mask)
 
 
 def frozen_copy(policy: Any) -> Any:
-    """A copy that never learns: the reference policy."""
+    """Returns a copy that does not learn, for use as the reference policy."""
     return copy.deepcopy(policy).requires_grad_(False).eval()
 
 

@@ -1,6 +1,6 @@
-"""AdamW on the policy and the critic: schedule, clipping, float32 copies of weights in half precision, its state by name.
+"""AdamW for the policy and the critic: schedule, clipping, float32 copies of half-precision weights, state by name.
 
-Knows no batch and no loss.
+Does not depend on a batch or a loss.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_r
 BETAS = (0.9, 0.95)
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
-"""Figure by module."""
+"""Metric name of each module's gradient norm."""
 MASTER = "master"
-"""In the state: the float32 copy of a weight."""
+"""Field of the state that holds the float32 copy of a weight."""
 
 
 class Optimizer:
-    """One step for all modules; gradients are clipped for each on its own.
+    """Takes one step for all modules; clips the gradients of each module separately.
 
-    Where weights are in half precision and `master_weights` is set, float32 copies learn in their place: gradients move to
-    the copies after every backward pass (`gather`), and add up there; after a step the weights are the copies, rounded.
+    If weights are in half precision and `master_weights` is set, AdamW updates float32 copies of them: `gather` moves the
+    gradients to the copies after every backward pass and adds them up there; a step rounds the copies into the weights.
     Source: Micikevicius et al. 2018 (arXiv 1710.03740), section 3.1.
     """
 
@@ -40,7 +40,7 @@ class Optimizer:
         training: TrainingConfig,
         schedule: TrainingSchedule = NO_END,
     ) -> None:
-        """`modules`: `policy`, `critic`, or both. What requires no gradient does not learn."""
+        """`modules`: `policy`, `critic`, or both. Parameters that require no gradient do not learn."""
         self._modules = modules
         self.training = training
         self.schedule = schedule
@@ -52,7 +52,7 @@ class Optimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """AdamW's."""
+        """AdamW's parameter groups."""
         return self._adam.param_groups
 
     def zero_grad(self) -> None:
@@ -62,7 +62,7 @@ class Optimizer:
             master.grad = None
 
     def gather(self) -> None:
-        """After a backward pass: what half-precision weights have as gradients is added to that of their copies."""
+        """Adds the gradients of half-precision weights to their float32 copies' gradients. Call it after a backward pass."""
         for parameter, master in self._masters.items():
             if parameter.grad is not None:
                 gradient = parameter.grad.float()
@@ -70,10 +70,10 @@ class Optimizer:
                 parameter.grad = None
 
     def step(self, numbers: Mapping[str, int]) -> dict[str, float]:
-        """One step of the modules in `numbers` (module -> its own step number, from 0); none if a gradient is not finite.
+        """Takes a step of the modules in `numbers` (module -> its own step number, from 0); none if a gradient is not finite.
 
-        Modules that are not in it are left as they are. Returns `grad_norm` (of the policy, before clipping),
-        `critic_grad_norm`, `learning_rate` (the policy's), each if that module steps, and `num_skipped_steps`.
+        Other modules do not change. Returns `grad_norm` (of the policy, before clipping), `critic_grad_norm`,
+        `learning_rate` (the policy's), each if that module steps, and `num_skipped_steps`.
         """
         modules = {name: module for name, module in self._modules.items() if name in numbers}
         for waiting in (module for name, module in self._modules.items() if name not in numbers):
@@ -94,16 +94,16 @@ class Optimizer:
         return {**figures, "num_skipped_steps": float(not finite)}
 
     def learning_rate_factor(self, module: str, step: int) -> float:
-        """Factor of the module's peak learning rate at its own step."""
+        """Returns the factor of the module's peak learning rate at its own step."""
         total = self.schedule.critic_total_steps if module == "critic" else None
         return learning_rate_factor(step, self.training, self.schedule.total_steps if total is None else total)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Moments and float32 copies as `module.parameter/field`, whole. Weights are not part of it."""
+        """Returns whole moments and float32 copies as `module.parameter/field`. Weights are not included."""
         return {key: whole(tensor) for key, tensor in self.tensors().items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same as they lie here: of sharded models, this rank's part."""
+        """Returns the same tensors without gathering: for sharded models, this rank's part."""
         found: dict[str, Tensor] = {}
         for name, parameter in self._named():
             for field, tensor in self._adam.state.get(self._masters.get(parameter, parameter), {}).items():
@@ -113,10 +113,10 @@ class Optimizer:
         return found
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state_dict` or `tensors`, after the weights were put back; float32 copies that are missing are made
-        anew.
+        """Restores the result of `state_dict` or `tensors`. Restore the weights first: missing float32 copies are created
+        from them.
 
-        Raises CheckpointError where it belongs to other parameters.
+        Raises CheckpointError if the state belongs to other parameters.
         """
         fields_of: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for key, tensor in state.items():
@@ -149,11 +149,11 @@ class Optimizer:
         return [group for group in groups if group["params"]]
 
     def _peak(self, module: str) -> float:
-        """The module's learning rate before the schedule's factor."""
+        """Returns the module's learning rate before the schedule's factor."""
         return self.training.peak_learning_rate if module == "policy" else self.training.critic_learning_rate
 
     def _learning(self, module: nn.Module) -> list[Tensor]:
-        """What learns in a module: its parameters, or their float32 copies."""
+        """Returns the tensors of a module that learn: its parameters, or their float32 copies."""
         return [self._masters.get(parameter, parameter) for parameter in module.parameters() if parameter.requires_grad]
 
     def _clip(self, module: nn.Module) -> float:

@@ -1,6 +1,6 @@
-"""How a batch's tokens stand in a forward pass: rows of one length with padding, or all rows in one, packed.
+"""Layout of a batch's tokens in a forward pass: padded rows, or all rows packed into one.
 
-Either way the last token that anything is asked of comes last: what follows it is not computed. Knows no model.
+Tokens after the last prediction that is needed are not computed. Does not depend on a model.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from midthought.learning.batch import PPOBatch
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """The tokens of one pass, [B, T] (padded) or [1, N] (packed), and where its answers are."""
+    """The tokens of one pass, [B, T] (padded) or [1, N] (packed), and the positions of its outputs."""
 
     arguments: dict[str, Any]
-    """What the model is called with. No attention mask: padding stands to the right, and attention is causal."""
+    """Keyword arguments of the model. No attention mask: padding is on the right, and attention is causal."""
     is_wanted: Tensor  # bool, as the tokens
-    """Where the state that predicts a policy token is; in row order they are as in `tensor[batch.loss_mask]`."""
+    """True for the states that predict a policy token; in row order, as in `tensor[batch.loss_mask]`."""
     targets: Tensor  # [n] int64
     """The policy tokens."""
     temperatures: Tensor | None  # [n] float32
-    """Temperature that each of them was sampled at; None: 1."""
+    """Temperature that each policy token was sampled at; None: 1."""
 
     @classmethod
     def of(cls, batch: PPOBatch, *, packed: bool = False) -> ModelInputs:
-        """`packed`: for models that attend by rows (`attention.attending_by_rows`)."""
+        """Builds the inputs. `packed`: for models that attend by rows (`attention.attending_by_rows`)."""
         is_wanted, followers = batch.loss_mask[:, 1:], batch.token_ids[:, 1:]
         targets = followers[is_wanted]
         temperatures = None if batch.temperatures is None else batch.temperatures[:, 1:][is_wanted]

@@ -1,4 +1,4 @@
-"""One iteration of PPO: score, credit, update, and the new weights for the source. `Trainer.fit` repeats it.
+"""One iteration of PPO: score, credit, update, and send the new weights to the source. `Trainer.fit` repeats it.
 
 Does not depend on a particular engine, tool or task.
 """
@@ -28,7 +28,7 @@ def learn(
     pad_token_id: int,
     before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
-    """Trains on an iteration's episodes and gives the new weights to the source. Returns the metrics of both.
+    """Trains on an iteration's episodes and sends the new weights to the source. Returns the metrics of both.
 
     If there is nothing to train on, no weight changes: `batch/num_episodes` is 0, and the other metrics show why.
     """

@@ -1,4 +1,4 @@
-"""Checks that a run learns: they read the logged metrics of an iteration (and why its episodes failed), and stop the run.
+"""Checks that stop a run which does not learn. They read an iteration's logged metrics and its episodes' errors.
 
 Does not depend on a particular task, engine or learner; the training loops call them.
 """
@@ -26,7 +26,7 @@ MAX_LEARNING_RATE = 1.0
 MAX_SKIPPED_STEPS = 5
 """Supervised steps in a row without a finite gradient."""
 MAX_DIVERGED_STEPS = 10
-"""Supervised steps in a row whose loss is far above that of the first one."""
+"""Supervised steps in a row whose loss is far above the loss of the first step."""
 
 _CAUSES = (
     "Likely causes, the most frequent first: (1) the engine computes in another precision or with another runner than the "
@@ -42,7 +42,7 @@ _TOO_LARGE = "Lower training.learning_rate or training.max_grad_norm, and resume
 
 
 def check_training(training: TrainingConfig) -> None:
-    """Raise `SettingsError` for a learning rate with which nothing can be learned."""
+    """Raises `SettingsError` if a learning rate is too large to learn anything."""
     for name in ("learning_rate", "critic_learning_rate"):
         if (rate := settled(getattr(training, name), 0.0)) > MAX_LEARNING_RATE:
             raise SettingsError(
@@ -54,13 +54,13 @@ def check_training(training: TrainingConfig) -> None:
 class RunChecks:
     """The checks of one run of reinforcement learning. All of them raise `TrainingStoppedError`.
 
-    `before_update` compares sampled with recomputed log-probabilities. `after_iteration` finds: all episodes failed; no
-    gradient was finite; `training.no_signal_iters` iterations from the first one on without anything to learn from; the
-    same number of iterations in a row in which all rewards are equal and lower than before.
+    `before_update` compares sampled with recomputed log-probabilities. `after_iteration` stops the run if all episodes
+    failed; if no gradient was finite; if the first `training.no_signal_iters` iterations had nothing to learn from; or if
+    all rewards of that many iterations in a row are equal and lower than before.
     """
 
     def __init__(self, training: TrainingConfig, history: Iterable[Mapping[str, Any]] = ()) -> None:
-        """`history`: metrics of the iterations that a resumed run has done already."""
+        """`history`: metrics of the iterations that a resumed run has already done."""
         self._training = training
         self._has_warned = False
         self._num_iters = 0
@@ -77,7 +77,7 @@ class RunChecks:
             self._count({name: math.nan if value is None else value for name, value in metrics.items()})
 
     def before_update(self, metrics: Mapping[str, float]) -> None:
-        """Compare `logprob_difference_mean` with both limits of the settings."""
+        """Compares `logprob_difference_mean` with both limits of the settings."""
         mean = metrics["logprob_difference_mean"]
         if not mean > self._training.logprob_difference_warn:  # NaN: no token of the current policy
             return
@@ -101,7 +101,7 @@ class RunChecks:
             )
 
     def after_iteration(self, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
-        """Stop a run that cannot learn. Call it once the metrics are logged, before anything is saved."""
+        """Stops a run that cannot learn. Call it after the metrics are logged, before anything is saved."""
         had_rewards = self._best > -math.inf
         self._count(metrics)
         if self._num_failed:
@@ -122,7 +122,7 @@ class RunChecks:
             raise TrainingStoppedError(f"{self._collapsed()}. training.no_signal_iters=null goes on all the same")
 
     def after_run(self) -> None:
-        """Warn of what would have stopped a longer run."""
+        """Warns of problems that would have stopped a longer run."""
         if self._num_iters and not self._num_signal:
             _log.warning("%s", self._no_signal())
         elif self._num_constant >= MAX_FAILED_ITERS and self._has_collapsed():
@@ -139,14 +139,14 @@ class RunChecks:
         else:
             self._num_constant = 0
         is_constant = self._num_constant > 1 or self._num_constant == self._num_iters
-        if "reward/turns" in metrics and self._training.gamma < 1:  # it also matters when a reward is paid
+        if "reward/turns" in metrics and self._training.gamma < 1:  # the time of a reward also matters
             is_constant = False
         has_gradient = metrics.get("grad_norm") != 0
         self._num_signal += bool(metrics["batch/num_episodes"]) and has_gradient and not is_constant
         self._best = max(self._best, -math.inf if math.isnan(mean) else mean)
 
     def _has_collapsed(self) -> bool:
-        """Whether equal rewards are a change: at least half of the iterations before had something to learn from, and one
+        """Whether equal rewards are a change: at least half of the earlier iterations had something to learn from, and one
         of them had a higher mean. (Rare rewards in small batches are often all equal by chance.)"""
         num_before = self._num_iters - self._num_constant
         is_lower = self._constant < self._best and not math.isclose(self._constant, self._best)
@@ -199,7 +199,7 @@ class SupervisedChecks:
         self._first_loss: float | None = None
 
     def after_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Stop after `MAX_SKIPPED_STEPS` steps in a row without a finite gradient, or `MAX_DIVERGED_STEPS` in a row whose loss
+        """Stops after `MAX_SKIPPED_STEPS` steps in a row without a finite gradient, or `MAX_DIVERGED_STEPS` in a row whose loss
         is more than 1 nat above twice the loss of the first step."""
         self._num_skipped = self._num_skipped + 1 if metrics["num_skipped_steps"] else 0
         if self._num_skipped >= MAX_SKIPPED_STEPS:
@@ -219,7 +219,7 @@ class SupervisedChecks:
 
 
 def require_finite(model: Any, what: str, remedy: str = _NOTHING_WRITTEN) -> None:
-    """Raise `TrainingStoppedError` if a weight of a module is NaN or infinite. `what` names the module."""
+    """Raises `TrainingStoppedError` if a weight of a module is NaN or infinite. `what` names the module."""
     parameters = {name: value.detach() for name, value in model.named_parameters() if value.is_floating_point()}
     flags = {name: torch.isfinite(value).all() for name, value in parameters.items()}
     wrong = [name for name, flag in flags.items() if not flag]

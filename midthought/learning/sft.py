@@ -1,4 +1,4 @@
-"""The warm-up: supervised steps on demonstrations, which are Trajectories like any other. Knows no task and no tool."""
+"""Supervised warm-up on demonstrations, given as Trajectories. Does not depend on a task or a tool."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def run_sft(
     """Takes optimizer steps `start` to `num_steps`, each on `demonstrate(step)`; `on_step(steps taken, metrics)` after each.
 
     With `mixed_precision` the forward and backward passes run under bfloat16 autocast; weights stay as they are. None: if
-    that is faster on the first step's demonstrations, and the weights are float32; `on_precision` is told what was measured.
-    `deadline` (of `time.monotonic`) ends it earlier. Raises `TrainingStoppedError` if steps in a row have no finite gradient.
+    that is faster on the first step's demonstrations, and the weights are float32; `on_precision` receives the measurement.
+    `deadline` (of `time.monotonic`) ends it earlier. Raises `TrainingStoppedError` if `SupervisedChecks` stops the run.
     """
     checks = SupervisedChecks()
     if mixed_precision is None and next(learner.policy.parameters()).dtype != torch.float32:

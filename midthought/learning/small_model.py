@@ -1,7 +1,7 @@
-"""A small Qwen3 with a tokenizer of its own, made from a corpus: a policy for machines where nothing can be downloaded.
+"""A small Qwen3 with its own tokenizer, trained on a corpus: a policy for machines without downloads.
 
-Its first two layers begin as an induction circuit (what followed this token last time?), so that copying, which tool use
-lives on, need not be found by chance. Knows nothing of tasks or tools.
+Its first two layers are initialized as an induction circuit (what followed this token last time?), so that copying, which
+tool use needs, does not have to be discovered by chance. Does not depend on tasks or tools.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ OG = 8.0
 
 
 def make_tokenizer(corpus: Iterable[str], vocab_size: int, *, joins_words: bool = False) -> Any:
-    """A byte-level BPE tokenizer with a chat template that opens the assistant's turn with a thought.
+    """Trains a byte-level BPE tokenizer with a chat template that opens the assistant's turn with a thought.
 
-    Where it `joins_words`, phrases that come again and again become single tokens, and every digit stays one: short
-    sequences for calculations in a fixed wording.
+    With `joins_words`, frequent phrases become single tokens and every digit is its own token. This gives short sequences
+    for calculations in a fixed wording.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -64,9 +64,9 @@ def make_tokenizer(corpus: Iterable[str], vocab_size: int, *, joins_words: bool 
 def make_policy(
     tokenizer: Any, *, hidden_size: int, num_layers: int, num_heads: int, max_length: int, seed: int
 ) -> Any:
-    """A Qwen3 causal LM for this tokenizer, its embeddings tied; the same seed gives the same weights.
+    """Creates a Qwen3 causal LM for this tokenizer, with tied embeddings. The same seed gives the same weights.
 
-    It begins as an induction circuit where that fits in: two layers, two heads and a width of 64 are needed.
+    It is initialized as an induction circuit if it has at least two layers, two heads and a width of 64.
     """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -96,14 +96,14 @@ def make_policy(
 
 @torch.no_grad()
 def begin_as_induction_circuit(policy: Any) -> None:
-    """Set the first two attention layers of a Qwen3 so that it copies from the first step on.
+    """Sets the first two attention layers of a Qwen3 so that it copies from the first step on.
 
     Layer 1: head 0 attends to the previous token, head 1 to the one before it (queries and keys read a constant part of
-    the embeddings, which RoPE turns by one or two positions); what they find is written beside the present token, each
-    turned by a random orthogonal matrix of its own. Layer 2: both heads look for places whose two previous tokens are
-    the present one and the one before it, and copy what stands there to the output. This is the induction head of Olsson
-    et al., "In-context Learning and Induction Heads" (2022), set by hand in the spirit of Trockman & Kolter, "Mimetic
-    Initialization of Self-Attention Layers" (2023). Everything is trained on from there.
+    the embeddings, which RoPE rotates by one or two positions). Each adds the token that it finds to the current token's
+    state, multiplied by its own random orthogonal matrix. Layer 2: both heads attend to positions whose two previous
+    tokens are the current token and the one before it, and copy the token there to the output. This is the induction head
+    of Olsson et al., "In-context Learning and Induction Heads" (2022), set by hand in the style of Trockman & Kolter, "Mimetic
+    Initialization of Self-Attention Layers" (2023). All weights are trained afterwards.
     """
     config = policy.config
     width, head = config.hidden_size, config.head_dim
@@ -146,5 +146,5 @@ def begin_as_induction_circuit(policy: Any) -> None:
 
 
 def _orthogonal(size: int) -> Tensor:
-    """A random rotation, computed in double precision: LAPACK's last bits depend on where its buffers lie."""
+    """Returns a random orthogonal matrix. Uses double precision: LAPACK's last bits depend on its buffers' addresses."""
     return torch.linalg.qr(torch.randn(size, size, dtype=torch.float64))[0].float()

@@ -1,4 +1,4 @@
-"""Ctrl-C that takes effect at the end of a step, so that what is saved is complete."""
+"""Delays Ctrl-C until the end of a step, so that saved files are complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class StopRequest:
-    """While open, the first Ctrl-C (or SIGTERM) only sets `requested`; the second one interrupts at once. It can be nested.
+    """While active, the first Ctrl-C (or SIGTERM) only sets `requested`; the second one interrupts at once. Can be nested.
 
     >>> with StopRequest() as stop:
     ...     signal.raise_signal(signal.SIGINT)
@@ -43,6 +43,6 @@ class StopRequest:
         self.requested = True
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt where a stop was asked for; call it between steps, after saving."""
+        """Raises KeyboardInterrupt if a stop was requested. Call it between steps, after saving."""
         if self.requested:
             raise KeyboardInterrupt

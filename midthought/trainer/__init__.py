@@ -1,1 +1,1 @@
-"""The front door: one class that composes everything below it."""
+"""The package's main entry point: one class, `Trainer`, that combines all other parts."""

@@ -1,4 +1,4 @@
-"""The checkpoints of one stage of a run, and which of them are kept."""
+"""Saves the checkpoints of one stage of a run, and deletes old ones."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class CheckpointManager:
     ) -> Path:
         """Writes a checkpoint and returns its path.
 
-        `path` None: into the run folder, and checkpoints that are not kept are deleted: those of later steps (an abandoned
-        course), and all but the last `checkpoint.keep_last_n` and step `best` (0: none).
+        `path` None: writes to the run folder, then deletes checkpoints of later steps (left by a run that was resumed from an
+        earlier step), and all but the last `checkpoint.keep_last_n` and step `best` (0: none).
         """
         counts = {
             "num_metric_lines": self._run.num_metric_lines,

@@ -1,4 +1,4 @@
-"""Which of the episodes that a trainer is given are learned from, and what is said of those that failed."""
+"""Selects the episodes to train on from the episodes that a trainer receives, and logs failed episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def as_rollout(data: RolloutData | Iterable[Trajectory]) -> RolloutData:
-    """The episodes that a trainer is given, one by one or as a rollout. SettingsError for anything else."""
+    """Converts a trainer's episodes, given one by one or as a rollout. Raises SettingsError for anything else."""
     if isinstance(data, RolloutData):
         return data
     trajectories = list(data) if isinstance(data, Iterable) else [data]
@@ -31,11 +31,11 @@ def as_rollout(data: RolloutData | Iterable[Trajectory]) -> RolloutData:
 
 
 def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: RolloutBatch | None) -> RolloutBatch:
-    """Sort out what can be learned from, as the rewards stand now: of the last rollout as it was, changed, or others.
+    """Selects the episodes to train on by their current rewards: from the last rollout, changed or not, or from other data.
 
     Episodes without a reward are left out, then zero-variance groups (`is_zero_variance`), then the surplus of dynamic sampling.
-    ReMax's baselines are those that were rolled out with the episodes. Raises SettingsError where there is no episode, or
-    one without the baseline that the estimator needs.
+    ReMax uses the baselines that were rolled out with the episodes. Raises SettingsError if there is no episode, or if
+    the estimator needs baselines and the episodes are not from `rolled_out`.
     """
     if not len(data):
         raise SettingsError("there is nothing to learn from: the data holds no episode")
@@ -63,15 +63,15 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
 
 
 def stream_state(source: Rollouts, rolled_out: RolloutBatch | None = None) -> dict[str, Any]:
-    """What a checkpoint holds of episodes on their way: those of the source's stream, and those of a rollout that nothing was
-    learned from yet. Empty where there is no stream."""
+    """Returns the pending episodes for a checkpoint: from the source's stream, and from a rollout that was not trained on
+    yet. Empty if there is no stream."""
     if source.stream is None:
         return {}
     return {"stream": source.stream.state(rolled_out.data if rolled_out is not None else ())}
 
 
 def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]) -> None:
-    """Go on with the episodes that stand in a checkpoint's state; without a stream they are dropped, with a warning."""
+    """Continues the episodes in a checkpoint's state. Without a stream they are dropped, with a warning."""
     found = state.get("stream")
     if source.stream is None:
         if found and found["groups"]:
@@ -85,7 +85,7 @@ def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]
 
 
 def tell_failures(where: str, data: RolloutData | list[Trajectory]) -> None:
-    """Log how many episodes failed, and why the first one did."""
+    """Logs how many episodes failed, and the error of the first one."""
     failed = [trajectory for trajectory in data if trajectory.stop_reason is StopReason.FAILED]
     if failed:
         _log.warning("%s: %d of %d episodes failed; the first: %s", where, len(failed), len(data), failed[0].error)

@@ -1,4 +1,4 @@
-"""Where a trainer learns: in this process, or on ranks of a Ray cluster."""
+"""Creates a trainer's learner: in this process, or on ranks of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from midthought.learning.model import Models
 
 
 def choose_learner(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> AnyLearner:
-    """A learner for `Models.from_config`, in this process or (`ray.num_learners`) on that many ranks; with
-    `ray.num_critics` the critic on ranks of its own. Close it after use.
+    """Creates a learner for `Models.from_config`, in this process or on `ray.num_learners` ranks. With `ray.num_critics`,
+    the critic has its own ranks. Close it after use.
 
-    Raises SettingsError where the settings ask for what ranks do not do.
+    Raises SettingsError if the settings request something that ranks do not support.
     """
     models = Models.from_config(policy, config)
     if ray.num_critics:
@@ -34,7 +34,7 @@ def _learner(models: Models, config: RecipeConfig, num_iters: int) -> Learner:
 
 
 def _apart(models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int) -> ActorCriticLearner:
-    """The critic on ranks of its own."""
+    """Creates a learner whose critic has its own ranks."""
     if models.critic is None or models.critic.is_shared:
         lacks = (
             f"training.adv_estimator={config.training.adv_estimator!r} has no critic"

@@ -1,4 +1,4 @@
-"""The model that a trainer begins with, and its tokenizer: given, loaded from a folder, or made on the spot."""
+"""The model that a trainer starts from, and its tokenizer: given, loaded from a folder, or randomly initialized."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def find_policy(
     texts: Callable[[], Iterable[str]],
     checkpoint: Path | None = None,
 ) -> tuple[Any, Any]:
-    """Model and tokenizer: those given, else those of `model.local_path`, else a small Qwen3 that `training.seed` makes.
+    """Returns the given model and tokenizer, else the ones in `model.local_path`, else a small Qwen3 initialized with
+    `training.seed`. Unless given, its tokenizer is trained on `texts`, or loaded from `checkpoint` if the run is resumed.
 
-    A made tokenizer is made from `texts`, or is the one of `checkpoint` where the run goes on from there. Raises
-    SettingsError for a model without its tokenizer, ModelPathError for a path that holds none.
+    Raises SettingsError for a model without its tokenizer, ModelPathError for a path without a model.
     """
     settings = config.model
     if model is not None:
@@ -58,9 +58,9 @@ def find_policy(
 
 
 def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:
-    """The settings without `auto`: chosen for the device of `model`, or of the one that is loaded or made.
+    """Replaces every `auto` in the settings, for the device of `model`, or of the model that will be loaded or created.
 
-    The weights of a loaded `model` learn as they are: adapters are put into a model from `model.local_path` only. Raises
+    `auto` adds adapters only to a model from `model.local_path`; the weights of a given `model` learn as they are. Raises
     SettingsError if the plan says that a model from `model.local_path` does not fit.
     """
     settings = config.model
@@ -78,6 +78,6 @@ def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:
 
 
 def vocabulary_digest(tokenizer: Any) -> str:
-    """Tells tokenizers apart by their tokens and ids."""
+    """Returns a hash of a tokenizer's tokens and ids, to distinguish tokenizers."""
     words = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""How a trainer's episodes are run: what each begins with, the source that runs them."""
+"""Creates a trainer's rollout source: the prompt of each episode, and the source that runs the episodes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
 MAX_LENGTH = 4096
-"""Most tokens of a sequence where the model does not say, and of a model that is made here."""
+"""Maximum tokens of a sequence if the model does not define it, and of a small model that is created here."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBuilder:
-    """Builds the start of every conversation: the system prompt, how the tools are called, then the task."""
+    """Builds the prompt of every episode: the system prompt, the tool instructions, then the task."""
 
     system_prompt: str
     registry: ToolRegistry
@@ -43,16 +43,16 @@ class PromptBuilder:
     describes_tools: bool = True
 
     def instructions(self) -> str:
-        """The tools and how they are called, as the policy reads it; empty if the prompt does not describe them."""
+        """Returns the tool descriptions and call instructions; empty if the prompt does not describe tools."""
         return self.call_format.instructions(self.registry.definitions()) if self.describes_tools else ""
 
     def messages(self, task: Task) -> list[Mapping[str, str]]:
-        """The conversation before the policy's first word."""
+        """Returns the messages before the policy's first token."""
         return task.messages(self.system_prompt, self.instructions())
 
 
 def as_call_format(given: str | ActionParser | ToolCallFormat) -> ToolCallFormat:
-    """A call format from its name, a parser or itself. Raises SettingsError for anything else."""
+    """Returns the call format of a name or a parser, or the given call format. Raises SettingsError for anything else."""
     if isinstance(given, str):
         return find_call_format(given)
     if isinstance(given, ActionParser):
@@ -66,7 +66,7 @@ def as_call_format(given: str | ActionParser | ToolCallFormat) -> ToolCallFormat
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFactory:
-    """Makes the other side of every episode whose prompt the model has room for; any other episode fails."""
+    """Creates the environment of every episode. Raises EpisodeError if the prompt is too long for the model."""
 
     renderer: Renderer
     prompts: PromptBuilder
@@ -94,7 +94,7 @@ def make_source(
     loop: BackgroundLoop | None = None,
     worker_group: RolloutWorkerGroup | None = None,
 ) -> Rollouts:
-    """A source whose episodes' other side `episode` makes. A prompt that the model has no room for fails its episode."""
+    """Creates a source; `episode` creates its episodes' environments. An episode fails if its prompt is too long."""
     parts = RolloutParts(
         engine=engine,
         renderer=renderer,
@@ -111,7 +111,7 @@ def make_source(
 
 
 def check_source(inference: InferenceConfig, ray: RayConfig) -> None:
-    """Raise SettingsError where the settings ask for rollouts that there are not, MissingExtraError for what they lack."""
+    """Raises SettingsError if the settings request unsupported rollouts, MissingExtraError if a package is missing."""
     check_backend(inference)
     check_ray(ray, inference)
 
@@ -119,7 +119,7 @@ def check_source(inference: InferenceConfig, ray: RayConfig) -> None:
 def make_worker_group(
     policy: Any, renderer: Renderer, inference: InferenceConfig, ray: RayConfig, *, max_seq_len: int
 ) -> RolloutWorkerGroup | None:
-    """Ray's workers over copies of the policy, which is trained in place; None where the settings do not ask for them."""
+    """Creates Ray workers with copies of the policy, which is trained in place. Returns None if `use_ray` is not set."""
     if not ray.use_ray:
         return None
     from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
@@ -139,9 +139,9 @@ def choose_source(
     loop: BackgroundLoop | None = None,
     worker_group: RolloutWorkerGroup | None = None,
 ) -> Rollouts:
-    """Where episodes run: on a worker group of Ray workers, else in this process over `engine`.
+    """Returns a source that runs episodes on a group of Ray workers if given, else in this process with `engine`.
 
-    With a `loop` there is a stream of episodes that may outlive an iteration.
+    With a `loop`, the source has a stream of episodes that may continue in the next iteration.
     """
     if worker_group is not None:
         from midthought.cluster.ray.ray_rollouts import RayRollouts

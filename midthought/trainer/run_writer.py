@@ -1,4 +1,4 @@
-"""Writes a trainer's run folder: settings, metrics, trajectories, checkpoints, at the end the summary and the report."""
+"""Writes a trainer's run folder: settings, metrics, trajectories, checkpoints, and at the end the summary and the report."""
 
 from __future__ import annotations
 

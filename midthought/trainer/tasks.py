@@ -1,4 +1,4 @@
-"""What a trainer trains on: the tasks of a data set, the episodes of an environment, or the tasks of a recipe."""
+"""The tasks that a trainer trains on: from a data set, an environment, or a recipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from midthought.tokenization import Renderer
 from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
-"""Prompts whose words a made tokenizer is made from."""
+"""Number of prompts that a new tokenizer is trained on."""
 
 
 class TrainingTasks(ABC):
@@ -34,7 +34,7 @@ class TrainingTasks(ABC):
     stream: TaskStream
     """The tasks of each iteration."""
     num_tasks: int | None
-    """Tasks of one epoch. None: an environment has no end of them."""
+    """Tasks of one epoch. None: unlimited (an environment)."""
     has_held_out: bool
     """Whether there are tasks to evaluate on."""
     best_by: str = "reward/mean"
@@ -42,7 +42,7 @@ class TrainingTasks(ABC):
 
     @abstractmethod
     def texts(self) -> Iterable[str]:
-        """Some prompts and answers, for the tokenizer of a model that is created here."""
+        """Returns some prompts and answers, to train the tokenizer of a model that is created here."""
 
     @abstractmethod
     def open(self, renderer: Renderer) -> None:
@@ -50,31 +50,31 @@ class TrainingTasks(ABC):
 
     @abstractmethod
     def episode(self, task: Task) -> EpisodeEnvironment:
-        """The environment of a training episode."""
+        """Returns the environment of a training episode."""
 
     @abstractmethod
     def held_out(self, count: int) -> list[Task]:
-        """At most `count` tasks that training does not see, the same ones every time. Raises SettingsError if there are none."""
+        """Returns at most `count` tasks that are not in training, always the same. Raises SettingsError if there are none."""
 
     @abstractmethod
     def held_out_episode(self, task: Task) -> EpisodeEnvironment:
-        """The environment of a held-out task's episode."""
+        """Returns the environment of a held-out task's episode."""
 
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int | None:
-        """Tokens of the longest prompt, given how many a task's prompt has. None: not known before the episodes run."""
+        """Returns the tokens of the longest prompt; `num_tokens` counts a task's. None: unknown before the episodes run."""
         return None
 
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Metrics of these tasks, in addition to those of every rollout."""
+        """Returns metrics of these tasks, in addition to `rollout_metrics`."""
         return {}
 
     def is_right(self, trajectory: Trajectory) -> bool | None:
-        """Exact match of the answer after the thought. None: the task has no answer to compare with."""
+        """Returns the exact match of the answer after the thought. None: the task has no answer to compare with."""
         task = trajectory.task
         return matches(last_answer(trajectory), (task.answer, *task.aliases)) if task.answer else None
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
-        """The metrics of a validation: those of a rollout, `statistics`, and `exact_match` if tasks have an answer."""
+        """Returns the metrics of a validation: `rollout_metrics`, `statistics`, and `exact_match` if tasks have an answer."""
         metrics = rollout_metrics(done) | self.statistics(done)
         judged = [right for right in map(self.is_right, done) if right is not None]
         return metrics | ({"exact_match": sum(judged) / len(judged)} if judged else {})
@@ -88,9 +88,9 @@ def make_tasks(
     reward_fn: Callable[..., Any] | None,
     reward_funcs: Sequence[Any],
 ) -> TrainingTasks:
-    """The tasks that a trainer's arguments describe.
+    """Creates the tasks from a trainer's arguments.
 
-    Raises SettingsError where they contradict each other, RewardError or SettingsError for a reward function that cannot be
+    Raises SettingsError if they contradict each other, RewardError or SettingsError for a reward function that cannot be
     called, DataError for a data set that cannot be read or is empty.
     """
     if (env is None) == (dataset is None):
@@ -108,12 +108,12 @@ def make_tasks(
 
 
 class DatasetTasks(TrainingTasks):
-    """The tasks of a data set: one answer each, judged from the record."""
+    """The tasks of a data set. Each episode gives one answer, which is scored from its trajectory."""
 
     def __init__(
         self, dataset: Any, reward: WeightedReward | AsyncReward | None, config: ConfigStore, *, validation: Any = None
     ) -> None:
-        """`reward` None: that of the settings' `reward` section, for which every task needs an answer."""
+        """`reward` None: uses the settings' `reward` section; then every task needs an answer."""
         self._tasks = _load(dataset, "dataset", needs_answer=reward is None)
         self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=reward is None)
         self._reward = reward
@@ -124,7 +124,7 @@ class DatasetTasks(TrainingTasks):
         self.has_held_out = bool(self._held_out)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to run episodes: their other side, not the tasks."""
+        """Pickles only what another process needs to run episodes: the environment, not the tasks."""
         return {"_environment": self._environment}
 
     def texts(self) -> Iterable[str]:
@@ -150,7 +150,7 @@ class DatasetTasks(TrainingTasks):
 
 
 class EnvironmentTasks(TrainingTasks):
-    """Episodes of an environment; held out are those of another one, or starts from other seeds."""
+    """Episodes of an environment. Held-out episodes use another environment, or starts from other seeds."""
 
     num_tasks = None
     has_held_out = True
@@ -176,7 +176,7 @@ class EnvironmentTasks(TrainingTasks):
         return [task.prompt for task in self._samples().draw(0, NUM_SAMPLES) if FAILED_RESET not in task.labels]
 
     def open(self, renderer: Renderer) -> None:
-        """Nothing: environments read words, not tokens."""
+        """Does nothing: environments read text, not tokens."""
 
     def episode(self, task: Task) -> EnvironmentEpisode:
         return self._stream.episode(task)
@@ -204,8 +204,8 @@ def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:
 
 
 def _configured(environment: Any, config: ConfigStore) -> Any:
-    """A class that takes a `config` is made with `config.environment`, which its `__init__` may read. An instance and what a
-    factory makes get it from `EnvironmentTasks`."""
+    """Binds `config.environment` to a class that takes a `config`, so that its `__init__` may read it. Instances and
+    environments from a factory get it from `EnvironmentTasks`."""
     if isinstance(environment, type) and "config" in inspect.signature(environment.__init__).parameters:  # type: ignore[misc]
         return functools.partial(environment, config=config.environment)
     return environment

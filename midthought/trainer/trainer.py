@@ -1,7 +1,7 @@
 """`Trainer` (also `RayPPOTrainer`): trains a model with PPO and related algorithms, on tasks or in an environment, with tools.
 
-The one training loop of the package, for library users and recipes. It contains no mathematics: rollouts come from a source,
-updates from a learner.
+The only training loop of the package, for library users and recipes. It contains no mathematics: a source runs the rollouts,
+a learner computes the updates.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class TrainerCallback:
     """
 
     def on_step(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """An iteration is done; `trainer.iteration` counts them."""
+        """Called after an iteration; `trainer.iteration` is the number of iterations done."""
 
     def on_evaluation(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """An evaluation is done."""
+        """Called after an evaluation."""
 
     def on_save(self, trainer: Trainer, path: Path) -> None:
-        """A checkpoint was written to `path`."""
+        """Called after a checkpoint was written to `path`."""
 
 
 class Trainer:
@@ -83,7 +83,7 @@ class Trainer:
     under `time/`, if the environment's `reset` takes a seed.
 
     Args:
-        config: the settings; a copy is kept, checked as a whole once more.
+        config: the settings. The trainer keeps a copy and validates it again.
         env: a `BaseEnvironment`, or a function without parameters that creates one; every episode has its own. A class that
             takes a `config` receives `config.environment`.
         reward_fn: scores an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
@@ -92,17 +92,17 @@ class Trainer:
             `TrainingTasks` (what recipes give), which brings its own environment and reward.
         model: a loaded causal LM (then its `tokenizer` as well), trained in place. None: `config.model.local_path`, and
             if that is empty, a small Qwen3 with random weights.
-        tools: what the policy may call.
+        tools: the tools that the policy may call.
         call_format: how calls are written: a name, an `ActionParser` or a `ToolCallFormat`.
-        system_prompt: comes before every task.
-        describe_tools: whether the system prompt continues with the tools and how to call them.
+        system_prompt: text before every task.
+        describe_tools: whether tool descriptions and call instructions follow the system prompt.
         reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
         callbacks: called after every step, evaluation and checkpoint; one `TrainerCallback`, or several.
-        run_path: a run folder for metrics, trajectories, checkpoints and the report. None: nothing is written unasked.
+        run_path: a run folder for metrics, trajectories, checkpoints and the report. None: files are written only on request.
             A `RunStage` makes the trainer a stage of a larger run.
-        resume: continue from the newest checkpoint in `run_path`, or from the start if there is none yet. The KL
-            divergence is still measured from the model that is given here, so give the one that the run started with.
+        resume: continue from the newest checkpoint in `run_path`, or from the start if there is none yet. The reference
+            of the KL divergence is still the model that is given here, so give the one that the run started with.
         allow_changes: resume with settings that change what is learned; they are recorded with the step. Harmless ones (more
             iterations, intervals, placement) need no permission.
         progress: show the progress of `fit` on the terminal.
@@ -184,7 +184,7 @@ class Trainer:
             self._writer.record_settings()
 
     def _open_sources(self, prompts: PromptBuilder, *, model_path: str) -> None:
-        """Creates the engine and the sources of training and held-out episodes, which share it."""
+        """Creates the engine, and the sources of training and held-out episodes, which share the engine."""
         inference = self.config.inference
         longest = self._tasks.longest_prompt(lambda task: len(self.renderer.prompt(prompts.messages(task))))
         max_seq_len = (
@@ -212,11 +212,11 @@ class Trainer:
     # -- training ----------------------------------------------------------------------------------------------
 
     def fit(self, num_epochs: int | None = None) -> list[dict[str, float]]:
-        """Trains until `num_epochs` epochs are done, including those of earlier calls and of a loaded checkpoint. Returns the
+        """Trains until `num_epochs` epochs are done; epochs of earlier calls and of a loaded checkpoint count. Returns the
         metrics of all iterations.
 
         An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment. None:
-        what `training` says. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run folder.
+        the number in `training`. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run folder.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped").
         """
         self._require_open()
@@ -254,14 +254,14 @@ class Trainer:
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""
         self._require_open()
-        if self._rollouts is not None and self.source.stream is not None:  # they were taken from it, and it has gone on
+        if self._rollouts is not None and self.source.stream is not None:  # the stream no longer has these episodes
             return self._rollouts.data
         self._rollouts = collect(self.source, self._tasks.stream, self._frozen, self.iteration)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
     def train_step(self, data: RolloutData | Iterable[Trajectory] | None = None) -> dict[str, float]:
-        """Trains on episodes: those of the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
+        """Trains on episodes: from the last `rollout`, changed or not, or others (grouped by `Trajectory.group`).
 
         This completes one iteration. Returns its metrics, which are also added to `metrics_history`. If there is nothing to train
         on (all episodes failed, or no group has variance), no weight changes and `batch/num_episodes` is 0. Raises
@@ -312,7 +312,7 @@ class Trainer:
         return metrics
 
     def num_iters(self, num_epochs: int | None = None) -> int:
-        """Iterations of so many epochs; None: of the settings."""
+        """Returns the number of iterations in `num_epochs` epochs; None: the number of epochs in the settings."""
         return self.config.training.num_iters(self._tasks.num_tasks, num_epochs)
 
     def _validate(self) -> bool:
@@ -373,7 +373,7 @@ class Trainer:
         return target
 
     def load_checkpoint(self, path: str | Path) -> None:
-        """Continues from a checkpoint as if nothing had happened since.
+        """Restores the state at a checkpoint. Training continues as if nothing had happened since.
 
         If the checkpoint is in the trainer's own run folder, metrics and trajectories that were written after it are dropped.
         Raises CheckpointError if it is damaged, or of another model or tokenizer, or was not written by a trainer.
@@ -405,13 +405,13 @@ class Trainer:
         restore_stream(self.source, self._tasks.stream, state)
 
     def _logged_history(self) -> list[dict[str, Any]]:
-        """The metrics of every iteration, read from the run folder."""
+        """Returns the metrics of every iteration, read from the run folder."""
         assert self._writer is not None
         rows = (row for row in self._writer.run.metrics.read() if row["stage"] == "ppo")
         return [{"iteration": row.pop("step"), **row} for row in rows if row.pop("stage")]
 
     def save_model(self, path: str | Path) -> None:
-        """Writes the policy and its tokenizer to a folder that any Hugging Face tool loads.
+        """Writes the policy and its tokenizer to a folder that any Hugging Face tool can load.
 
         Raises `OutputPathError` if something other than a model saved by this library is at `path`.
         """
@@ -425,7 +425,7 @@ class Trainer:
     def cleanup(self) -> None:
         """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.
 
-        `metrics_history` stays; what needs a model raises TrainerClosedError from then on. A second call does nothing.
+        `metrics_history` stays available; methods that need a model then raise TrainerClosedError. A second call does nothing.
         """
         if self._writer is not None:
             self._writer.close()

@@ -1,6 +1,6 @@
-"""Tensors that may lie in parts on several ranks (DTensors of `sharding`): whole ones from them, and back.
+"""Converts tensors that may be sharded over several ranks (DTensors of `fsdp`) to whole tensors, and back.
 
-Any other tensor stays as it is. Knows no model.
+Any other tensor stays as it is. Does not depend on a model.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ def is_sharded(model: Any) -> bool:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The tensor with the parts of all ranks, which all call this; itself where it is whole."""
+    """Gathers the tensor's parts from all ranks, which must all call this. Returns a whole tensor unchanged."""
     gathered: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return gathered
 
 
 def part_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """A copy that lies as `like` does: on its device, and where that is in parts (and this is not), this rank's part."""
+    """Returns a copy on the device of `like`. If `like` is sharded and `tensor` is not, returns this rank's part."""
     moved = tensor.to(like.device, copy=True)
     if not hasattr(like, "full_tensor") or hasattr(moved, "full_tensor"):
         return moved

@@ -1,8 +1,8 @@
-"""Models in parts: FSDP2 (`fully_shard`) on the ranks of a process group.
+"""Sharded models: FSDP2 (`fully_shard`) on the ranks of a process group.
 
-Each decoder layer is gathered for its own computing and let go of again; what stands outside of layers likewise. Gradients
-are summed over the ranks, not averaged. Source: Zhao et al. 2023 (arXiv 2304.11277); TorchTitan (Liang et al. 2024,
-arXiv 2410.06511), section 2.1. Knows no batch and no loss.
+Each decoder layer is gathered before it computes and resharded afterwards, and so are the parameters outside of layers.
+Gradients are summed over the ranks, not averaged. Source: Zhao et al. 2023 (arXiv 2304.11277); TorchTitan (Liang et al.
+2024, arXiv 2410.06511), section 2.1. Does not depend on a batch or a loss.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from midthought.learning.model import Critic
 
 
 def shard_models(policy: Any, critic: Critic | None, reference: Any | None, device: torch.device) -> None:
-    """Leave on this rank its part of every parameter, in place; parameters become DTensors, on the device.
+    """Shards the models in place: parameters become DTensors on the device, with this rank's part of each.
 
-    All ranks of the process group call it, with models of the same shape. A shared critic has no trunk, and a LoRA policy
-    that is its own reference is one model. Raises ValueError for a model without layers that are known.
+    All ranks of the process group must call it, with models of the same shape. A shared critic has no trunk, and a LoRA
+    policy that is its own reference is sharded once. Raises ValueError for a model without `decoder_layers`.
     """
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -38,8 +38,8 @@ def shard_models(policy: Any, critic: Critic | None, reference: Any | None, devi
 
 
 def _shard(module: nn.Module, mesh: Any) -> None:
-    """The outermost module is let go of after its forward pass as well: left whole by a pass without gradients, it gave
-    wrong ones in the pass after (torch 2.13). Half precision is summed in float32."""
+    """Also reshards the outermost module after its forward pass: if a pass without gradients left it whole, the next pass
+    gave wrong gradients (torch 2.13). Half precision is summed in float32."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     halves = any(p.requires_grad and p.dtype in (torch.bfloat16, torch.float16) for p in module.parameters())

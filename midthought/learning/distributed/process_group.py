@@ -1,7 +1,7 @@
-"""Which micro-batches are this process's, and what is summed over the processes that learn together (ranks).
+"""Assigns micro-batches to the ranks of distributed training, and sums results over the ranks.
 
-Losses are divided by the tokens of the whole optimizer step, so gradients and figures of ranks add up as those of
-micro-batches do. Every rank knows the whole batch. Knows no model and no loss.
+Losses are divided by the tokens of the whole optimizer step, so gradients and metrics add up over ranks as they do over
+micro-batches. Every rank has the whole batch. Does not depend on a model or a loss.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from midthought.learning.micro_batching import split_by_rows, split_by_tokens
 
 
 class ProcessGroup(Protocol):
-    """What a learner asks of those that it learns with."""
+    """Interface between a learner and the other ranks."""
 
     is_alone: bool
 
     def rows(self, batch: PPOBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
-        """Row numbers of this rank's micro-batches, as `PPOBatch.micro_batch_rows` cuts; False: the pass counts nothing."""
+        """Returns row numbers of this rank's micro-batches, split as in `PPOBatch.micro_batch_rows`; False: do not count it."""
         ...
 
     def micro_batches(
         self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
     ) -> Iterator[tuple[PPOBatch, bool]]:
-        """This rank's micro-batches of an optimizer step, as `PPOBatch.micro_batches` cuts; False: counts nothing."""
+        """Returns this rank's micro-batches of an optimizer step, as in `PPOBatch.micro_batches`; False: do not count it."""
         ...
 
     def sum(self, figures: Mapping[str, Tensor]) -> None:
-        """Add up over all ranks, in place; every rank gives the same names and shapes."""
+        """Sums over all ranks, in place. Every rank passes the same names and shapes."""
         ...
 
 
 class SingleProcess:
-    """One process learns: every micro-batch is its own."""
+    """Training in a single process, which computes every micro-batch."""
 
     is_alone = True
 
@@ -51,11 +51,11 @@ class SingleProcess:
         return ((micro, True) for micro in batch.micro_batches(max_tokens, num_parts, packed=packed))
 
     def sum(self, figures: Mapping[str, Tensor]) -> None:
-        """Nothing: they are whole."""
+        """Does nothing: the sums are complete."""
 
 
 class DistributedGroup:
-    """A rank of the process group that `torch.distributed` was told of; `device`: where it sums."""
+    """A rank of the process group that `torch.distributed` was initialized with; `device`: device of the sums."""
 
     is_alone = False
 
@@ -70,7 +70,7 @@ class DistributedGroup:
     def micro_batches(
         self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
     ) -> Iterator[tuple[PPOBatch, bool]]:
-        """`num_parts`: on every rank."""
+        """`num_parts`: number of micro-batches on every rank."""
         if num_parts is None:
             cut = _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed)
         else:
@@ -78,7 +78,7 @@ class DistributedGroup:
         return ((batch.select(rows), is_own) for rows, is_own in self._own(batch, cut))
 
     def sum(self, figures: Mapping[str, Tensor]) -> None:
-        """All in one message, in float64."""
+        """Sums everything in one message, in float64."""
         ordered = [figures[name] for name in sorted(figures)]
         if not ordered:
             return
@@ -88,8 +88,8 @@ class DistributedGroup:
             figure.copy_(total.view(figure.shape))
 
     def _own(self, batch: PPOBatch, cut: list[Tensor]) -> list[tuple[Tensor, bool]]:
-        """Passes of ranks go side by side (weights are gathered for each), so every rank has as many, and those of like
-        size are at the same time; where parts are short, the smallest is computed once more and counts nothing."""
+        """Ranks run their passes in parallel (each gathers weights), so every rank needs the same number of passes, and passes
+        of similar size run at the same time. If there are too few parts, the smallest one is repeated and not counted."""
         cut = sorted(cut, key=lambda rows: -int(batch.lengths[rows].sum()))
         num_short = -len(cut) % self._num_ranks
         padded = [(rows, True) for rows in cut] + [(cut[-1], False)] * num_short
@@ -97,7 +97,7 @@ class DistributedGroup:
 
 
 def _rows_of_all(batch: PPOBatch, max_tokens: int, num_ranks: int, *, packed: bool) -> list[Tensor]:
-    """Micro-batches within `max_tokens` for all ranks: as many for each, of about as many tokens, where that can be."""
+    """Returns micro-batches of at most `max_tokens` for all ranks; if possible, equally many per rank, of about equal size."""
     cut = batch.micro_batch_rows(max_tokens, packed=packed)
     evened = (split_by_tokens if packed else split_by_rows)(batch.lengths, -(-len(cut) // num_ranks) * num_ranks)
     largest = max(_num_tokens(batch, rows, packed=packed) for rows in cut)
@@ -106,6 +106,6 @@ def _rows_of_all(batch: PPOBatch, max_tokens: int, num_ranks: int, *, packed: bo
 
 
 def _num_tokens(batch: PPOBatch, rows: Tensor, *, packed: bool) -> int:
-    """What a pass over them takes."""
+    """Returns the number of tokens in a pass over these rows, with padding unless `packed`."""
     lengths = batch.lengths[rows]
     return int(lengths.sum()) if packed else len(lengths) * int(lengths.max())

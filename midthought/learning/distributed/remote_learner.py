@@ -1,7 +1,7 @@
-"""A learner whose models are learned by a team of ranks elsewhere: for the loop and for checkpoints like `Learner`.
+"""A learner whose models are trained by a group of remote ranks. Same interface as `Learner` for loops and checkpoints.
 
-Here stand the whole policy, which engines sample from and which is renewed after every update, and the whole critic, which
-is fetched when it is asked for. Knows no process and no cluster: a `WorkerGroup` carries what is asked.
+This process has the whole policy, which engines sample from and which gets the new weights after every update, and the
+whole critic, which is fetched on demand. Does not depend on processes or a cluster: a `WorkerGroup` transports the calls.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_fact
 from midthought.learning.model import Critic, Models
 
 BUCKET_BYTES = 128 * 2**20
-"""Tensors go to and from the ranks in messages of about this size; a larger one goes alone."""
+"""Tensors are sent to and from the ranks in messages of at most this size; a larger tensor is sent alone."""
 
 
 class WorkerGroup(Protocol):
-    """Workers that learn together, each a `LearnerWorker`."""
+    """A group of workers, each a `LearnerWorker`, that train one set of models."""
 
     def start(self, models: Models, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """Start them, and have them join; they hold the models' shapes, not their weights."""
+        """Starts the workers and makes them join. They have the models' shapes, not yet their weights."""
         ...
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call the method of every rank; the answer of the first. Raises what a rank raises, EngineError where one is
-        lost; either way all of them are gone then."""
+        """Calls the method of every rank; returns the first rank's result. Raises a rank's exception, or EngineError if a
+        rank is lost; in both cases all ranks are stopped."""
         ...
 
     def close(self) -> None:
-        """End them. Doing so twice is fine."""
+        """Stops the workers. A second call does nothing."""
         ...
 
 
 class RemoteLearner:
-    """Asks a team to score and update, as `Learner` does itself; the figures differ from one process's by rounding alone.
+    """Scores and updates on a group of workers. Results differ from `Learner`'s in one process only by rounding.
 
-    The team is started by the first call, with the weights that the models have then. The reference stays with the ranks.
+    The first call starts the workers with the models' weights at that time. The reference exists only on the ranks.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RemoteLearner:
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
-        """The steps of them in which the policy learned."""
+        """Optimizer steps in which the policy learned."""
         self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
         self._critic = models.critic
         self._is_critic_old = False
@@ -64,7 +64,7 @@ class RemoteLearner:
 
     @property
     def critic(self) -> Critic | None:
-        """With the weights that it has now."""
+        """The critic with its current weights."""
         if self._is_critic_old:
             self._fetch("critic.")
             self._is_critic_old = False
@@ -72,17 +72,17 @@ class RemoteLearner:
 
     @property
     def device(self) -> torch.device:
-        """Of the policy here; without one, of the critic."""
+        """Device of the policy in this process; without a policy, of the critic."""
         return next(iter(self._here.tensors().values())).device
 
     @property
     def learning_rate(self) -> float:
-        """Of the policy, at the next optimizer step."""
+        """The policy's learning rate at the next optimizer step."""
         factor = learning_rate_factor(self.num_policy_steps, self.training, self.schedule.total_steps)
         return self.training.peak_learning_rate * factor
 
     def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """As `Learner.set_training`."""
+        """See `Learner.set_training`."""
         self.training, self.schedule = training, schedule
         if self._models is None:
             self._call("set_training", training, schedule)
@@ -90,26 +90,26 @@ class RemoteLearner:
     # -- learning ----------------------------------------------------------------------------------------------
 
     def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """As `Learner.score`."""
+        """See `Learner.score`."""
         scored: tuple[PPOBatch, dict[str, float]] = self._call("score", batch)
         return scored
 
     def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
-        """As `Learner.credit`."""
+        """See `Learner.credit`."""
         return credit_batch(batch, self.training, self.kl_controller)
 
     def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
-        """As `Learner.update`; then the policy here has the new weights."""
+        """See `Learner.update`. Afterwards the policy in this process has the new weights."""
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
         return self._learned(*self._call("update", batch, critic_only))
 
     def sft_step(self, batch: PPOBatch) -> dict[str, float]:
-        """As `Learner.sft_step`, under this thread's autocast; then the policy here has the new weights."""
+        """See `Learner.sft_step`. Uses this thread's autocast. Afterwards the policy in this process has the new weights."""
         return self._learned(*self._call("sft_step", batch, self._autocast()))
 
     def sft_loss(self, batch: PPOBatch) -> float:
-        """As `Learner.sft_loss`."""
+        """See `Learner.sft_loss`."""
         return float(self._call("sft_loss", batch, self._autocast()))
 
     def _learned(self, metrics: dict[str, float], counts: tuple[int, int]) -> dict[str, float]:
@@ -127,7 +127,7 @@ class RemoteLearner:
     # -- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Learner.state_dict`."""
+        """See `Learner.state_dict`."""
         moments: dict[str, Tensor] = {}
         for names in _buckets(self._call("moment_sizes").items()):
             moments |= self._call("moments", names)
@@ -139,7 +139,7 @@ class RemoteLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As `Learner.load_state_dict`; the ranks get the weights that were put back here, too."""
+        """See `Learner.load_state_dict`. Also sends the weights that were restored in this process to the ranks."""
         self._is_critic_old = False
         self._send()
         moments: Mapping[str, Tensor] = state["moments"]
@@ -151,7 +151,7 @@ class RemoteLearner:
         self.kl_controller.load_state_dict(state["kl_controller"])
 
     def close(self) -> None:
-        """End the ranks. Doing so twice is fine."""
+        """Stops the ranks. A second call does nothing."""
         self._workers.close()
 
     # -- the workers ----------------------------------------------------------------------------------------------
@@ -165,16 +165,16 @@ class RemoteLearner:
         return self._workers.call(method, *arguments)
 
     def _send(self, models: Models | None = None) -> None:
-        """Bring weights to the ranks: those of `models`, or those here."""
+        """Sends weights to the ranks: from `models`, or from the models in this process."""
         if models is None and self._models is not None:
-            return  # the first call brings all of them
+            return  # the first call sends all weights
         tensors = (models or self._here).tensors()
         for names in _buckets((name, _num_bytes(tensor)) for name, tensor in tensors.items()):
             self._workers.call("load", {name: tensors[name].detach().cpu() for name in names})
 
     @torch.no_grad()
     def _fetch(self, prefix: str) -> None:
-        """Write what learns there into the models here."""
+        """Copies the ranks' trained weights into the models in this process."""
         tensors = {
             name: tensor
             for name, tensor in self._here.tensors().items()
@@ -194,7 +194,7 @@ def _num_bytes(tensor: Tensor) -> int:
 
 
 def _buckets(sizes: Iterable[tuple[str, int]]) -> Iterator[Sequence[str]]:
-    """Names of `(name, bytes)` in lists of at most `BUCKET_BYTES`, or of one."""
+    """Splits names of `(name, bytes)` into lists of at most `BUCKET_BYTES`; a larger one is a list of its own."""
     bucket: list[str] = []
     room = BUCKET_BYTES
     for name, size in sizes:

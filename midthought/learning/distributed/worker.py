@@ -1,6 +1,6 @@
-"""One of several processes that learn together: its part of the models, the same batches as the others, its share of them.
+"""One process (rank) of distributed training: has its shard of the models and computes its share of every batch.
 
-What is asked of one rank is asked of all, in the same order; the first one answers. Knows no cluster.
+All ranks receive the same calls in the same order; the first rank returns the result. Does not depend on a cluster.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from midthought.learning.model import Models
 
 
 class LearnerWorker:
-    """A process of the group. `join` it first; all of the group must, for it waits for them.
+    """One rank of the process group. Call `join` on all ranks first: it waits for the others.
 
     Args:
-        models: modules in main memory; their tensors need not be filled yet (`load`).
+        models: modules in main memory; their tensors may be unfilled before `load`.
         training, schedule: the settings of the learner.
-        device: where this rank computes: sums go through NCCL on a GPU, through gloo elsewhere.
+        device: device of this rank. Sums use NCCL on a GPU, gloo on other devices.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class LearnerWorker:
         self._moments: dict[str, Tensor] = {}
 
     def join(self, store: dist.Store, number: int, num_ranks: int, timeout_seconds: float) -> None:
-        """Become rank `number` of `num_ranks` that meet at `store`, and keep one's part of the models.
+        """Joins as rank `number` of `num_ranks` through `store`, and keeps only this rank's shard of the models.
 
-        `timeout_seconds`: how long a rank may wait for another's part of a sum.
+        `timeout_seconds`: maximum time that a rank waits for the others in a sum.
         """
         backend = "nccl" if self._device.type == "cuda" else "gloo"
         timeout = timedelta(seconds=timeout_seconds)
@@ -54,12 +54,12 @@ class LearnerWorker:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take this rank's part of these whole tensors (`Models.tensors`)."""
+        """Copies this rank's part of these whole tensors (`Models.tensors`)."""
         for name, tensor in tensors.items():
             self._tensors[name].copy_(part_like(tensor, self._tensors[name]))
 
     def build_learner(self) -> None:
-        """Once every weight is there."""
+        """Creates the learner. Call it after every weight is loaded."""
         policy, critic, reference = self._models
         process_group = DistributedGroup(self._device)
         if policy is None and critic is not None:
@@ -68,7 +68,7 @@ class LearnerWorker:
             self.learner = Learner(policy, critic, reference, self._training, self._schedule, process_group)
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """These weights, whole, in main memory; nothing from any rank but the first."""
+        """Returns these weights, whole, in main memory, on the first rank; an empty dict on the others."""
         return self._gathered({name: self._tensors[name].detach() for name in names})
 
     # -- learning ----------------------------------------------------------------------------------------------
@@ -80,12 +80,12 @@ class LearnerWorker:
         return self.learner.score(batch)
 
     def update(self, batch: PPOBatch, critic_only: bool) -> tuple[dict[str, float], tuple[int, int]]:
-        """The metrics, and the optimizer steps taken: all, and those of the policy."""
+        """Returns the metrics and the numbers of optimizer steps taken: in total, and by the policy."""
         metrics = self.learner.update(batch, critic_only=critic_only)
         return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
 
     def sft_step(self, batch: PPOBatch, autocast: torch.dtype | None) -> tuple[dict[str, float], tuple[int, int]]:
-        """The same; `autocast`: the type that passes are computed in, None: that of the weights."""
+        """Returns the same. `autocast`: the type in which passes are computed; None: the weights' type."""
         with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
             metrics = self.learner.sft_step(batch)
         return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
@@ -97,24 +97,24 @@ class LearnerWorker:
     # -- state -------------------------------------------------------------------------------------------------
 
     def moment_sizes(self) -> dict[str, int]:
-        """The optimizer's tensors by name, and the bytes of each."""
+        """Returns the size in bytes of each of the optimizer's tensors, by name."""
         tensors = self.learner.optimizer.tensors()
         return {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
 
     def moments(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """These of the optimizer's tensors, as `tensors` gives the weights."""
+        """Returns these optimizer tensors in the same way as `tensors` returns weights."""
         found = self.learner.optimizer.tensors()
         return self._gathered({name: found[name] for name in names})
 
     def load_moments(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep this rank's part of them for `restore_steps`."""
+        """Keeps this rank's part of the tensors for `restore_steps`."""
         for name, tensor in tensors.items():
             like = self._tensors.get(name.rpartition("/")[0])
             fits = like is not None and like.shape == tensor.shape
             self._moments[name] = part_like(tensor, like) if like is not None and fits else tensor
 
     def restore_steps(self, num_steps: int, num_policy_steps: int) -> None:
-        """From the weights and moments that were loaded. Raises CheckpointError where the moments are of other models."""
+        """Restores the optimizer from loaded weights and moments. Raises CheckpointError if the moments are of other models."""
         moments, self._moments = self._moments, {}
         self.learner.optimizer.load_state_dict(moments)
         self.learner.num_steps, self.learner.num_policy_steps = num_steps, num_policy_steps
