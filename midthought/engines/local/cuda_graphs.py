@@ -1,7 +1,8 @@
-"""ForwardPasses of decoding that are recorded once and replayed: on a GPU, launching a pass's operations costs more than they do.
+"""Records decoding passes as CUDA graphs and replays them: on a GPU, launching a pass's operations takes longer than they
+do.
 
-A recording is a CUDA graph: the same operations on the same memory, of so many rows and keys whatever stands in them. It is
-compared with the pass as it is usually computed before it is used; where they differ, nothing is recorded any more.
+A recording repeats the same operations on the same memory, for a fixed number of rows and keys. Before it is used, its
+result is compared with an ordinary pass; if they differ, recording stops.
 """
 
 from __future__ import annotations
@@ -19,26 +20,28 @@ from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.slot_attention import SlotBatch
 
 MIN_PASSES = 8
-"""A size is recorded when so many passes of it have been computed."""
+"""A size is recorded after this many passes of it."""
 KEYS_PER_STEP = 256
-"""Sequences are attended up to a multiple of this."""
+"""The number of attended keys is rounded up to a multiple of this."""
 
 Pass = Callable[[], Tensor]
 Record = Callable[[Pass], Pass]
-"""Takes what computes a pass from tensors that stay where they are; gives what computes it from them anew, into one tensor."""
+"""Takes a function that computes a pass from tensors at fixed addresses. Returns one that repeats it, always into the same
+tensor."""
 
 _log = logging.getLogger(__name__)
 
 
 def cuda_graphs() -> Record:
-    """Records CUDA graphs, which share the memory of what they compute on the way: only the last result holds."""
+    """Returns a function that records CUDA graphs. They share the memory of intermediate results: only the latest result is
+    valid."""
     pool = torch.cuda.graph_pool_handle()
 
     def record(compute: Pass) -> Pass:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            compute()  # what is set up at the first call would be in the way
+            compute()  # warm-up: the setup of the first call must not be recorded
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
@@ -54,9 +57,9 @@ def cuda_graphs() -> Record:
 
 
 class _Recording:
-    """A pass of rows `0:num_rows`, row i in slot i, over keys `0:length`.
+    """A recorded pass of rows `0:num_rows`, row i in slot i, over keys `0:length`.
 
-    A row that has no sequence writes into the cache's spare slot, and its logits are nobody's.
+    A row without a sequence writes into the cache's spare slot, and its logits are ignored.
     """
 
     def __init__(
@@ -100,12 +103,12 @@ class _Recording:
 
 
 class StepRecorder:
-    """Replays passes that bring one token a row, where one of that size is recorded.
+    """Replays decoding passes (one new token per row) if a pass of the same size is recorded.
 
     Args:
-        compute: `(token_ids, positions, batch, None)` to logits.
-        addresses: where everything lies that a pass reads beside the cache.
-        tolerance: largest expected |Δ log-probability| of a token, in nats, between a recorded pass and the usual one.
+        compute: returns the logits for `(token_ids, positions, batch, None)`.
+        addresses: returns the addresses of everything that a pass reads besides the cache.
+        tolerance: maximum expected |Δ log-probability| of a token, in nats, between a recorded and an ordinary pass.
     """
 
     def __init__(
@@ -131,15 +134,15 @@ class StepRecorder:
         self._layout = cache.num_layouts
 
     def begin(self) -> None:
-        """Before the first pass of other rows: weights that have moved are not read where they were."""
+        """Call it before the first pass of other rows. Discards the recordings if the weights have moved to other memory."""
         if self._record is not None and (addresses := tuple(self._addresses())) != self._known:
             self._recordings.clear()
             self._known = addresses
 
     def replay(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
-        """`[n, V]` for `n` rows with a new token each; None where no pass of that size is recorded.
+        """Returns logits `[n, V]` for `n` rows with one new token each; None if no pass of that size is recorded.
 
-        The tensor holds until the next pass.
+        The tensor is valid until the next pass.
         """
         if self._layout != self._cache.num_layouts:
             self._recordings.clear()
@@ -148,7 +151,7 @@ class StepRecorder:
         return None if recording is None else recording(token_ids, positions, slots)
 
     def consider(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray, logits: Tensor) -> None:
-        """Such a pass was computed, with these logits: record one of its size, where there have been several."""
+        """Counts an ordinary pass that computed these logits, and records a pass of its size if there have been enough."""
         size = self._size(positions, slots)
         self._num_passes[size] += 1
         if self._record is None or self._num_passes[size] < MIN_PASSES:
@@ -167,7 +170,7 @@ class StepRecorder:
         self._recordings[size] = recording
 
     def clear(self) -> None:
-        """Give the recordings' memory back."""
+        """Releases the recordings' memory."""
         self._recordings.clear()
 
     def _give_up(self, reason: str) -> None:
@@ -176,7 +179,8 @@ class StepRecorder:
         self._recordings.clear()
 
     def _size(self, positions: np.ndarray, slots: np.ndarray) -> tuple[int, int]:
-        """Rows and keys, rounded up so that few sizes are needed: 1, 2, 4, 8, then eights, and multiples of KEYS_PER_STEP."""
+        """Returns the numbers of rows (1, 2, 4, 8, then multiples of 8) and keys (multiples of KEYS_PER_STEP), rounded up to
+        few sizes."""
         num_rows, length = int(slots.max()) + 1, int(positions.max()) + 1
         num_rows = 1 << (num_rows - 1).bit_length() if num_rows < 8 else -(-num_rows // 8) * 8
         length = -(-length // KEYS_PER_STEP) * KEYS_PER_STEP

@@ -1,8 +1,7 @@
-"""The forward pass of Llama-like decoders over a model's own tensors, without the modules around them.
+"""Forward pass of Llama-like decoders on a model's own tensors, without calling its modules.
 
-In small models, and wherever few tokens are decoded, calling modules costs as much as computing. Nothing here is trusted:
-`make_runner` compares it with the model's own forward pass before it is used, and models that are not known, or were
-changed, keep their own.
+In small models, or when few tokens are decoded, calling modules costs as much as computing. `make_runner` compares this pass
+with the model's own forward pass before using it. Unknown or modified models keep their own forward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from midthought.peft_weights import is_adapted, is_mergeable, used_module
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
 _FIXED_TURNS = {"default", "linear", "llama3", "yarn"}
-"""Kinds of rotary positions that depend on the position alone, not on how long the longest sequence is."""
+"""Types of rotary embeddings that depend only on the position, not on the length of the longest sequence."""
 
 
 class _Layer(NamedTuple):
@@ -36,9 +35,9 @@ class _Layer(NamedTuple):
 
 
 class Decoder:
-    """Logits of new tokens; their keys and values go into the cache.
+    """Computes logits of new tokens, and writes their keys and values into the cache.
 
-    Weights that a learner changed in place take effect in the next batch: they are read in place, or copied again if they
+    Weights that a learner changes in place take effect in the next batch: they are read in place, or copied again if they
     have changed. LoRA layers are merged into copies; without memory for copies they are called.
     """
 
@@ -77,7 +76,7 @@ class Decoder:
 
     @classmethod
     def of(cls, policy: Any, *, merge_adapters: bool = True) -> Decoder | None:
-        """The decoder of a model that is known and as it was made; None for any other."""
+        """Returns the decoder of a known, unmodified model; None for any other model."""
         if type(policy).__name__ not in _KNOWN or policy.config.hidden_act != "silu":
             return None
         if policy.base_model.rotary_emb.rope_type not in _FIXED_TURNS:
@@ -86,16 +85,17 @@ class Decoder:
         return cls(policy, merge_adapters=merge_adapters) if is_known else None
 
     def forget_copies(self) -> None:
-        """Weights have changed, maybe in a way that no tensor counts."""
+        """Marks all copies as outdated, even if no tensor's version counter shows a change."""
         self._copies.forget()
 
     def settled_addresses(self) -> list[int]:
-        """Where it will read what it has copied, the copies being those of the weights as they are."""
+        """Returns the addresses of the copied weights, after updating the copies."""
         self._copies.renew()
         return self._copies.addresses
 
     def __call__(self, token_ids: Tensor, positions: Tensor, batch: SlotBatch, columns: Tensor | None) -> Tensor:
-        """`[n, V]` logits after the `n` tokens that `columns` names (None: all), of `[T]` token ids at `[T]` positions."""
+        """Returns logits `[n, V]` after the `n` tokens at the indices `columns` (None: all), for `[T]` token ids at `[T]`
+        positions."""
         if not batch.num_advances:
             self._copies.renew()
         hidden = F.embedding(token_ids, self._embeddings.weight)
@@ -115,7 +115,7 @@ class Decoder:
         return self._head(normed(self._norm, hidden if columns is None else hidden[columns]))
 
     def _turns_at(self, positions: Tensor, hidden: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """`[T, 1, head_dim]`: cosines, and sines whose first half is negated."""
+        """Returns `[T, 1, head_dim]`: cosines, and sines with the first half negated."""
         table = self._turns
         if table is None or len(table) < length or table.dtype != hidden.dtype or table.device != hidden.device:
             all_positions = torch.arange(-(-length // 1024) * 1024, device=hidden.device)
@@ -126,7 +126,7 @@ class Decoder:
         return cos[:, None], sin[:, None]
 
     def _turned(self, heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`[T, heads, head_dim]` with rotary positions (RoFormer, arXiv 2104.09864), in place."""
+        """Applies rotary embeddings (RoFormer, arXiv 2104.09864) to `[T, heads, head_dim]`, in place."""
         rolled = heads.roll(self._head_dim // 2, -1)
         return heads.mul_(cos).addcmul_(rolled, sin)
 
@@ -138,14 +138,14 @@ def _copied(layer: _Layer) -> Iterator[Projection | HeadNorms]:
 
 
 def _window(attention: Any, config: Any) -> int | None:
-    """As the module itself asks for it: Mistral's reads the settings, Qwen's hold their own, Llama's have none."""
+    """Returns the module's sliding window: Mistral reads it from the config, Qwen stores it in the module, Llama has none."""
     if hasattr(attention, "sliding_window"):
         return attention.sliding_window
     return getattr(config, "sliding_window", None)
 
 
 def _modules(policy: Any) -> Iterator[nn.Module]:
-    """Everything that is left out or taken apart: of a layer with adapters the layer alone, which is merged or called."""
+    """Yields all modules that are bypassed or taken apart. A layer with adapters is one module: it is merged or called."""
     trunk = policy.base_model
     yield from (policy, trunk)
     for module in (trunk.embed_tokens, trunk.norm, policy.lm_head, *trunk.layers):
@@ -161,7 +161,7 @@ def _outer_modules(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_known(module: nn.Module) -> bool:
-    """Whether it is what transformers made, nothing put around it or into it but LoRA on a linear layer."""
+    """Whether the module is as transformers created it: no hooks or wrappers, and no change except LoRA on a linear layer."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
     is_extended = isinstance(module, nn.Linear) and type(module) is not nn.Linear
     is_foreign = is_adapted(module) and not is_mergeable(module)

@@ -1,6 +1,6 @@
-"""Attention of single queries over keys that begin alike: what a group shares is read once for all of its rows.
+"""Attention of single queries whose keys have a common prefix: the prefix is read once for all rows of a group.
 
-Reading keys and values is what a step of decoding spends its time on. Knows nothing of slots, episodes or models.
+Reading keys and values takes most of the time of a decoding step. Does not depend on slots, episodes or models.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 MIN_PREFIX_TOKENS = 256
-"""From so many shared tokens on it pays to treat a group by itself."""
+"""Minimum number of shared tokens for which computing a group separately is faster."""
 MIN_GROUP_ROWS = 4
 
 
 class Group(NamedTuple):
-    """Rows `start:end` of a batch, whose first `num_tokens` keys and values are the same; 0 where nothing is known."""
+    """Rows `start:end` of a batch, whose first `num_tokens` keys and values are the same; 0 if no common prefix is known."""
 
     start: int
     end: int
@@ -25,10 +25,10 @@ class Group(NamedTuple):
 
 
 def find_groups(num_common: Sequence[int]) -> list[Group]:
-    """Groups that cover all rows, in order; empty where none would share enough.
+    """Returns groups that cover all rows, in order; empty if no rows share enough tokens.
 
     Args:
-        num_common: how many of its first tokens each row has in common with the row before it; 0 for the first.
+        num_common: length of the common prefix of each row and the row before it, in tokens; 0 for the first.
 
     >>> find_groups([0, 500, 500, 480, 3])
     [Group(start=0, end=4, num_tokens=480), Group(start=4, end=5, num_tokens=0)]
@@ -51,7 +51,7 @@ def find_groups(num_common: Sequence[int]) -> list[Group]:
 def attend_in_groups(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, groups: Sequence[Group]
 ) -> Tensor:
-    """`[n, kv_heads, repeats, head_dim]`.
+    """Returns `[n, kv_heads, repeats, head_dim]`.
 
     Args:
         query: `[n, kv_heads, repeats, head_dim]`; `keys`, `values`: `[n, kv_heads, length, head_dim]`.
@@ -68,7 +68,7 @@ def attend_in_groups(
 
 
 def _attend_group(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, num_tokens: int) -> Tensor:
-    """The prefix of the first row stands for all; what comes after it is every row's own."""
+    """Uses the first row's prefix for all rows; later keys and values are each row's own."""
     scores = query @ keys[:, :, num_tokens:].transpose(2, 3)
     if num_tokens:
         of_prefix = _by_row(_by_head(query) @ keys[0, :, :num_tokens].transpose(1, 2), len(query))
@@ -83,10 +83,10 @@ def _attend_group(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | No
 
 
 def _by_head(rows: Tensor) -> Tensor:
-    """`[n, kv_heads, repeats, C]` to `[kv_heads, n · repeats, C]`."""
+    """Reshapes `[n, kv_heads, repeats, C]` to `[kv_heads, n · repeats, C]`."""
     return rows.transpose(0, 1).flatten(1, 2)
 
 
 def _by_row(heads: Tensor, num_rows: int) -> Tensor:
-    """The inverse."""
+    """Inverse of `_by_head`."""
     return heads.unflatten(1, (num_rows, -1)).transpose(0, 1)

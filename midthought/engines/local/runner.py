@@ -1,6 +1,6 @@
-"""Runs a model forward for the engine: next-token logits of many sequences, with a slotted cache or without any cache.
+"""Runs a model's forward pass for the engine: next-token logits of many sequences, with a slotted cache or without a cache.
 
-Knows token ids and slots, not episodes. The caller's model is shared: its tensors are read, its modules left alone.
+Does not depend on episodes. The caller's model is shared: its tensors are read in place, its modules are not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from midthought.engines.local.slot_attention import ATTENTION_NAME, RowGroup, Sl
 
 
 class Row(NamedTuple):
-    """One sequence of a forward pass: all of its ids, how many of them stand in the cache, and its slot."""
+    """One sequence of a forward pass: all of its token ids, the number of cached ones, and its slot."""
 
     token_ids: Sequence[int]
     num_cached: int
@@ -30,64 +30,64 @@ class Row(NamedTuple):
 
 
 Steps = Callable[[Sequence[int]], torch.Tensor]
-"""Carries the same rows on: takes the next token of each, `n` of them, and gives the `[n, V]` logits after them."""
+"""Continues the same `n` rows: takes the next token of each, and returns the `[n, V]` logits after these tokens."""
 
 
 class Runner(Protocol):
-    """Gives the logits of each row's next token."""
+    """Computes the logits of each row's next token."""
 
     model: PreTrainedModel
     """The runner's own modules over the shared tensors."""
     keeps_cache: bool
-    """False: every row is computed from its first token, whatever `num_cached` says, and slots mean nothing."""
+    """False: every row is computed from its first token; `num_cached` and slots are ignored."""
 
     def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
-        """`[n, V]` logits after the last token of each row.
+        """Returns logits `[n, V]` after the last token of each row.
 
         Args:
-            room_for: sequences of so many tokens are to come.
-            groups: rows that begin alike, where all rows stand in the order of their slots; to be used or not.
+            room_for: length of coming sequences, in tokens, for which the cache is enlarged now.
+            groups: rows with a common prefix, if all rows are in the order of their slots; a runner may ignore them.
         """
         ...
 
     def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
-        """For rows of which all but the last token is cached: what carries them on by a token a call, that last one first.
+        """Returns a function that continues rows by one token per call. All but the last token of each row must be cached;
+        the first call takes that last token.
 
-        It holds as long as nobody else writes into their slots, moves them or changes the weights.
+        It is valid until other code writes into their slots, moves them or changes the weights.
         """
         ...
 
     def copy_slot(self, source: int, target: int, num_tokens: int) -> None:
-        """Copy the first tokens of one slot over another."""
+        """Copies the first tokens of one slot into another."""
         ...
 
     def fit(self, length: int, num_bytes: int) -> int:
-        """See that no more than `num_bytes` will be taken with sequences of `length` tokens; how many of them fit, at least
-        one."""
+        """Limits the cache to `num_bytes` for sequences of `length` tokens. Returns how many of them fit, at least one."""
         ...
 
     def make_room(self, num_slots: int, length: int) -> None:
-        """Let all slots have room for so many tokens, and give back that of slots beyond `num_slots`."""
+        """Enlarges all slots to this many tokens, and releases the slots beyond `num_slots`."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """What keys and values take now."""
+        """Current memory of keys and values."""
         ...
 
     def update_weights(self) -> None:
-        """The shared tensors were changed in place."""
+        """Call it after the shared tensors were changed in place."""
         ...
 
     def clear(self) -> None:
-        """Give that back."""
+        """Releases the memory of keys and values."""
         ...
 
 
 def share_tensors(model: PreTrainedModel) -> PreTrainedModel:
-    """A second tree of modules over the same parameters and buffers, in eval mode.
+    """Returns a second module tree over the same parameters and buffers, in eval mode.
 
-    The learner may switch its own tree to train mode or set hooks; in-place updates of the weights are seen here.
+    The learner may switch its own tree to train mode or set hooks; in-place updates of the weights take effect here.
     """
     tensors: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
@@ -101,12 +101,12 @@ def shares_tensors(model: PreTrainedModel, twin: PreTrainedModel) -> bool:
 
 
 class CachedRunner:
-    """Computes only what is new: keys and values of earlier tokens are read from their slots, in place."""
+    """Computes only new tokens; keys and values of earlier tokens are read from their slots, in place."""
 
     keeps_cache = True
 
     def __init__(self, model: PreTrainedModel, *, decoder: Decoder | None = None) -> None:
-        """`decoder`: computes in the place of the model's own forward pass."""
+        """`decoder`: replaces the model's own forward pass."""
         self.cache = SlotCache()
         self._decoder = decoder
         self._recorder: StepRecorder | None = None
@@ -116,7 +116,7 @@ class CachedRunner:
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
-        """`[n, V]` logits after the last token of each row. Every row has at least one new token."""
+        """Returns logits `[n, V]` after the last token of each row. Every row has at least one new token."""
         singles = [row for row in rows if len(row.token_ids) - row.num_cached == 1]
         token_ids = [own_ids[-1] for own_ids, _, _ in singles]
         positions = [num_cached for _, num_cached, _ in singles]
@@ -129,9 +129,9 @@ class CachedRunner:
         return self._compute(_tensor(token_ids, device), flat_positions, batch, last)
 
     def record_steps(self, record: Record, *, tolerance: float) -> None:
-        """From now on let passes of `steps` be recorded, and replay them. Only before the first pass.
+        """Enables recording and replaying of the passes of `steps`. Call it before the first pass.
 
-        `tolerance`: expected |Δ log-probability| between a recorded pass and the usual one, in nats.
+        `tolerance`: maximum expected |Δ log-probability| between a recorded and an ordinary pass, in nats.
         """
         assert not self.cache.num_slots
         self._recorder = StepRecorder(
@@ -144,7 +144,7 @@ class CachedRunner:
         )
 
     def _addresses(self) -> list[int]:
-        """Where weights lie, and what was copied of them."""
+        """Returns the addresses of the weights and of their copies."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         copies = [] if self._decoder is None else self._decoder.settled_addresses()
         return [*(tensor.data_ptr() for tensor in tensors), *copies]
@@ -193,7 +193,7 @@ class CachedRunner:
     def _batch(
         self, singles: Sequence[Row], positions: torch.Tensor, several: Sequence[RowGroup], groups: Sequence[Group]
     ) -> SlotBatch:
-        """`positions`: of the singles' new tokens."""
+        """`positions`: positions of the singles' new tokens."""
         slots = [row.slot for row in singles]
         numbers_cached = [row.num_cached for row in singles]
         length = max(numbers_cached, default=-1) + 1
@@ -215,7 +215,7 @@ class CachedRunner:
     def _compute(
         self, ids: torch.Tensor, positions: torch.Tensor, batch: SlotBatch, columns: torch.Tensor | None
     ) -> torch.Tensor:
-        """`[n, V]` logits after the tokens at `columns`; None: after all."""
+        """Returns logits `[n, V]` after the tokens at the indices `columns`; None: after all."""
         if self._decoder is not None:
             return self._decoder(ids, positions, batch, columns)
         output = self.model(
@@ -250,7 +250,7 @@ class CachedRunner:
             self._recorder.clear()
 
     def _grown_length(self, length: int) -> int:
-        """KVCacheManager for so many tokens and half as much again as there was, so that growing is rare."""
+        """Returns the slot length for this many tokens. It grows by at least 50 %, so that growing is rare."""
         known = self.cache.length
         return known if length <= known else -(-max(length, known * 3 // 2) // 64) * 64
 
@@ -267,7 +267,7 @@ class CachedRunner:
 
 
 class RecomputingRunner:
-    """Computes every row from its first token: slow, and right for any causal model."""
+    """Computes every row from its first token: slow, but correct for any causal model."""
 
     keeps_cache = False
 
@@ -277,7 +277,7 @@ class RecomputingRunner:
 
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row], *, room_for: int = 0, groups: Sequence[Group] = ()) -> torch.Tensor:
-        """`[n, V]` logits after the last token of each row, in chunks of a bounded number of tokens."""
+        """Returns logits `[n, V]` after the last token of each row, computed in chunks of a limited number of tokens."""
         rows_per_chunk = max(1, self._max_batched_tokens // max(len(row.token_ids) for row in rows))
         chunks = [rows[start : start + rows_per_chunk] for start in range(0, len(rows), rows_per_chunk)]
         return torch.cat([self._forward_chunk(chunk) for chunk in chunks])
@@ -293,7 +293,7 @@ class RecomputingRunner:
         return step
 
     def _forward_chunk(self, rows: Sequence[Row]) -> torch.Tensor:
-        """Padded on the right: causal models, recurrent ones too, never look there."""
+        """Pads on the right: causal models, including recurrent ones, never read the padding."""
         lengths = [len(row.token_ids) for row in rows]
         padded = [[*row.token_ids, *[0] * (max(lengths) - len(row.token_ids))] for row in rows]
         last = sorted(set(lengths))
@@ -312,25 +312,25 @@ class RecomputingRunner:
         return sys.maxsize
 
     def make_room(self, num_slots: int, length: int) -> None:
-        """There is none."""
+        """Does nothing: there is no cache."""
 
     num_bytes = 0
 
     def update_weights(self) -> None:
-        """They are read where they are."""
+        """Does nothing: the weights are read in place."""
 
     def clear(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing: there is no cache."""
 
 
 def _tensor(numbers: Sequence[int] | np.ndarray, device: torch.device) -> torch.Tensor:
-    """`[n]`, int64. By way of numpy, which reads lists several times faster."""
+    """Returns `[n]` int64. Uses numpy, which reads lists several times faster."""
     return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
 
 
 def _lay_behind(rows: Sequence[Row], token_ids: list[int], positions: list[int]) -> tuple[list[RowGroup], list[int]]:
-    """Append the new tokens of rows that bring several to those that bring one each. Where they stand, and where the last
-    token of every row does."""
+    """Appends the new tokens of rows with several new tokens after the singles' tokens. Returns the row groups, and the
+    index of each row's last token."""
     several: list[RowGroup] = []
     columns: list[int] = []
     num_singles = 0

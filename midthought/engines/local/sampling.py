@@ -1,6 +1,7 @@
-"""Draws tokens from logits, a whole batch at once, each row from its own stream. Knows nothing of models or sequences.
+"""Samples one token per row of a batch of logits. Each row has its own random stream. Does not depend on models or
+sequences.
 
-One uniform number per token comes from a hash of (seed, position): what else is in the batch does not matter.
+Each token uses one uniform number, a hash of (seed, position), so it does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import torch
 from midthought.engines.engine import Sampling
 
 BLOCK = 128
-"""Tokens whose probabilities are summed up at once in the search for the one that is drawn."""
+"""Block size of the search for the sampled token in a large vocabulary."""
 MAX_SUMMED = 4096
-"""Vocabularies up to this size are summed up token by token."""
+"""Vocabularies up to this size are summed token by token."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 _Filter = Callable[[torch.Tensor, Sequence[Sampling]], torch.Tensor]
@@ -29,20 +30,21 @@ def _mix(state: np.ndarray) -> np.ndarray:
 
 
 class RandomStreams:
-    """Uniform numbers of several seeds side by side."""
+    """Uniform random numbers, one stream per seed."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         words = np.array([seed & 0xFFFFFFFFFFFFFFFF for seed in seeds], dtype=np.uint64)
         self._mixed = _mix(words + _GOLDEN)
 
     def at(self, positions: Sequence[int] | np.ndarray) -> np.ndarray:
-        """`[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each. Of positions `[m, n]`: `[m, n]`."""
+        """Returns `[n]` float64 in [0, 1): number `positions[i]` of stream `i`, 53 random bits each. For positions `[m, n]`:
+        `[m, n]`."""
         words = _mix(self._mixed + (np.array(positions, dtype=np.uint64) + np.uint64(1)) * _GOLDEN)
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 class SamplingBatch:
-    """How each row of a batch is drawn. It holds as long as the batch is the same."""
+    """Sampling options of each row of a batch. Valid as long as the batch has the same rows."""
 
     def __init__(self, samplings: Sequence[Sampling]) -> None:
         self.streams = RandomStreams([sampling.seed for sampling in samplings])
@@ -63,7 +65,8 @@ class SamplingBatch:
                 self.filters.append((leave_out, rows, [samplings[row] for row in rows]))
 
     def running_sums(self, probabilities: torch.Tensor) -> torch.Tensor:
-        """`[n, V]` in float64, in memory that is taken once: giving it back and taking it anew costs as much as summing."""
+        """Returns cumulative sums `[n, V]` in float64, in a buffer that is allocated once: reallocating costs as much as
+        summing."""
         if self._sums is None or self._sums.shape != probabilities.shape or self._sums.device != probabilities.device:
             self._sums = torch.empty_like(probabilities, dtype=torch.float64)
         return self._sums.copy_(probabilities).cumsum_(-1)
@@ -76,20 +79,20 @@ def draw_tokens(
     ways: SamplingBatch,
     histories: Sequence[Sequence[int]] = (),
 ) -> tuple[list[int], list[float]]:
-    """Draw one token a row from `softmax(logits / temperature)`, by inverse CDF.
+    """Samples one token per row from `softmax(logits / temperature)` by inverse CDF.
 
-    The repetition penalty comes first, then the temperature, then `min_p`, `top_k` and `top_p` in this order (vLLM's), each
-    on what the one before has left. At temperature 0 the most probable token is taken.
+    The repetition penalty is applied first, then the temperature, then `min_p`, `top_k` and `top_p` in this order (vLLM's),
+    each to the tokens that the previous one kept. At temperature 0 the most probable token is taken.
 
     Args:
-        logits: `[n, V]`, any float type; computed with in fp32.
+        logits: `[n, V]`, any float type; converted to fp32.
         uniforms: `[n]` float64 in [0, 1).
-        ways: `n` ways of drawing.
-        histories: the tokens of each sequence so far, for the repetition penalty.
+        ways: sampling options of the `n` rows.
+        histories: token ids of each sequence so far, for the repetition penalty.
 
     Returns:
-        The tokens, and the log-probability of each under the distribution it was drawn from (at temperature 0: that at
-        temperature 1, penalty included).
+        The token ids, and the log-probability of each under its sampling distribution (for temperature 0: at temperature 1,
+        penalty included).
     """
     logits = logits.float().cpu() if logits.device.type == "mps" else logits.float()  # no float64 on mps
     if ways.penalties:
@@ -108,14 +111,15 @@ def draw_tokens(
 
 
 def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> torch.Tensor:
-    """`[n, 1]`: where the running sum of `[n, V]` passes the share `[n, 1]` of the total. Never a token of probability 0.
+    """Returns `[n, 1]`: the token at which the cumulative sum of `[n, V]` exceeds the fraction `[n, 1]` of the total.
 
-    Of a long row the block is found first, then the token in it, so that few tokens are summed up one by one in float64.
+    Never returns a token of probability 0. In a long row it finds the block first, then the token in it, so that few tokens
+    are summed one by one in float64.
     """
     num_tokens = probabilities.shape[1]
     if num_tokens <= MAX_SUMMED:
         sums = ways.running_sums(probabilities)
-        # No float64 below 1 times the total rounds to the total itself, so some sum is above the target.
+        # In float64, a number below 1 times the total never rounds to the total, so some sum is above the target.
         return torch.searchsorted(sums, uniforms * sums[:, -1:], right=True).clamp_(max=num_tokens - 1)
     num_whole = num_tokens // BLOCK * BLOCK
     blocks = probabilities[:, :num_whole].unflatten(1, (-1, BLOCK)).sum(-1)
@@ -129,7 +133,8 @@ def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: Samp
 
 
 def _passed(sums: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The column at which running sums `[n, C]` pass the target `[n, 1]`, and the target, kept below the total."""
+    """Returns the column at which cumulative sums `[n, C]` exceed the target `[n, 1]`, and the target, limited to below the
+    total."""
     total = sums[:, -1:]
     target = torch.minimum(target, total.nextafter(total.new_zeros(())))
     return torch.searchsorted(sums, target, right=True).clamp_(max=sums.shape[1] - 1), target
@@ -145,20 +150,20 @@ def _penalise(logits: torch.Tensor, penalties: Mapping[int, float], histories: S
 
 
 def _leave_out_improbable(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """min-p (arXiv 2407.01082): tokens stay that are at least `min_p` times as probable as the most probable one."""
+    """min-p (arXiv 2407.01082): keeps tokens that are at least `min_p` times as probable as the most probable one."""
     shares = torch.tensor([sampling.min_p for sampling in samplings], device=logits.device).log()
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + shares[:, None], -torch.inf)
 
 
 def _leave_out_low_ranks(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """The `top_k` most probable tokens stay, and those that are exactly as probable as the last of them."""
+    """Keeps the `top_k` most probable tokens, and those that are exactly as probable as the last of them."""
     ranks = torch.tensor([min(sampling.top_k, logits.shape[-1]) - 1 for sampling in samplings], device=logits.device)
     lowest = logits.sort(dim=-1, descending=True).values.gather(-1, ranks[:, None])
     return logits.masked_fill(logits < lowest, -torch.inf)
 
 
 def _leave_out_tail(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Nucleus sampling (arXiv 1904.09751): the smallest set of most probable tokens stays whose probability reaches `top_p`."""
+    """Nucleus sampling (arXiv 1904.09751): keeps the smallest set of most probable tokens whose probability reaches `top_p`."""
     shares = torch.tensor([sampling.top_p for sampling in samplings], dtype=torch.float64, device=logits.device)
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = ordered.softmax(-1, dtype=torch.float64)
