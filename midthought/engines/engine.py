@@ -19,7 +19,7 @@ class Sampling:
     """0 takes the most probable token and records its log-probability at temperature 1."""
     top_p: float = 1.0
     """Nucleus sampling. With values below 1.0, or with `top_k`, `min_p` or `repetition_penalty`, the recorded
-    log-probabilities are those of the resulting sampling distribution, not of the model."""
+    log-probabilities refer to the resulting sampling distribution, not to the model's."""
     top_k: int = 0
     """Number of most probable tokens to sample from; 0: all."""
     min_p: float = 0.0

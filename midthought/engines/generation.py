@@ -92,7 +92,7 @@ class BaseInferenceEngine(ABC):
         seed: int | None = None,
         first_number: int = 0,
     ) -> GenerationOutput:
-        """Generates a continuation of each prompt. Defaults are those of the constructor; `temperature=0` is greedy.
+        """Generates a continuation of each prompt. The constructor sets the defaults; `temperature=0` is greedy.
 
         The n-th prompt's tokens depend on (seed, n), not on the rest of the batch. `first_number`: number of the first prompt,
         for prompts split over several calls. Raises `EngineError` for a prompt that is empty or fills the context,

@@ -47,7 +47,7 @@ class VLLMInProcessEngine:
     """Samples from one model with vLLM's `AsyncLLM`. Implements `midthought.engines.engine.Engine`.
 
     May be used from several event loops: vLLM runs on its own loop. It computes in child processes, which `shutdown` ends.
-    Log-probabilities are those of the sampling distribution. The seed of each `sample` call depends only on (seed, position
+    Log-probabilities refer to the sampling distribution. The seed of each `sample` call depends only on (seed, position
     of its first token).
 
     Args:

@@ -1,4 +1,4 @@
-"""Many prompts through one engine, a batch at a time. Knows `generate` and nothing else of engines."""
+"""Generates for many prompts with one engine, a batch at a time. Uses only the engine's `generate`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from midthought.errors import EngineError, SettingsError, near_names
 class BatchInferenceManager:
     """Generates for any number of prompts with at most `batch_size` of them in the engine at once.
 
-    SettingsError where `batch_size` is below 1.
+    Raises SettingsError if `batch_size` is below 1.
     """
 
     def __init__(self, engine: BaseInferenceEngine, batch_size: int = 32) -> None:
@@ -35,17 +35,17 @@ class BatchInferenceManager:
         on_progress: Callable[[int, int], None] | None = None,
         **sampling: Any,
     ) -> GenerationOutput:
-        """Continue every prompt: the same, in the same order, as one `generate` of them all, whatever `batch_size` is.
+        """Continues every prompt. The result equals that of one `generate` call with all prompts, whatever `batch_size` is.
 
         Args:
             prompts: texts or conversations, as `BaseInferenceEngine.generate` takes them.
-            max_tokens: most tokens generated for each.
-            on_progress: called after every batch with the number of prompts done and of all prompts.
-            sampling: `temperature`, `top_p`, `seed`; what is not given is as the engine was made with.
+            max_tokens: maximum tokens generated for each.
+            on_progress: called after every batch with the number of finished prompts and of all prompts.
+            sampling: `temperature`, `top_p`, `seed`; the engine's values are the defaults.
 
         Raises:
-            SettingsError: an unknown option or a value that cannot be sampled with.
-            EngineError: a batch failed; it names the batch's first prompt, and the cause is attached.
+            SettingsError: an unknown sampling option or an invalid value.
+            EngineError: a batch failed; the message names its first prompt, and the original error is the cause.
         """
         if unknown := sorted(sampling.keys() - set(SAMPLING_OPTIONS)):
             raise SettingsError(f"unknown option {unknown[0]!r}. {near_names(unknown[0], SAMPLING_OPTIONS)}")
@@ -69,7 +69,7 @@ class BatchInferenceManager:
 
 
 def _joined(outputs: Sequence[GenerationOutput], pad_token_id: int) -> GenerationOutput:
-    """All rows of several outputs, padded to the longest of them."""
+    """Returns the rows of several outputs, padded to the longest of them."""
     import torch
     from torch.nn.functional import pad
 

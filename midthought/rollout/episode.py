@@ -1,6 +1,7 @@
-"""The one loop that drives every episode: sample, run the calls, put the results into the context, go on, judge.
+"""The rollout loop of every episode: sample, run the calls, insert the results into the context, continue, score.
 
-Knows engines, call formats and tools by their contracts only. A broken episode is data (StopReason.FAILED), not a crash.
+Depends only on the interfaces of engines, call formats and tools. An error inside an episode is recorded
+(StopReason.FAILED), not raised.
 """
 
 from __future__ import annotations
@@ -36,27 +37,28 @@ from midthought.types import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutSettings:
-    """How far an episode may go, and how its tokens are drawn."""
+    """Limits of an episode, and its sampling options."""
 
     max_tokens: int = 512
-    """Most tokens after the prompt: what the policy writes and what it reads (results, replies)."""
+    """Maximum tokens after the prompt, sampled by the policy or inserted (results, replies)."""
     max_segment_length: int = 256
-    """Most tokens of one call of `engine.sample`. An episode with budget left simply goes on; its cache stays."""
+    """Maximum tokens of one `engine.sample` call. An episode with budget left is continued by the next call; its cache is
+    kept."""
     max_tool_calls_per_cot: int = 5
-    """Calls that are run between two chat turns; further ones are answered with "no calls left"."""
+    """Maximum calls between two chat turns; further ones are answered with "no calls left"."""
     max_result_tokens: int = 256
-    """Most tokens of one result's words; longer ones are cut, and the record holds what the model read."""
+    """Maximum tokens of one result; longer ones are cut, and the record contains what the model read."""
     max_turns: int = 5
-    """Turns (answers) that the policy may take; a call or reply that comes after the last one ends the episode instead."""
+    """Maximum turns (answers) of the policy; a call or reply after the last one ends the episode instead."""
     keep_thoughts: bool = True
-    """After a reply, go on from exactly what was sampled. False: as templates that drop earlier thoughts serve it, the
-    conversation without them begins a new segment."""
+    """After a reply, continue from exactly what was sampled. False: start a new segment with the conversation without
+    earlier thoughts, as chat templates that drop them do when serving."""
     temperature: float = 1.0
     top_p: float = 1.0
 
     @classmethod
     def from_config(cls, inference: InferenceConfig) -> RolloutSettings:
-        """What the settings' `inference` section says of episodes."""
+        """Creates it from the `inference` section of the settings."""
         return cls(
             max_tokens=inference.max_tokens,
             max_segment_length=inference.max_segment_length,
@@ -70,23 +72,23 @@ class RolloutSettings:
 
 
 class EpisodeEnvironment(Protocol):
-    """The other side of one episode: what it says to an answer, and what the episode was worth.
+    """Environment of one episode: replies to answers, and computes the reward.
 
     If it has an attribute `environment` (`EnvironmentEpisode`), stateful tools are opened with it.
     """
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        """What the environment or the user says to the answer that just ended; None where the episode is over."""
+        """Returns the reply of the environment or the user to the latest answer; None if the episode is over."""
         ...
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """The reward of an episode that has ended, for whatever `stop_reason` but FAILED."""
+        """Returns the reward of an episode that has ended, for every `stop_reason` except FAILED."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeStart:
-    """What one episode begins with."""
+    """Start of one episode."""
 
     task: Task
     seed: int
@@ -95,21 +97,21 @@ class EpisodeStart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutParts:
-    """Everything an episode needs from outside, shared by all that run side by side."""
+    """Components of an episode, shared by all concurrent episodes."""
 
     engine: Engine
     renderer: Renderer
     call_format: ToolCallFormat
     executor: ToolExecutor
     messages: Callable[[Task], Sequence[Mapping[str, str]]]
-    """The conversation (`role`, `content`) that a task begins with."""
+    """Returns the initial conversation (`role`, `content`) of a task."""
     environment: Callable[[Task], EpisodeEnvironment]
-    """Makes the environment of one episode; a stateless one may be the same every time."""
+    """Creates the environment of one episode; a stateless one may be the same every time."""
     settings: RolloutSettings = RolloutSettings()
 
 
 class TokenWatch:
-    """The stopper of one episode: decodes its sampled tokens, piece by piece, for the call format's scanner."""
+    """Stopper of one episode: decodes its sampled tokens, one by one, for the call format's scanner."""
 
     def __init__(self, renderer: Renderer, call_format: ToolCallFormat, *, in_thought: bool) -> None:
         self._renderer = renderer
@@ -117,16 +119,16 @@ class TokenWatch:
         self._stream = renderer.decode_stream()
 
     def feed(self, token_id: int) -> bool:
-        """Take the next sampled token; True where a call ended inside it."""
+        """Processes the next sampled token. Returns True if a call ended inside it."""
         piece = self._stream.step(token_id)
         return bool(piece) and self._scanner.feed(piece)
 
     def take(self) -> list[ParsedAction]:
-        """The calls that ended since the last `take`."""
+        """Returns the calls that ended since the last `take`."""
         return self._scanner.take()
 
     def resume(self) -> None:
-        """Foreign text now stands in the context: an unfinished call or character before it is void."""
+        """Call it after other text was inserted into the context. Discards an unfinished call or character before that text."""
         self._scanner.resume()
         self._stream = self._renderer.decode_stream()
 
@@ -137,10 +139,10 @@ async def run_episodes(
     *,
     on_finished: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Run all episodes side by side; hundreds are fine, the engine batches whatever is ready.
+    """Runs all episodes concurrently; hundreds are possible, because the engine batches all waiting requests.
 
-    Gives the trajectories in the order of `starts`. `on_finished` is called as each one ends. A prompt that cannot be
-    rendered, or an `on_finished` that raises, ends the whole; whatever breaks inside one episode ends that one only.
+    Returns the trajectories in the order of `starts`. `on_finished` is called when an episode ends. A prompt that cannot be
+    rendered, or an `on_finished` that raises, ends all episodes; an error inside one episode ends only that one.
     """
     prompts = [parts.renderer.prompt(parts.messages(start.task)) for start in starts]
     numbers = range(len(starts))
@@ -161,7 +163,7 @@ async def run_episodes(
             return await asyncio.gather(*running)
     finally:
         for episode in running:
-            if not episode.cancelling():  # a second request would interrupt what closes its tools
+            if not episode.cancelling():  # a second cancellation would interrupt the closing of its tools
                 episode.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for number in numbers:
@@ -169,9 +171,9 @@ async def run_episodes(
 
 
 async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) -> None:
-    """Drive one episode from its prompt to its reward. `number` names it to the engine; its slot is given back.
+    """Runs one episode from its prompt to its reward. `number` identifies it in the engine. At the end it is closed there.
 
-    What raises inside ends the episode as FAILED with the error's text and without a reward; cancelling goes through.
+    An exception inside ends the episode as FAILED with the error's text and without a reward; cancellation is raised.
     """
     tools: EpisodeTools | None = None
     try:
@@ -193,35 +195,35 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
 
 
 def open_tools(parts: RolloutParts, trajectory: Trajectory, environment: EpisodeEnvironment) -> EpisodeTools:
-    """The stateful tools of an episode; close them when it has its reward, has failed or was cancelled."""
+    """Opens the stateful tools of an episode. Close them when it has its reward, has failed or was cancelled."""
     world = getattr(environment, "environment", None)
     return parts.executor.for_episode(ToolEpisode(task=trajectory.task, seed=trajectory.seed, environment=world))
 
 
 class Episode:
-    """One episode on its way, turn by turn: `take_turn`, then `run_calls` or `reply`, and so on. `run` does them all.
+    """A running episode. Call `take_turn`, then `run_calls` or `reply`, and so on; `run` does all of it.
 
-    A turn is one answer of the policy. A call format that stops at calls has its results written into the same turn; with
-    any other, a turn that asks for tools ends, and `calls` holds what it asked for.
+    A turn is one answer of the policy. If the call format stops at calls, their results are inserted into the same turn.
+    With other formats, a turn with calls ends, and `calls` contains them.
     """
 
     def __init__(self, parts: RolloutParts, trajectory: Trajectory, number: int, tools: EpisodeTools) -> None:
-        """`tools` stay the caller's, who closes them."""
+        """The caller closes `tools`."""
         self.trajectory = trajectory
         self.calls: list[ParsedAction] = []
-        """Calls of the turn that just ended, still to be run."""
+        """Calls of the latest turn that were not run yet."""
         self._parts = parts
         self._number = number
         self._tools = tools
         self._num_calls_before_reply = 0
         self._answers: list[Mapping[str, str]] = []
-        """The conversation after the first messages, thoughts left out: what a later segment begins with."""
+        """Conversation after the initial messages, without thoughts: a later segment starts with it."""
         self._first_action: ParsedAction | None = None
         self._first_call = ToolCall()
         self._begin_turn()
 
     async def run(self, environment: EpisodeEnvironment) -> StopReason:
-        """Turn after turn until the episode ends, and why it did."""
+        """Runs turns until the episode ends. Returns the stop reason."""
         reason = None
         while reason is None:
             reason = await self.take_turn() or await self._go_on(environment)
@@ -230,7 +232,7 @@ class Episode:
         return reason
 
     async def take_turn(self) -> StopReason | None:
-        """Sample until the answer ends (None) or the budget of tokens is spent (LENGTH)."""
+        """Samples until the answer ends (returns None) or the token budget is spent (returns LENGTH)."""
         parts, trajectory, settings = self._parts, self.trajectory, self._parts.settings
         while (num_left := settings.max_tokens - trajectory.num_response) > 0:
             sampling = Sampling(
@@ -258,7 +260,7 @@ class Episode:
         return StopReason.LENGTH
 
     async def run_calls(self) -> bool:
-        """Run the calls of the turn that ended and put their results into the conversation; False where they do not fit."""
+        """Runs the calls of the latest turn and appends their results to the conversation. Returns False if they do not fit."""
         events = await self._events(self.calls)
         self.calls = []
         turn = self.trajectory.turns[-1]
@@ -275,7 +277,7 @@ class Episode:
         return fits
 
     def reply(self, words: str) -> bool:
-        """Put a chat turn of the user or the environment into the conversation; False where it does not fit."""
+        """Appends a chat turn of the user or the environment to the conversation. Returns False if it does not fit."""
         self.trajectory.turns[-1].observation = words
         messages = [{"role": "user", "content": words}]
         self._remember(self.trajectory.turns[-1], messages)
@@ -292,7 +294,7 @@ class Episode:
         return True
 
     async def _go_on(self, environment: EpisodeEnvironment) -> StopReason | None:
-        """After a complete turn: its calls are run, or the environment is asked. None where another turn follows."""
+        """Runs the calls of a complete turn, or asks the environment for a reply. Returns None if another turn follows."""
         is_last = len(self.trajectory.turns) >= self._parts.settings.max_turns
         if self.calls:
             if is_last:
@@ -312,7 +314,7 @@ class Episode:
         self._begun_at = len(self.trajectory.token_ids)
 
     def _end_turn(self) -> None:
-        """Record the turn, unless nothing was written in it."""
+        """Records the turn, unless it is empty."""
         trajectory, renderer = self.trajectory, self._parts.renderer
         runs = trajectory.segments[-1].sampled_runs(self._begun_at)
         if not runs:
@@ -334,7 +336,7 @@ class Episode:
         self._answers += [{"role": "assistant", "content": answer}, *messages]
 
     async def _run_in_text(self, calls: Sequence[ParsedAction]) -> bool:
-        """Run calls in mid-turn and write the results into the running text; False where they do not fit."""
+        """Runs calls within a turn and inserts the results into its text. Returns False if they do not fit."""
         events = await self._events(calls)
         self._first_call = self._first_call or events[0].call
         token_ids = self._parts.renderer.foreign(self._parts.call_format.render_results(events))
@@ -365,16 +367,16 @@ class Episode:
         return [_bounded(event, self._parts) for event in events]
 
     def _fits(self, token_ids: Sequence[int]) -> bool:
-        """Whether these tokens stay within the episode's budget."""
+        """Whether these tokens fit into the episode's budget."""
         return self.trajectory.num_response + len(token_ids) <= self._parts.settings.max_tokens
 
     def _following(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """What the chat template writes between the answer's end and the next answer."""
+        """Returns the tokens that the chat template writes between the end of the answer and the next answer."""
         return self._parts.renderer.following(messages)
 
 
 def _segment_seed(trajectory: Trajectory) -> int:
-    """Draws are made from (seed, position); the positions of a later segment begin anew, so its seed is another."""
+    """Returns the seed of the current segment. Sampling depends on (seed, position), and positions restart in a new segment."""
     number = len(trajectory.segments) - 1
     return (trajectory.seed ^ number * 0x9E3779B97F4A7C15) & (2**63 - 1) if number else trajectory.seed
 

@@ -1,7 +1,7 @@
-"""Conversations by hand and episodes with an environment, on an engine by its model, with tools or without.
+"""Manual conversations and episodes with an environment, on a public engine, with or without tools.
 
-All turns go through the rollout loop: what was sampled is never encoded again, and every conversation leaves the record
-that training reads.
+All turns use the rollout loop: sampled text is never tokenized again, and every conversation produces the record that
+training reads.
 """
 
 from __future__ import annotations
@@ -30,26 +30,25 @@ from midthought.types import Completion, Finish, ParsedAction, Reward, SpanKind,
 
 
 class MultiTurnInferenceEngine:
-    """Talks with one policy, turn by turn (`start_conversation`, `step`), or lets it play episodes (`run_episode`).
+    """Runs conversations turn by turn (`start_conversation`, `step`), or whole episodes (`run_episode`), with one policy.
 
-    `**sampling` is everywhere `max_tokens` (of one answer; results written into it do not count), `temperature`, `top_p`
-    and `seed`, as in `engine.generate`; what is left out is as the engine was made with. To train on a record, sample it
-    at `temperature=1.0, top_p=1.0`.
+    `**sampling` is always `max_tokens` (of one answer, without inserted results), `temperature`, `top_p` and `seed`, as in
+    `engine.generate`; the engine's values are the defaults. To train on a record, sample it at `temperature=1.0, top_p=1.0`.
 
     Args:
-        engine: samples the answers; it stays the caller's, who shuts it down.
-        max_turns: answers of the policy in one conversation. Replies are limited by the environment (`max_steps`).
-        system_prompt: stands before everything, followed by what the tools are, where they are enabled. A chat template
-            that takes no system message gets both at the head of the first user message.
-        tool_manager: its parser, its tools and their deadlines; it follows the turns of `step` and `run_episode`.
-        enable_tools: whether calls are looked for and run.
-        max_tool_calls_per_cot: calls that are run between two messages of the user; further ones are answered so.
-        max_result_tokens: a longer result is cut.
-        keep_thoughts: False: after a message of the user, earlier thoughts are left out, as many chat templates do when
-            they serve; a new segment of the record begins then.
+        engine: samples the answers; the caller shuts it down.
+        max_turns: maximum answers of the policy in one conversation. Replies are limited by the environment (`max_steps`).
+        system_prompt: first message, followed by the tool descriptions if tools are enabled. If the chat template takes no
+            system message, both are put at the start of the first user message.
+        tool_manager: provides the parser, the tools and their deadlines; it follows the turns of `step` and `run_episode`.
+        enable_tools: whether calls are parsed and run.
+        max_tool_calls_per_cot: maximum calls between two user messages; further ones are answered with an error message.
+        max_result_tokens: maximum tokens of a result; longer ones are cut.
+        keep_thoughts: False: drop earlier thoughts after a user message, as many chat templates do when serving; the record
+            then starts a new segment.
 
     Raises:
-        SettingsError: tools enabled without a manager, or `max_turns` below 1.
+        SettingsError: tools are enabled without a manager, or `max_turns` is below 1.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class MultiTurnInferenceEngine:
         self.max_turns = _positive(max_turns)
         self.tool_manager = tool_manager
         self.trajectories: list[Trajectory] = []
-        """The records of the newest conversation or episodes."""
+        """Records of the latest conversation or episodes."""
         tools = tool_manager if enable_tools else None
         self._tools = tools
         self._call_format = (tools.parser if tools else _NoCalls()).call_format
@@ -91,22 +90,22 @@ class MultiTurnInferenceEngine:
 
     @property
     def trajectory(self) -> Trajectory:
-        """The record of the newest conversation or episode. EngineError before the first.
+        """Record of the latest conversation or episode. Raises EngineError before the first.
 
-        A conversation by hand has no `stop_reason` while it goes on, and no `reward` but the one that you set.
+        The record of a manual conversation has no `stop_reason` until it ends, and no `reward` unless you set one.
         """
         if not self.trajectories:
             raise EngineError("there is no conversation yet; call start_conversation(prompt) first")
         return self.trajectories[-1]
 
     def format_conversation(self) -> str:
-        """The conversation as the engine sees it, decoded from its token ids, control tokens spelled out."""
+        """Returns the conversation as the engine sees it, decoded from its token ids, including control tokens."""
         return self.engine.renderer.decode(self.trajectory.token_ids)
 
-    # -- a conversation by hand --------------------------------------------------------------------------------
+    # -- manual conversation ---------------------------------------------------------------------------------------
 
     def start_conversation(self, prompt: str) -> None:
-        """Begin anew, with what the user says first."""
+        """Starts a new conversation with this user message."""
         _check_text(prompt)
         self._close_conversation()
         begun = self._new(prompt, _World(None), self.engine.sampling(), self.max_turns)
@@ -115,24 +114,25 @@ class MultiTurnInferenceEngine:
 
     @property
     def awaits_policy(self) -> bool:
-        """Whether `step()` is to be called without a message: the prompt or results of calls wait to be answered."""
+        """Whether to call `step()` without a message: the policy has not answered the prompt or the results of its calls
+        yet."""
         return self._conversation is not None and self._conversation.awaits_policy
 
     def step(self, user_message: str | None = None, **sampling: Any) -> dict[str, Any]:
-        """One turn of the policy. Its calls are run, and their results stand in the conversation.
+        """Runs one turn of the policy. Its calls are run, and their results are appended to the conversation.
 
         Args:
-            user_message: what the user says before it; None where `awaits_policy`.
+            user_message: user message before the turn; None if `awaits_policy`.
             sampling: see the class.
 
         Returns:
-            `response`: what the policy wrote. `tool_call`: the first call as it was run, falsy where nothing was called.
-            `tool_result`: what the policy reads of all calls, None without any.
+            `response`: text of the policy. `tool_call`: the first call that was run, falsy if there was none. `tool_result`:
+                the results of all calls as the policy reads them, None without calls.
 
         Raises:
-            EngineError: no conversation was begun, or it has ended (after `max_turns`, or an answer that was cut at
-                `max_tokens`); a message too many or too few; the engine failed.
-            SettingsError: an unknown sampling option, or a value that makes no sense.
+            EngineError: no conversation was started, or it has ended (after `max_turns`, or an answer that was cut at
+                `max_tokens`); a message is missing or not allowed now; the engine failed.
+            SettingsError: an unknown sampling option, or an invalid value.
         """
         trajectory, conversation = self.trajectory, self._conversation
         if conversation is None:
@@ -186,7 +186,7 @@ class MultiTurnInferenceEngine:
         }
 
     def _close_conversation(self) -> None:
-        """Give back the engine's room for a conversation that was left open."""
+        """Closes the conversation in the engine, if it is still open."""
         left, self._conversation = self._conversation, None
         if left is not None:
             self.engine.run(_close(self.engine.core, [left]))
@@ -200,19 +200,19 @@ class MultiTurnInferenceEngine:
         max_turns: int | None = None,
         **sampling: Any,
     ) -> dict[str, Any]:
-        """Let the policy play one episode to its end; `trajectory` is its record, with the rewards.
+        """Runs one episode to its end; `trajectory` is its record, with the rewards.
 
-        The prompt is the environment's `get_prompt_prefix()`, `initial_prompt` and the first observation, without what
-        `initial_prompt` holds already. The environment itself is played, not a copy, so tools may step it too; what that
-        pays is credited to the end. It is reset first, unless it comes fresh from `reset`. Without an environment the
-        episode is the answer to `initial_prompt`, with all the calls on the way to it.
+        The prompt is the environment's `get_prompt_prefix()`, `initial_prompt` and the first observation, without parts that
+        `initial_prompt` contains already. The environment itself is used, not a copy, so tools may step it, too; the rewards
+        of such steps are credited to the end. It is reset first, unless it was just reset. Without an environment the
+        episode is the answer to `initial_prompt`, including all its calls.
 
         Returns:
             `num_turns`, `total_reward`, `turns` (a list of `Turn`), and `tools` (see `tool_figures`).
 
         Raises:
-            EngineError: the episode broke; where the environment broke it, its error is attached.
-            SettingsError: neither an environment nor None; a limit or a sampling option that makes no sense.
+            EngineError: the episode failed; if the environment raised an error, it is the cause.
+            SettingsError: neither an environment nor None; an invalid limit or sampling option.
         """
         (episode,) = self._play([environment], [initial_prompt], max_turns, sampling)
         self._look_back(episode.trajectory)
@@ -227,9 +227,10 @@ class MultiTurnInferenceEngine:
         max_turns: int | None = None,
         **sampling: Any,
     ) -> list[dict[str, Any]]:
-        """Many episodes side by side, in order, each with an environment of its own; `trajectories` are their records.
+        """Runs many episodes concurrently, each with its own environment; `trajectories` are their records, in order.
 
-        As `run_episode`, but an episode that breaks ends alone: `total_reward` is None, its record holds the error.
+        Like `run_episode`, but an episode that fails does not raise: its `total_reward` is None, its record contains the
+        error.
         """
         episodes = self._play(environments, initial_prompts, max_turns, sampling)
         return [_summary(episode.trajectory) for episode in episodes]
@@ -297,7 +298,7 @@ class MultiTurnInferenceEngine:
         self._warn_of_thoughts(trajectory)
 
     def _warn_of_thoughts(self, trajectory: Trajectory) -> None:
-        """Say, once, that serving would differ: a thought stands before a message of the user."""
+        """Warns once that serving would differ, if a thought precedes a user message."""
         was_replied_to = any(span.kind is SpanKind.REPLY for span in trajectory.spans)
         thought_before = any(THINK_CLOSE in turn.model_output for turn in trajectory.turns[:-1])
         if self._may_warn and was_replied_to and thought_before and not self.engine.renderer.only_appends:
@@ -311,7 +312,7 @@ class MultiTurnInferenceEngine:
 
 @dataclasses.dataclass
 class _Conversation:
-    """What one conversation or episode consists of."""
+    """Components of one conversation or episode."""
 
     parts: RolloutParts
     trajectory: Trajectory
@@ -322,7 +323,7 @@ class _Conversation:
 
     @functools.cached_property
     def episode(self) -> Episode:
-        """The loop's own verbs, for a conversation by hand."""
+        """The rollout loop's `Episode`, for a manual conversation."""
         return Episode(self.parts, self.trajectory, self.number, self.tools)
 
     @functools.cached_property
@@ -331,9 +332,9 @@ class _Conversation:
 
 
 class _Voice:
-    """The engine as one conversation uses it: every answer is drawn as `how` says, `how.max_tokens` of it at most.
+    """Engine wrapper for one conversation: each answer is sampled with the options `how`, at most `how.max_tokens` tokens.
 
-    The loop knows a budget for the whole episode, and its settings are fixed when the episode begins.
+    The rollout loop has only a budget for the whole episode, and its settings are fixed when the episode starts.
     """
 
     def __init__(self, core: Engine, how: Sampling) -> None:
@@ -342,7 +343,7 @@ class _Voice:
         self.eos_token_ids = core.eos_token_ids
         self._core = core
         self._num_written = 0
-        """Tokens of the present answer."""
+        """Tokens of the current answer."""
 
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
@@ -366,7 +367,7 @@ class _Voice:
 
 
 class _World:
-    """An environment's side of one episode, which keeps the error that broke it; without one nobody replies."""
+    """Environment of one episode; keeps the error that it raised. Without an environment there are no replies."""
 
     def __init__(self, environment: BaseEnvironment | None) -> None:
         self.error: Exception | None = None
@@ -389,7 +390,7 @@ class _World:
 
 
 class _NoCalls(ActionParser):
-    """For conversations without tools: nothing that is written is a call."""
+    """Parser for conversations without tools: no text is a call."""
 
     def parse_all(self, text: str) -> list[ParsedAction]:
         return []
@@ -430,7 +431,7 @@ def _check_worlds(environments: Sequence[BaseEnvironment | None], prompts: Seque
 
 
 def _opening(environment: BaseEnvironment | None, initial_prompt: str) -> str:
-    """What the user says first. The environment is fresh from its `reset` afterwards."""
+    """Returns the first user message. Afterwards the environment is in its state after `reset`."""
     if environment is None:
         return initial_prompt
     progress = environment._episode_so_far

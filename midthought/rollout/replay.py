@@ -1,7 +1,7 @@
-"""An unfinished episode played again from its record: what was sampled and what tools said is given once more, no model
-and no tool is asked. Where the record ends, the engine and the tool executor go on.
+"""Replays an unfinished episode from its record: returns recorded tokens and tool results without a model or tools.
 
-So everything that the loop keeps beside the record (scanners, turns, budgets) is as it was.
+After the end of the record, the engine and the tool executor continue. This restores the state that the rollout loop keeps
+outside of the record (scanners, turns, budgets).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from midthought.types import Completion, Finish, ParsedAction, Task, ToolEvent, 
 
 
 def replayed(parts: RolloutParts, record: Trajectory) -> RolloutParts:
-    """The parts with which an episode of the same task and seed first does again what the record says.
+    """Returns the parts with which an episode of the same task and seed first repeats its record.
 
-    It fails with RecordError where it comes to other tokens: the prompt, the tools' words or the call format have changed.
+    The episode fails with RecordError if its tokens differ: the prompt, the tool results or the call format have changed.
     """
     engine = ReplayedEngine(parts.engine, record)
     executor = cast(ToolExecutor, ReplayedExecutor(parts.executor, record.tool_events))
@@ -51,7 +51,7 @@ class ReplayedEngine:
     async def sample(
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
-        """What was sampled here, up to a call's end, the end of sequence or `max_tokens`; all of one policy version."""
+        """Returns the recorded tokens, up to a call's end, the end of sequence or `max_tokens`; all of one policy version."""
         record, start = self._record, len(token_ids)
         if list(token_ids[: len(record.token_ids)]) != record.token_ids[:start]:
             raise self._other(start)
@@ -87,7 +87,7 @@ class ReplayedEngine:
 
 
 class ReplayedExecutor:
-    """Answers the first calls with recorded events, the others as the given executor does; all else is that executor's."""
+    """Answers the first calls with recorded events, later ones with the given executor, which also does everything else."""
 
     def __init__(self, executor: ToolExecutor, events: Sequence[ToolEvent]) -> None:
         self._executor = executor

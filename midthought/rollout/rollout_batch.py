@@ -221,9 +221,9 @@ def _collect_from_stream(
     Enough means `training.batch_size` episodes in groups that can be trained on, or `training.max_dynamic_batches` times as
     many episodes in all. Each group is taken whole and once. Places of the batch are reserved for groups that are due. A
     zero-variance group that dynamic sampling drops is replaced at once. Sources: Kimi k1.5 (arXiv 2501.12599, section
-    2.6.2), APRIL (arXiv 2509.18521). Metrics, besides those of `_collect_batches`: `partial/num_resumed` (episodes of
+    2.6.2), APRIL (arXiv 2509.18521). Metrics, in addition to `_collect_batches`: `partial/num_resumed` (episodes of
     earlier iterations that continued in this one), `partial/num_carried` (episodes left for the next iteration, finished
-    or not), `partial/num_unfinished` (episodes that were interrupted), and those of `staleness`.
+    or not), `partial/num_unfinished` (episodes that were interrupted), and the metrics of `staleness`.
     """
     training, num_groups = config.training, config.training.num_groups
     max_taken = num_groups * training.max_dynamic_batches

@@ -1,4 +1,4 @@
-"""A Trajectory as JSON values and back, whole and exact: what a checkpoint holds of episodes that were carried over."""
+"""Converts a Trajectory to JSON values and back without loss. Checkpoints contain carried-over episodes in this form."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from midthought.types import (
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """The record as JSON values. What an environment said beside its observations (`info`) and JSON cannot say is written
-    as its text."""
+    """Returns the record as JSON values. Values of an environment's `info` that JSON cannot represent are written as text."""
     reward = trajectory.reward
     row = {
         "task": trajectory.task.to_dict(),
@@ -50,7 +49,8 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
-    """The record that `trajectory_to_json` wrote; numbers that were not finite are NaN. RecordError where it is not one."""
+    """Returns the record that `trajectory_to_json` wrote; numbers that were not finite are NaN. Raises RecordError if it is
+    invalid."""
     segments = [_segment_from_json(segment) for segment in row["segments"]]
     trajectory = Trajectory(Task.from_dict(row["task"]), segments[0].token_ids, seed=row["seed"], group=row["group"])
     trajectory.segments = segments
@@ -72,7 +72,7 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
 
 
 def _segment_to_json(segment: Segment) -> dict[str, Any]:
-    """Log-probabilities and versions of the policy's tokens alone: the others have none."""
+    """Writes log-probabilities and versions of the policy's tokens only: other tokens have none."""
     own = [index for index, flag in enumerate(segment.loss_mask) if flag]
     return {
         "token_ids": segment.token_ids,
@@ -83,7 +83,7 @@ def _segment_to_json(segment: Segment) -> dict[str, Any]:
 
 
 def _segment_from_json(row: Mapping[str, Any]) -> Segment:
-    # Records of versions before temperatures were recorded hold three values a span: temperature 1.
+    # Older records have no temperatures, only three values per span: temperature 1.
     spans = [Span(SpanKind(kind), *rest) for kind, *rest in row["spans"]]
     mask = [span.kind is SpanKind.SAMPLED for span in spans for _ in range(span.start, span.end)]
     return Segment(

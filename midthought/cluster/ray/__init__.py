@@ -1,1 +1,1 @@
-"""Rollouts on Ray: workers with engines of their own, the policy's weights brought to them, their trajectories brought back."""
+"""Rollouts and learners on Ray: each rollout worker has its own engine, receives the policy's weights, returns trajectories."""

@@ -51,7 +51,7 @@ _shared: dict[tuple[Any, ...], _Shared] = {}
 class MidthoughtAgentLoop(AgentLoopBase):
     """Runs one episode: sample, run each call when it ends, insert its result, continue sampling, score.
 
-    `options` are those of `LoopOptions`; `tools` come from verl's tool configuration.
+    `options`: the fields of `LoopOptions`; `tools` come from verl's tool configuration.
     """
 
     def __init__(self, *args: Any, tools: Any = None, options: Any = None, **kwargs: Any) -> None:

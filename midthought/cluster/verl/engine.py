@@ -61,7 +61,7 @@ class VerlEngine:
         self.num_preempted: int | None = None
         """Sum over the requests; None if the servers do not report it."""
         self.extra_fields: dict[str, Any] = {}
-        """Further fields of the servers' responses: those of the first request, with the latest `max_global_steps`."""
+        """Further fields of the servers' first response, with the latest `max_global_steps`."""
         self.num_requests = 0
         self._server_manager = server_manager
         self._sampling_params = dict(sampling_params)

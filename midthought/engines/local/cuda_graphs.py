@@ -1,5 +1,4 @@
-"""Records decoding passes as CUDA graphs and replays them: on a GPU, launching a pass's operations takes longer than they
-do.
+"""Records decoding passes as CUDA graphs and replays them: on a GPU, launching operations takes longer than running them.
 
 A recording repeats the same operations on the same memory, for a fixed number of rows and keys. Before it is used, its
 result is compared with an ordinary pass; if they differ, recording stops.

@@ -1,4 +1,4 @@
-"""A model's log-probabilities in float32, computed with one layer in float32 at a time, and how far others are from them.
+"""Computes a model's log-probabilities in float32, one layer at a time, and the deviation of others from them.
 
 Does not depend on an engine or a cache.
 """
@@ -25,10 +25,11 @@ class Deviation(NamedTuple):
 
     @classmethod
     def of(cls, found: Sequence[Tensor], reference: Sequence[Tensor]) -> Deviation:
-        """Of logits `[V]` from float32 log-probabilities `[V]`, one each per position: `Σ_v p(v) |log q(v) - log p(v)|`.
+        """Computes `Σ_v p(v) |log q(v) - log p(v)|` from logits `[V]` and float32 log-probabilities `[V]`, one each per
+        position.
 
-        Weighting by the reference's probability p leaves out tokens that are never sampled, whose tiny probabilities are the
-        least exact. NaN if a logit is.
+        Weighting by the reference's probability p ignores tokens that are never sampled, whose tiny probabilities are the
+        least exact. The result is NaN if a logit is NaN.
         """
         each = torch.stack([expected_difference(one, other) for one, other in zip(found, reference, strict=True)])
         return cls(each.mean().item(), each.max().item())
@@ -59,7 +60,7 @@ def float32_logprobs(model: PreTrainedModel, sequences: Sequence[Sequence[int]])
 
 
 def _over_the_same_memory(model: PreTrainedModel) -> Any:
-    """Modules of their own, in eval mode, whose parameters are other objects over the same memory; float32 buffers."""
+    """Returns a copy of the modules in eval mode, with other parameter objects over the same memory, and buffers in float32."""
     memo: dict[int, Tensor] = {}
     for tensor in itertools.chain(model.parameters(), model.buffers()):
         if not _is_half(tensor):
@@ -96,7 +97,7 @@ class _Widened:
         self._kept: list[list[Tensor]] = []
 
     def begin(self, module: nn.Module, inputs: Any, options: Any) -> tuple[Any, Any]:
-        """Models that cast to the type of a weight before they call its module cast to half precision."""
+        """Also widens the inputs: a model that casts them to a weight's type before the call casts them to half precision."""
         self._kept.append([parameter.data for parameter in self._parameters])
         for parameter in self._parameters:
             parameter.data = parameter.data.float()
@@ -112,7 +113,7 @@ def _wide(value: Any) -> Any:
 
 
 def _units(module: nn.Module) -> Iterator[tuple[nn.Module, list[nn.Parameter]]]:
-    """Whole decoder layers, and every other module with the parameters that it holds itself."""
+    """Yields whole decoder layers, and every other module with the parameters that it holds itself."""
     if isinstance(module, GradientCheckpointingLayer):
         yield module, list(module.parameters())
         return

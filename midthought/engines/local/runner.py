@@ -54,7 +54,7 @@ class Runner(Protocol):
         """Returns a function that continues rows by one token per call. All but the last token of each row must be cached;
         the first call takes that last token.
 
-        It is valid until other code writes into their slots, moves them or changes the weights.
+        The function is valid until other code writes into the rows' slots, moves them or changes the weights.
         """
         ...
 
@@ -72,7 +72,7 @@ class Runner(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Current memory of keys and values."""
+        """Current memory of keys and values, in bytes."""
         ...
 
     def update_weights(self) -> None:
@@ -250,7 +250,7 @@ class CachedRunner:
             self._recorder.clear()
 
     def _grown_length(self, length: int) -> int:
-        """Returns the slot length for this many tokens. It grows by at least 50 %, so that growing is rare."""
+        """Returns the slot length for this many tokens. It grows by at least 50 % each time, so that growing is rare."""
         known = self.cache.length
         return known if length <= known else -(-max(length, known * 3 // 2) // 64) * 64
 

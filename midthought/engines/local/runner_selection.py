@@ -1,4 +1,4 @@
-"""Chooses a model's runner: the fastest one whose log-probabilities are as exact as those of the model's own forward pass."""
+"""Chooses a model's runner: the fastest one that is as exact as the model's own forward pass, measured by log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from midthought.errors import EngineError
 from midthought.peft_weights import base_of
 
 ROUNDING = 1e-4
-"""Nats by which a runner may always deviate from float32: another order of additions."""
+"""Deviation from float32, in nats, that is always accepted: additions in another order."""
 logger = logging.getLogger(__name__)
 
 
@@ -62,7 +62,8 @@ def _warn(model: PreTrainedModel, message: str) -> None:
 
 
 class Trial:
-    """Three sequences: prefilled in part, continued by one token several times, then by several at once."""
+    """Measures a runner on three sequences: prefilled in part, continued by one token several times, then by several at
+    once."""
 
     def __init__(self, plain: RecomputingRunner) -> None:
         self._plain = plain
@@ -82,7 +83,7 @@ class Trial:
         logprobs = dict(zip((1, 0, 3), float32_logprobs(plain.model, sequences), strict=True))
         self._reference = [logprobs[row.slot][len(row.token_ids) - 1] for row in itertools.chain(*self._rounds)]
         self.own = self.deviation(plain)
-        """Of the model's own forward pass."""
+        """Deviation of the model's own forward pass."""
         self.bound = Deviation(2 * self.own.mean + ROUNDING, 3 * self.own.largest + ROUNDING)
         """Largest deviation of a runner that is accepted."""
 
@@ -111,7 +112,8 @@ class Trial:
 
 
 def _why_windows_differ(windows: dict[int, int | None], config: Any, layer_types: list[str] | None) -> str | None:
-    """A window longer than the checked sequences leaves no trace in the numbers: compare what the layers asked for."""
+    """Returns the reason if the layers' sliding windows differ from the config. Windows longer than the test sequences do
+    not change the numbers."""
     if len(windows) != config.num_hidden_layers:
         return f"{len(windows)} of its {config.num_hidden_layers} layers ask for attention the usual way"
     configured = getattr(config, "sliding_window", None)

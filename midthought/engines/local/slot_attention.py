@@ -1,6 +1,6 @@
 """Attention that reads the slotted cache in place, for all rows of one forward pass.
 
-It stands behind transformers' attention interface, so the models' own code runs unchanged.
+It is registered in transformers' attention interface, so the models' own code runs unchanged.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from midthought.engines.local.prefix_attention import Group, attend_in_groups
 
 ATTENTION_NAME = "midthought_slots"
 NUM_MASKED_AHEAD = 64
-"""So many tokens a mask of singles has room for, once they advance."""
+"""Number of further tokens for which a mask of singles has room when its rows advance."""
 MAX_JOINED_TOKENS = 16_384
-"""Rows of several new tokens are attended at once up to so many keys: each call costs, and so does room for many."""
+"""Maximum number of keys in one call for several rows with several new tokens: each call costs time, each key memory."""
 
 
 class RowGroup(NamedTuple):
-    """Rows that bring several new tokens each, equally many, to as many that are cached: where they stand in the batch, and
-    the first of the slots that they belong to, which follow each other. Most often it is one row."""
+    """Rows with several new tokens: adjacent slots from `slot` on, the same number of new and of cached tokens. Their new
+    tokens are `start:end` of the batch. Usually one row."""
 
     start: int
     end: int
@@ -36,12 +36,12 @@ class RowGroup(NamedTuple):
 
     @property
     def num_new(self) -> int:
-        """Of one row."""
+        """Per row."""
         return (self.end - self.start) // self.num_rows
 
     @property
     def length(self) -> int:
-        """Of one row."""
+        """Per row."""
         return self.num_cached + self.num_new
 
     @property
@@ -49,11 +49,11 @@ class RowGroup(NamedTuple):
         return slice(self.slot, self.slot + self.num_rows)
 
     def of_rows(self, tokens: torch.Tensor) -> torch.Tensor:
-        """`[num_rows, heads, num_new, head_dim]` of the batch's `[T, heads, head_dim]`."""
+        """Returns `[num_rows, heads, num_new, head_dim]` from the batch's `[T, heads, head_dim]`."""
         return tokens[self.start : self.end].unflatten(0, (self.num_rows, -1)).transpose(1, 2)
 
     def joined(self, other: RowGroup) -> RowGroup | None:
-        """This and the row that stands behind it, where they may be computed at once."""
+        """Returns these rows and the next one as one group; None if they cannot be computed in one call."""
         follows = other.slot == self.slot + self.num_rows and other.num_cached == self.num_cached
         if not follows or other.num_new != self.num_new or self.length * (self.num_rows + 1) > MAX_JOINED_TOKENS:
             return None
@@ -62,39 +62,38 @@ class RowGroup(NamedTuple):
 
 @dataclass(slots=True)
 class SlotBatch:
-    """What the attention of one forward pass needs to know.
+    """Input of the attention of one forward pass.
 
-    The new tokens of all rows stand one after the other, `T` in all, nothing is padded: first the rows that bring one
-    token (`singles`, whose attention is computed at once), then those that bring several, each computed by itself or
-    with its likes.
+    The `T` new tokens of all rows are concatenated without padding: first the rows with one new token (`singles`, computed
+    in one call), then the rows with several, computed per `RowGroup`.
     """
 
     cache: SlotCache
     slots: torch.Tensor
-    """`[n]`: the slots of the singles."""
+    """`[n]`: slots of the singles."""
     positions: torch.Tensor
-    """`[n]`: the positions of their tokens."""
+    """`[n]`: positions of the singles' tokens."""
     length: int
-    """The length of the longest single, the new token included."""
+    """Length of the longest single, including the new token."""
     span: int | None
     """Singles are attended over slots `0:span` in place. None: their slots are gathered."""
     ordered: bool
-    """True where single i is in slot i and the span holds nothing else."""
+    """True if single i is in slot i and the span contains no other slots."""
     is_level: bool
-    """True where all singles are of the same length."""
+    """True if all singles have the same length."""
     several: Sequence[RowGroup]
     longest: int
-    """The length of the longest row of all, the new tokens included."""
+    """Length of the longest row, including the new tokens."""
     groups: Sequence[Group] = ()
-    """Of singles that begin alike, where there are such and the batch is `ordered`."""
+    """Singles with a common prefix; only if the batch is `ordered`."""
     num_advances: int = 0
-    """How many passes the same rows have gone through before this one."""
+    """Number of earlier passes of the same rows."""
     _masks: dict[tuple[int | None, int, int], torch.Tensor] = field(default_factory=dict)
     _growing_mask: torch.Tensor | None = None
-    """`[rows, 1, 1, length or more]`: that of singles that see all before them."""
+    """`[rows, 1, 1, length or more]`: mask of singles without a sliding window."""
 
     def advance(self) -> None:
-        """The same rows again, each with one token more. For batches of singles only."""
+        """Advances each row by one token. Only for batches of singles."""
         assert not self.several
         self.positions += 1
         self.length += 1
@@ -108,12 +107,13 @@ class SlotBatch:
                 mask[self._rows, 0, 0, self.positions] = 0.0
 
     def forget_masks(self) -> None:
-        """Positions have changed: masks are made anew when they are asked for."""
+        """Discards the masks after positions have changed; they are computed again when needed."""
         self._masks.clear()
         self._growing_mask = None
 
     def write(self, index: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put the new keys and values, `[T, kv_heads, head_dim]`, in place; give all of the layer's."""
+        """Writes the new keys and values, `[T, kv_heads, head_dim]`, into the cache. Returns all keys and values of the
+        layer."""
         keys, values = self.cache.layer(index, key, value)
         num_singles = len(self.slots)
         if num_singles:
@@ -130,14 +130,14 @@ class SlotBatch:
         return slice(len(self.slots)), slice(None), self.length - 1
 
     def of_singles(self, cached: torch.Tensor) -> torch.Tensor:
-        """`[rows, kv_heads, length, head_dim]` of what the singles may read."""
+        """Returns the cached keys or values of the singles, `[rows, kv_heads, length, head_dim]`."""
         if self.span is not None:
             return cached[: self.span, :, : self.length]
         return cached[:, :, : self.length][self.slots]
 
     def mask_of_singles(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
-        """`[rows, 1, 1, length]`, to be added to the scores: 0 where key j is seen from position p, p - window < j ≤ p, else
-        minus infinity. None where every single sees everything."""
+        """Returns `[rows, 1, 1, length]` to add to the scores: 0 if position p attends to key j (p - window < j ≤ p), else
+        minus infinity. Returns None if every single attends to all keys."""
         if self.is_level and (window is None or self.length <= window):
             return None
         if window is None:
@@ -155,13 +155,13 @@ class SlotBatch:
 
     @property
     def _rows(self) -> torch.Tensor:
-        """`[n]`: where the singles stand among the rows that are attended."""
+        """`[n]`: indices of the singles among the attended rows."""
         if self.span is None or self.ordered:
             return torch.arange(len(self.slots), device=self.slots.device)
         return self.slots
 
     def mask_of(self, rows: RowGroup, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-        """`[Q, length]` of rows with several new tokens, to be added to the scores."""
+        """Returns `[Q, length]` to add to the scores of rows with several new tokens."""
         key = (window, rows.num_cached, rows.length)
         if key not in self._masks:
             device = self.positions.device
@@ -175,18 +175,18 @@ class SlotBatch:
         return self._masks[key]
 
     def spread(self, rows: torch.Tensor) -> torch.Tensor:
-        """Singles to rows of slots `0:span`; zeros where a slot takes no part in this step."""
+        """Moves singles to rows of slots `0:span`; zeros for slots without a row in this pass."""
         if self.span is None or self.ordered:
             return rows
         return rows.new_zeros(self.span, *rows.shape[1:]).index_copy_(0, self.slots, rows)
 
     def collect(self, spread: torch.Tensor) -> torch.Tensor:
-        """The inverse of `spread`."""
+        """Inverse of `spread`."""
         return spread if self.span is None or self.ordered else spread[self.slots]
 
 
 def _seen(positions: torch.Tensor, length: int, window: int | None) -> torch.Tensor:
-    """Bool `[..., length]` for positions `[..., 1]`."""
+    """Returns bool `[..., length]` for positions `[..., 1]`: True for each key that the position attends to."""
     keys = torch.arange(length, device=positions.device)
     seen = keys <= positions
     if window is not None:
@@ -207,7 +207,8 @@ def slot_attention(
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """`attend` as transformers calls an attention: `[1, heads, T, head_dim]` in, `[1, T, heads, head_dim]` out, no weights."""
+    """`attend` with transformers' signature: takes `[1, heads, T, head_dim]`, returns `[1, T, heads, head_dim]` and no
+    weights."""
     index: int = module.layer_idx  # type: ignore[assignment]
     query, key, value = (each[0].transpose(0, 1) for each in (query, key, value))
     attended = attend(slot_batch, index, query, key, value, scaling=scaling, window=sliding_window, softcap=softcap)
@@ -225,11 +226,12 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
 ) -> torch.Tensor:
-    """Attention over the slots. Query heads that share a key head are packed into its query axis: nothing is repeated.
+    """Computes attention over the slots. Query heads that share a key head are packed into its query axis: nothing is
+    repeated.
 
     Args:
-        index: the layer's.
-        query: `[T, heads, head_dim]`; `key`, `value`: `[T, kv_heads, head_dim]`, the new tokens'.
+        index: index of the layer.
+        query: `[T, heads, head_dim]`; `key`, `value`: `[T, kv_heads, head_dim]` of the new tokens.
         softcap: logits become `softcap · tanh(logits / softcap)` (Gemma 2).
 
     Returns:
@@ -271,7 +273,7 @@ def _attend_several(
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Attention of the new tokens of rows, `query` of `[num_rows, heads, Q, head_dim]`; the same shape."""
+    """Computes attention of the rows' new tokens. `query` and the result: `[num_rows, heads, Q, head_dim]`."""
     keys, values = (each[rows.slots, :, : rows.length] for each in (keys, values))
     num_repeats = query.shape[1] // keys.shape[1]
     if softcap is not None:
@@ -279,12 +281,12 @@ def _attend_several(
         mask = slot_batch.mask_of(rows, window, query.dtype).repeat(num_repeats, 1)
         return _attend_in_steps(packed, keys, values, mask, scaling, softcap).reshape(query.shape)
     on_cpu = query.device.type == "cpu"
-    if not on_cpu:  # not every kernel there shares keys among heads
+    if not on_cpu:  # not every kernel of other devices shares keys among heads
         keys, values = (each.repeat_interleave(num_repeats, 1) for each in (keys, values))
     attend = partial(F.scaled_dot_product_attention, scale=scaling, enable_gqa=on_cpu and num_repeats > 1)
     is_seen_whole = window is None or rows.length <= window
     if is_seen_whole and rows.num_cached <= query.shape[2]:
-        # Kernels skip what a causal mask hides where queries and keys are as many: blank queries stand for what is cached.
+        # With as many queries as keys, kernels skip what a causal mask hides: padding queries replace the cached tokens.
         if not rows.num_cached:
             return attend(query, keys, values, is_causal=True)
         return attend(F.pad(query, (0, 0, rows.num_cached, 0)), keys, values, is_causal=True)[:, :, rows.num_cached :]
@@ -299,8 +301,8 @@ def _attend_in_steps(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Attention in plain steps: for soft-capped scores, and where few queries share keys in fp32 on a CPU, where it is the
-    faster way."""
+    """Computes attention in separate operations: for soft-capped scores, and, because it is faster there, for few queries
+    that share keys in fp32 on a CPU."""
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scaled = query if scale == 1.0 else query * scale
     scores = torch.bmm(scaled.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2))
@@ -314,7 +316,7 @@ def _attend_in_steps(
 
 
 def _added(seen: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask to be added to scores: 0 where a key is seen, else minus infinity."""
+    """Returns a mask to add to the scores: 0 if a key is seen, else minus infinity."""
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 

@@ -1,6 +1,6 @@
 """Copies of weights for fast decoding: projections of one input are joined into one, LoRA adapters are merged.
 
-Joining pays for small models only; those of large models are read in place. Merged copies exist if memory allows; without
+Joining is faster for small models only; large projections are read in place. Merged copies exist if memory allows; without
 them the adapters are computed beside the base weights. The model's own tensors are never changed.
 """
 
@@ -20,21 +20,21 @@ from midthought.peft_weights import effective_tensors, is_adapted, stochasticall
 from midthought.plan.memory import MERGED_SHARE
 
 MAX_COPIED_BYTES = 2**29
-"""Joined projections that take more are read in place."""
+"""Maximum size of all copies; if they would be larger, projections without adapters are read in place."""
 
 _log = logging.getLogger(__name__)
 
 
 class _Copied(Protocol):
-    """Something that works on the original tensors until they are copied."""
+    """Replaces modules. Uses their original tensors until they are copied."""
 
     @property
     def modules(self) -> Sequence[nn.Module]:
-        """What holds the tensors."""
+        """The modules that hold the tensors."""
         ...
 
     def copy(self) -> None:
-        """Copy the tensors as they are now."""
+        """Copies the tensors' current values."""
         ...
 
     @property
@@ -49,15 +49,15 @@ class _Copied(Protocol):
 
     @property
     def copies(self) -> Sequence[Tensor | None]:
-        """The copies, if there are any yet."""
+        """The copies; empty or None before the first `copy`."""
         ...
 
 
 class Projection:
-    """Linear maps of one input, side by side in the output; some may have adapters.
+    """Linear maps of one input with concatenated outputs; some may have adapters.
 
-    Without a copy, weights are read in place and layers with adapters are called. The copy of a single layer without adapters
-    is a view.
+    Without a copy, weights are read in place and layers with adapters are called. The copy of a single layer without
+    adapters is a view.
     """
 
     def __init__(self, *modules: Any) -> None:
@@ -87,11 +87,11 @@ class Projection:
 
     @property
     def copies(self) -> tuple[Tensor | None, ...]:
-        """What is read in the place of the modules' tensors."""
+        """The tensors that are read instead of the modules' tensors."""
         return self._laid_out or ()
 
     def __call__(self, hidden: Tensor, *, onto: Tensor | None = None) -> Tensor:
-        """`[T, out]` of `[T, in]`, added to something."""
+        """Returns `[T, out]` for `[T, in]`, added to `onto` if given."""
         if self._laid_out is None:
             outs = [
                 module(hidden) if is_adapted(module) else F.linear(hidden, module.weight, module.bias)
@@ -107,7 +107,7 @@ class Projection:
 
 
 def _tensors(module: Any) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias that a linear layer computes with, its adapters included."""
+    """Returns the weight and bias that a linear layer computes with, including its adapters."""
     if not is_adapted(module):
         return module.weight, module.bias
     tensors = effective_tensors(module, round_to=stochastically_rounded)
@@ -117,7 +117,7 @@ def _tensors(module: Any) -> tuple[Tensor, Tensor | None]:
 class HeadNorms:
     """RMS norms (arXiv 1910.07467) of the heads of queries and keys, `[T, num_queries + num_keys, head_dim]`.
 
-    `scaling` is what the scores of queries and keys are multiplied with; the copied weights of the queries hold it.
+    `scaling`: factor of the attention scores; the copied weights of the queries include it.
     """
 
     def __init__(self, query_norm: Any, key_norm: Any, num_queries: int, num_keys: int, scaling: float) -> None:
@@ -141,11 +141,11 @@ class HeadNorms:
 
     @property
     def copies(self) -> tuple[Tensor | None, ...]:
-        """What is read in the place of the modules' tensors."""
+        """The tensors that are read instead of the modules' tensors."""
         return (self._weight,)
 
     def __call__(self, heads: Tensor) -> tuple[Tensor, float]:
-        """The heads normed, and what is left to multiply the scores with."""
+        """Returns the normalized heads, and the remaining factor of the scores."""
         if self._weight is None or heads.dtype != torch.float32:
             parts = zip(self.modules, heads.split(self._numbers, dim=1), strict=True)
             return torch.cat([normed(norm, part) for norm, part in parts], dim=1), self._scaling
@@ -153,20 +153,21 @@ class HeadNorms:
 
 
 def _joined(parts: Sequence[Tensor], before: Tensor | None) -> Tensor:
-    """Side by side, where they stood before: recorded passes read them there."""
+    """Concatenates the parts, if possible into the memory of `before`, because recorded passes read that address."""
     is_alike = before is not None and before.dtype == parts[0].dtype and before.device == parts[0].device
     return torch.cat(list(parts), out=before) if is_alike else torch.cat(list(parts))
 
 
 def normed(norm: Any, hidden: Tensor) -> Tensor:
-    """An RMS norm, arXiv 1910.07467. In half precision modules differ in where they round, so they do it themselves."""
+    """Applies an RMS norm (arXiv 1910.07467). In half precision it calls the module, because modules round at different
+    steps."""
     return rms_normed(hidden, norm.weight, norm.variance_epsilon) if hidden.dtype == torch.float32 else norm(hidden)
 
 
 def rms_normed(hidden: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """`weight · hidden / √(mean(hidden²) + epsilon)` over the last dimension, in fp32.
+    """Computes `weight · hidden / √(mean(hidden²) + epsilon)` over the last dimension, in fp32.
 
-    On a CPU torch's own is put together from a dozen operations; these four take half of the time.
+    On a CPU, torch's own function consists of a dozen operations; these four take half the time.
     """
     if hidden.device.type != "cpu":
         return F.rms_norm(hidden, hidden.shape[-1:], None, epsilon) * weight
@@ -181,9 +182,9 @@ def _constant(value: float) -> Tensor:
 
 
 class WeightCopies:
-    """Keeps copies equal to the weights as they are now.
+    """Keeps copies equal to the current weights.
 
-    All are copied if they are small. Of large models only projections with adapters are, if memory allows.
+    Copies everything if it is small. For large models it copies only projections with adapters, if memory allows.
     """
 
     def __init__(self, copied: Sequence[_Copied], *, merge_adapters: bool = True) -> None:
@@ -196,7 +197,7 @@ class WeightCopies:
         self._states: list[tuple[int, int]] | None = None
 
     def renew(self) -> None:
-        """Copy anew where a tensor has been changed in place or been given other memory."""
+        """Copies all tensors again if one was changed in place or moved to other memory."""
         states = [(0 if tensor.is_inference() else tensor._version, tensor.data_ptr()) for tensor in self._originals]
         if states != self._states:
             for each in self._copied:
@@ -205,16 +206,16 @@ class WeightCopies:
 
     @property
     def addresses(self) -> list[int]:
-        """Where the copies lie."""
+        """Addresses of the copies."""
         return [copy.data_ptr() for each in self._copied for copy in each.copies if copy is not None]
 
     def forget(self) -> None:
-        """Copy anew at the next `renew`: writes through `.data` and those of fused optimizers are counted nowhere."""
+        """Forces a copy at the next `renew`: tensors do not count writes through `.data` or by fused optimizers as changes."""
         self._states = None
 
 
 def _if_they_fit(merged: Sequence[_Copied]) -> Sequence[_Copied]:
-    """The projections with adapters if there is memory for merged copies of all of them, else none."""
+    """Returns the projections with adapters if there is memory for merged copies of all of them, else none."""
     if not merged:
         return ()
     num_bytes = sum(each.copied_bytes for each in merged)

@@ -104,7 +104,7 @@ def _greedy(repetition_penalty: float = 1.0) -> Sampling:
 
 
 def why_not_exact(endpoint: Endpoint, sampling: Sampling) -> str:
-    """Returns the reason why the server's log-probabilities are not those of the sampling distribution, and the remedy."""
+    """Returns the reason why the server's log-probabilities do not refer to the sampling distribution, and the remedy."""
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     plain = Sampling(max_tokens=1)
     said = [f"{name}={getattr(sampling, name):g}" for name in names if getattr(sampling, name) != getattr(plain, name)]

@@ -30,7 +30,7 @@ class LogprobMode:
     """`repetition_penalty`."""
 
     def covers(self, sampling: Sampling) -> bool:
-        """Whether they are those of the sampling distribution. Greedy sampling uses those at temperature 1."""
+        """Whether the log-probabilities refer to the sampling distribution; for greedy sampling, at temperature 1."""
         if sampling.repetition_penalty != 1 and not self.penalty:
             return False
         if sampling.temperature == 0:

@@ -42,7 +42,7 @@ class ServerEngine:
     no more often than short ones; but the rest is sampled with another seed. A request's seed depends only on (seed, position
     of its first token): a run is as reproducible as the server.
 
-    Log-probabilities are those of the sampling distribution. At temperature 0 or 1 without filters every server returns them.
+    Log-probabilities refer to the sampling distribution. At temperature 0 or 1 without filters every server returns them.
     Otherwise each server is probed once; if it returns others, the engine warns and records NaN, which excludes the
     token from the loss. NaN is also recorded for an end-of-sequence token that a server reports without a log-probability.
     With `training_temperature`, such a server is refused instead.
@@ -369,7 +369,7 @@ class ServerEngine:
                 await self.dialect.unload_adapter(post, old.adapter)
 
     async def _has_exact_logprobs(self, session: Session, endpoint: Endpoint, draft: PartialCompletion) -> bool:
-        """Whether this server's log-probabilities are those of the draft's sampling distribution."""
+        """Whether this server's log-probabilities refer to the draft's sampling distribution."""
         if LogprobMode().covers(draft.sampling):
             return True
         async with session.locks[endpoint]:

@@ -58,7 +58,7 @@ class PartialCompletion:
     eos_token_ids: frozenset[int]
     stopper: Stopper | None = None
     is_exact: bool = True
-    """False if the server's log-probabilities are not those of the sampling distribution: NaN is recorded instead."""
+    """False if the server's log-probabilities do not refer to the sampling distribution: NaN is recorded instead."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: Finish | None = None

@@ -26,7 +26,7 @@ class VLLMDialect:
     """`/v1/completions` with token ids in and out. Implements `midthought.engines.servers.dialect.Dialect`.
 
     The server ignores its own end-of-sequence tokens and stops at ours, which it lists like any other token. Log-probabilities
-    are those of the model (`--logprobs-mode raw_logprobs`, the default) or of the sampling distribution
+    are the model's (`--logprobs-mode raw_logprobs`, the default) or refer to the sampling distribution
     (`processed_logprobs`); a request cannot choose, so the engine probes this.
     """
 
@@ -36,7 +36,7 @@ class VLLMDialect:
     penalizes_prompt = True
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
-        """Returns arguments and environment variables. Log-probabilities are those of the sampling distribution.
+        """Returns arguments and environment variables. Log-probabilities refer to the sampling distribution.
 
         Without a GPU: the flags of the CPU build, 4 GiB for keys and values unless VLLM_CPU_KVCACHE_SPACE is set, and no chunked
         prefill, because vLLM 0.32 then resets a request's random generator, which ends a CPU server ("CPU Generator does
