@@ -102,7 +102,7 @@ class MultiTurnInferenceEngine:
         """Returns the conversation as the engine sees it, decoded from its token ids, including control tokens."""
         return self.engine.renderer.decode(self.trajectory.token_ids)
 
-    # -- manual conversation ---------------------------------------------------------------------------------------
+    # -- manual conversation -----------------------------------------------------------------------------------
 
     def start_conversation(self, prompt: str) -> None:
         """Starts a new conversation with this user message."""
