@@ -1,6 +1,6 @@
 """Train language models to use tools while they reason.
 
-The public names stand in `__init__.pyi`. Each is loaded when it is first asked for, so `import midthought` needs no torch.
+The public names are in `__init__.pyi`. Each is loaded on first use, so `import midthought` does not import torch.
 """
 
 import lazy_loader

@@ -4,14 +4,14 @@ MidthoughtError
 ├── UserError                 the user can correct it: the command line prints only the message and exits with code 2
 │   ├── SettingsError         a wrong key or value in the settings            (also a ValueError)
 │   ├── TranscriptError       a transcript that cannot be read, or none at all (also a ValueError)
-│   ├── ModelPathError        a model that is not there or does not load       (also a FileNotFoundError)
-│   ├── CheckpointError       a run or checkpoint that is not there or not whole (also a FileNotFoundError)
+│   ├── ModelPathError        a model that is missing or cannot be loaded      (also a FileNotFoundError)
+│   ├── CheckpointError       a run or checkpoint that is missing or incomplete (also a FileNotFoundError)
 │   ├── RunLockedError        a run folder in which another process works      (also a BlockingIOError)
-│   ├── OutputPathError       a path whose present content would be destroyed  (also a FileExistsError)
-│   ├── MemoryStoreError      a memory that is not built, or built otherwise    (also a ValueError)
+│   ├── OutputPathError       a path whose existing content would be lost      (also a FileExistsError)
+│   ├── MemoryStoreError      a memory that is not built, or has other settings (also a ValueError)
 │   ├── DataError             a data set, or a row of it, that cannot be read  (also a ValueError)
-│   ├── RewardError           a reward function that raises or gives no number (also a ValueError)
-│   ├── EpisodeError          an environment that does not keep its contract   (also a RuntimeError)
+│   ├── RewardError           a reward function that raises or returns no number (also a ValueError)
+│   ├── EpisodeError          an environment that violates its interface       (also a RuntimeError)
 │   ├── TrainingStoppedError  a run that cannot learn, or whose weights are not finite (also a RuntimeError)
 │   ├── TrainerClosedError    a trainer that is used after its cleanup         (also a RuntimeError)
 │   ├── ServersUnreachableError  no model server answers                         (also an EngineError)
@@ -19,8 +19,8 @@ MidthoughtError
 │   └── MissingExtraError     an optional package is not installed             (also an ImportError)
 ├── RecordError               a Trajectory whose invariants do not hold        (also a ValueError)
 ├── ForeignTextError          foreign text that would have become a control token (also a ValueError)
-├── EngineError               the engine cannot do what was asked              (also a RuntimeError)
-└── NoReplyError              an endpoint gave nothing that can be used        (also a ConnectionError)
+├── EngineError               the engine cannot fulfil a request               (also a RuntimeError)
+└── NoReplyError              an endpoint did not return a usable reply        (also a ConnectionError)
 """
 
 from __future__ import annotations

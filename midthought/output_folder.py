@@ -22,7 +22,7 @@ _OF_FILE_SYSTEMS = (".DS_Store", ".nfs")
 
 
 def mark(folder: Path, kind: str, *, lists_files: bool = False) -> None:
-    """Mark a folder as written by this library; with `lists_files`, any file that is added later is the user's."""
+    """Marks a folder as written by this library. With `lists_files`, any file that is added later belongs to the user."""
     content: dict[str, Any] = {"format": _FORMAT, "kind": kind}
     if lists_files:
         content["files"] = sorted(_files(folder))
@@ -30,15 +30,15 @@ def mark(folder: Path, kind: str, *, lists_files: bool = False) -> None:
 
 
 def kind_of(folder: Path) -> str | None:
-    """The kind that a folder is marked with; None if it has no mark."""
+    """Returns the kind of a marked folder; None if it has no mark."""
     return _read_mark(folder).get("kind")
 
 
 def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambda path: False) -> None:
     """Raises `OutputPathError` unless this library may write a folder of this kind at `path`.
 
-    It may if nothing or an empty folder is there, or a folder that is marked with the same kind, or one that an earlier
-    version wrote without a mark (`is_older`).
+    It may if `path` does not exist, is an empty folder, is marked with the same kind, or was written without a mark by an
+    earlier version (`is_older`).
     """
     remedy = "give another path, or remove it yourself"
     if path.is_dir():
@@ -66,13 +66,13 @@ def require_ours(path: Path, kind: str, is_older: Callable[[Path], bool] = lambd
 
 @contextmanager
 def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lambda path: False) -> Iterator[Path]:
-    """Gives an empty folder beside `path` to write into; after the block it is flushed to disk and put at `path`.
+    """Yields an empty folder next to `path`; after the block the folder is flushed to disk and renamed to `path`.
 
-    If the block raises, what was at `path` is still there and the new folder is removed. Raises `OutputPathError` as
-    `require_ours`, before anything is written. A killed process leaves the old folder or the new one; between the two
-    renames the old one has another name, under which `recover` finds it.
+    If the block raises, `path` is unchanged and the new folder is removed. Raises `OutputPathError` as `require_ours`, before
+    anything is written. A killed process leaves the old folder or the new one. Between the two renames the old one has
+    another name, which `recover` finds.
     """
-    target = Path(os.path.realpath(path))  # a link stays, and leads to the new folder
+    target = Path(os.path.realpath(path))  # a link is kept and points to the new folder
     require_ours(target, kind, is_older)
     recover(target)
     new = target.with_name(f".{target.name}.new")
@@ -91,7 +91,7 @@ def replaced(path: str | Path, kind: str, is_older: Callable[[Path], bool] = lam
 
 
 def recover(path: str | Path) -> None:
-    """Finish a replacement that was interrupted: put the old folder back if there is no new one, else remove it."""
+    """Completes an interrupted replacement: restores the old folder if there is no new one, else removes it."""
     target = Path(os.path.realpath(path))
     old = _old(target)
     if kind_of(old) is None:

@@ -70,7 +70,7 @@ def load_adapters(model: Any, folder: Path) -> None:
 
 
 def set_adapter_tensors(model: Any, tensors: dict[str, Tensor], adapter: str = "default") -> None:
-    """Raises RuntimeError if the tensors are of other adapters."""
+    """Sets the tensors of an adapter. Raises RuntimeError if they belong to other adapters."""
     from peft import set_peft_model_state_dict
 
     result: Any = set_peft_model_state_dict(model, tensors, adapter_name=adapter)

@@ -99,8 +99,8 @@ def effective_tensors(
     that can be merged), in float32, and each is rounded once, to the type of the base layer: to nearest, or by
     `stochastically_rounded`. The result follows the layer's state: no adapter if adapters are disabled, the base weights as
     they are if adapters were merged into them before, the active copy of a `modules_to_save` module. Weights of 4 or 8 bits
-    are dequantized. For one layer's copy this needs 8 bytes a weight beside the result, on `device` (None: where the layer
-    is).
+    are dequantized. Copying one layer needs 8 bytes per weight in addition to the result, on `device` (None: the layer's
+    device).
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
@@ -115,7 +115,7 @@ def effective_tensors(
     dtypes = {name: tensor.dtype for name, tensor in plain.named_parameters()}
     twin = copy.deepcopy(layer, {id(base): plain}).to(device).float()
     parts: list[Any] = [part for part in twin.modules() if isinstance(part, BaseTunerLayer)]
-    for part in reversed(parts):  # an expert's layer can have several, one inside the other
+    for part in reversed(parts):  # an expert's layer can have several nested ones
         if _is_quantized(base):
             _forget_quantization(part)
         if part.disable_adapters and part.merged:
@@ -130,7 +130,7 @@ def model_leaves(
 ) -> Iterator[tuple[str, nn.Module | Tensor]]:
     """Yields every layer that PEFT wraps, and every saved tensor of the other layers, in the model's order.
 
-    Names are those that the tensors had before adapters were added; that of a layer ends with a dot. With
+    Names are as before adapters were added; the name of a layer ends with a dot. With
     `with_adapters=False` the tensors of a wrapped layer are yielded as they were before it was wrapped. Tensors are the
     model's own, not copies; a tensor that two layers share is yielded twice.
     """
@@ -148,7 +148,7 @@ def model_leaves(
 
 
 def _chosen_module(wrapper: Any) -> Any:
-    """Which module a `modules_to_save` wrapper, or one for trainable tokens, computes with."""
+    """Returns the module that a `modules_to_save` wrapper, or one for trainable tokens, computes with."""
     if hasattr(wrapper, "token_adapter"):
         return wrapper.token_adapter
     names = (
@@ -169,7 +169,7 @@ def _is_quantized(base: Any) -> bool:
 
 
 def _plain_copy(base: Any, device: Any) -> nn.Module:
-    """A copy of a base layer on a device; of a quantized one, a linear layer with its weights dequantized."""
+    """Returns a copy of a base layer on a device; for a quantized one, a linear layer with dequantized weights."""
     if not _is_quantized(base):
         return copy.deepcopy(base, {id(each): nn.Parameter(_moved(each, device), False) for each in base.parameters()})
     from peft.utils.integrations import dequantize_module_weight
@@ -182,7 +182,7 @@ def _plain_copy(base: Any, device: Any) -> nn.Module:
 
 
 def _forget_quantization(part: Any) -> None:
-    """Make PEFT merge this copy of a layer as it merges plain ones: its class for quantized layers would quantize the result."""
+    """Makes PEFT merge this copy as a plain layer: PEFT's class for quantized layers would quantize the result."""
     from peft.tuners.lora.layer import Linear
 
     part.quantization_backend = None

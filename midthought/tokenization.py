@@ -1,6 +1,6 @@
-"""Between text and token ids: chat prompts, text of our own that may hold control tokens, foreign text that never can.
+"""Converts between text and token ids: chat prompts, own text with control tokens, foreign text without control tokens.
 
-Knows one tokenizer; knows nothing of models, calls or trajectories.
+Holds one tokenizer. Does not depend on models, calls or trajectories.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CUT = " …[cut]"
-"""What stands at the end of foreign text that was cut."""
+"""Suffix of foreign text that was cut."""
 _ROLES = ("system", "user", "assistant", "tool")
 _MAX_CHARACTER_TOKENS = 4
 """A UTF-8 character has at most four bytes, so at most four tokens."""
 
 
 _CHARACTERS_PER_TOKEN = 8
-"""Of a long text so many are encoded first, for every token that is needed; most texts have 3 to 5."""
+"""Characters of a long text that are encoded first, per requested token; most texts have 3 to 5 per token."""
 _BEFORE_BREAK = re.compile(r"(?s:.*)(?:(?:[!-~]|[^\W_])(?=[ \n])|[A-Za-z](?=[\"(),:;<=>\[\]{}]))")
-"""Up to the last character that no pre-tokenizer in use joins with the next one, whatever stands around the two."""
+"""Matches up to the last character that no pre-tokenizer in use joins with the next one, in any context."""
 
 
 class Renderer:
-    """A fast Hugging Face tokenizer, with the door between our own text and foreign text kept shut.
+    """A fast Hugging Face tokenizer that encodes foreign text without control tokens.
 
-    Foreign text (questions, transcripts, results, replies) is encoded by a copy of the tokenizer that has none of its
-    added tokens, flagged special or not: `</think>` in a transcript becomes plain pieces that spell it. Text is encoded
-    as it stands: no token is put before it, and no blank, even where the tokenizer would put one at a text's start.
+    Foreign text (questions, transcripts, results, replies) is encoded by a copy of the tokenizer without added tokens,
+    special or not: `</think>` in a transcript becomes plain pieces that spell it. Text is encoded unchanged: no token and
+    no blank is prepended, even if the tokenizer would do so at the start of a text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -51,7 +51,7 @@ class Renderer:
         added = {token["id"]: token["content"] for token in state["added_tokens"]}
         unknown = tokenizer.unk_token_id
         self.control_token_ids = frozenset(added) - {unknown}
-        """Ids of every added token but the unknown one, which stands for characters that the tokenizer lacks."""
+        """Ids of all added tokens except the unknown token, which represents characters that the tokenizer lacks."""
         self._added = added
         self._is_byte_level = (state["decoder"] or {}).get("type") == "ByteLevel"
         plain = {**state, "truncation": None, "padding": None, "post_processor": None}
@@ -65,9 +65,9 @@ class Renderer:
     # -- to token ids ------------------------------------------------------------------------------------------
 
     def prompt(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
-        """A conversation (`role`, `content`) as the chat template writes it, every content encoded as foreign text.
+        """Returns a conversation (`role`, `content`) in the chat template, each content encoded as foreign text.
 
-        Without a chat template: the contents joined by line ends, with one more where the policy is to go on.
+        Without a chat template: the contents joined by newlines, and one more newline if `add_generation_prompt`.
         """
         for message in messages:
             if message["role"] not in _ROLES:
@@ -80,10 +80,10 @@ class Renderer:
         return token_ids
 
     def following(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """What the chat template writes after an answer's end-of-sequence token: these messages, then the next answer's
-        beginning. The conversation before is never encoded again, so a template that rewrites it changes nothing.
+        """Returns the chat template's tokens after an answer's end-of-sequence token: these messages, then the start of the next
+        answer. Earlier messages are not encoded again, so a template that rewrites them has no effect.
 
-        Roles that the template refuses or leaves out (`tool`) are taken as the user's.
+        Roles that the template rejects or omits (`tool`) are replaced by `user`.
         """
         try:
             return self._after_answer(messages)
@@ -105,7 +105,7 @@ class Renderer:
 
     @functools.cached_property
     def only_appends(self) -> bool:
-        """Whether the chat template leaves earlier turns as they were when a turn is added, thoughts included."""
+        """Whether the chat template keeps earlier turns unchanged, including thoughts, when a turn is added."""
         spoken = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<think>\nb\n</think>\n\nc"}]
         if not self.tokenizer.chat_template:
             return True
@@ -118,9 +118,9 @@ class Renderer:
             return False
 
     def foreign(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Encode words that are not ours. With `max_tokens`, the head of a longer text and " …[cut]".
+        """Encodes foreign text. With `max_tokens`, a longer text is cut and ends with " …[cut]".
 
-        Lone surrogates become question marks. ForeignTextError where a control token appears all the same.
+        Lone surrogates become question marks. Raises `ForeignTextError` if the result contains a control token.
         """
         encodable = _encodable(text if max_tokens is None else self.truncate(text, max_tokens))
         token_ids = self._foreign.encode(encodable, add_special_tokens=False).ids
@@ -133,7 +133,7 @@ class Renderer:
         return token_ids
 
     def truncate(self, text: str, max_tokens: int) -> str:
-        """The text itself where it is at most `max_tokens` long as foreign text, else its head and " …[cut]"."""
+        """Returns the text if it has at most `max_tokens` tokens as foreign text, else its head and " …[cut]"."""
         head, encoding = self._beginning(text, max_tokens)
         if len(encoding.ids) <= max_tokens:
             return head
@@ -145,9 +145,9 @@ class Renderer:
         return ""
 
     def _beginning(self, text: str, num_tokens: int) -> tuple[str, Encoding]:
-        """A head of the text and its encoding as foreign text: all of it, or its first `num_tokens` + 1 tokens at least.
+        """Returns a head of the text and its encoding as foreign text: the whole text, or at least `num_tokens` + 1 tokens.
 
-        These are the first tokens of the whole text, too. The head ends at a break: a position at which the encoding of the
+        They are also the first tokens of the whole text. The head ends at a break: a position at which the encoding of the
         whole is the encoding of what is before it, followed by the encoding of what is after it. Memory and time depend on
         `num_tokens`; only a text without breaks is encoded as a whole.
         """
@@ -162,7 +162,7 @@ class Renderer:
         return text, self._foreign.encode(text, add_special_tokens=False)
 
     def _last_break(self, text: str, length: int) -> int:
-        """The last break among the first `length` characters; 0 if none is found."""
+        """Returns the last break among the first `length` characters; 0 if none is found."""
         while found := _BEFORE_BREAK.match(text, 0, length):
             length = found.end()
             if self._is_break(text[length - 1], text[length]):
@@ -172,8 +172,8 @@ class Renderer:
     def _is_break(self, before: str, after: str) -> bool:
         """Whether a text can be encoded in two parts between these two characters.
 
-        It can if the pre-tokenizer separates them, for the model sees every part by itself. It can, too, if no piece of the
-        vocabulary holds both: no merge (BPE) and no edge of the best path (Unigram) crosses the position. A known blank also
+        It can if the pre-tokenizer separates them, because the model encodes each part separately. It also can if no piece of the
+        vocabulary contains both: no merge (BPE) and no edge of the best path (Unigram) crosses the position. A known blank also
         ends a run of unknown characters, which become one token.
         """
         if before + after not in self._breaks:
@@ -181,7 +181,7 @@ class Renderer:
         return self._breaks[before + after]
 
     def _separates(self, text: str) -> bool:
-        """Whether there is a break before the last but one character."""
+        """Whether there is a break before the second to last character."""
         if self._foreign.normalizer is not None:
             text = self._foreign.normalizer.normalize_str(text)
         parts = [(text, (0, len(text)))]
@@ -197,7 +197,7 @@ class Renderer:
 
     @functools.cached_property
     def _joins_by_vocabulary(self) -> bool:
-        """Whether a token is always a piece of the vocabulary that the model found part by part, not a whole word."""
+        """Whether every token is a piece of the vocabulary found within a word, not the result of looking up a whole word."""
         model = json.loads(self._foreign.to_str())["model"]
         return model["type"] == "Unigram" or (model["type"] == "BPE" and not model["ignore_merges"])
 
@@ -206,14 +206,14 @@ class Renderer:
         return "\0".join(self._foreign.get_vocab())
 
     def control(self, text: str) -> list[int]:
-        """Encode text of our own: names of control tokens in it become those tokens."""
+        """Encodes own text: names of control tokens in it become control tokens."""
         return self._control.encode(text, add_special_tokens=False).ids
 
     def _num_foreign(self, text: str) -> int:
         return len(self._foreign.encode(text, add_special_tokens=False).ids)
 
     def _template_parts(self, roles: tuple[str, ...], add_generation_prompt: bool) -> list[str | int]:
-        """The chat template's own text (str) and the numbers of the messages whose contents stand between (int)."""
+        """Returns the chat template's own text (str) with the message's index (int) in place of each content."""
         if not self.tokenizer.chat_template:
             bos_id = self.tokenizer.bos_token_id
             has_bos = bos_id is not None and self.tokenizer("").input_ids[:1] == [bos_id]
@@ -243,17 +243,17 @@ class Renderer:
     # -- from token ids ----------------------------------------------------------------------------------------
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens spelled out, nothing tidied."""
+        """Returns the text of token ids, with control tokens spelled out and no clean-up of spaces."""
         return self._control.decode(list(token_ids), skip_special_tokens=False)
 
     def decode_stream(self) -> DecodeStream:
-        """A fresh stream that decodes one token after the other."""
+        """Returns a new stream that decodes token by token."""
         return _ByteStream(self._spellings) if self._is_byte_level else _WindowStream(self._control)
 
     def opens_thought(self, prompt_ids: Sequence[int], think_open: str = "<think>") -> bool:
-        """True where the prompt ends in an open thought (R1 templates), blanks aside.
+        """Whether the prompt ends in an open thought (R1 templates), ignoring blanks.
 
-        Where the tokenizer has a token for `think_open`, only that token counts, not the same words in foreign text.
+        If the tokenizer has a token for `think_open`, only that token counts, not the same text in foreign text.
         """
         open_ids = [token_id for token_id, content in self._added.items() if content == think_open]
         if not open_ids:
@@ -263,7 +263,7 @@ class Renderer:
 
     @functools.cached_property
     def eos_token_ids(self) -> frozenset[int]:
-        """The tokenizer's end of sequence, and the control token that the chat template ends an answer with."""
+        """The tokenizer's end-of-sequence token, and the control token with which the chat template ends an answer."""
         eos_id = self.tokenizer.eos_token_id
         ends = set() if eos_id is None else {eos_id}
         if self.tokenizer.chat_template:
@@ -273,19 +273,19 @@ class Renderer:
 
 
 class DecodeStream(Protocol):
-    """Text piece by piece, as tokens come.
+    """Decodes a stream of tokens piece by piece.
 
-    `tokenizers.decoders.DecodeStream` decodes anew every token since the last whole character: on a model that samples
-    stray bytes that is quadratic, and what it then gives is not what `decode` gives.
+    `tokenizers.decoders.DecodeStream` decodes all tokens since the last whole character again: if a model samples stray
+    bytes, this takes quadratic time, and the result differs from `decode`.
     """
 
     def step(self, token_id: int) -> str:
-        """The text that this token finishes; empty while a character is incomplete."""
+        """Returns the text that this token completes; empty while a character is incomplete."""
         ...
 
 
 class _Spellings(dict[int, tuple[bytes, str | None]]):
-    """What a byte-level tokenizer's tokens spell: bytes, and their text where these are whole characters."""
+    """Maps tokens of a byte-level tokenizer to their bytes, and to their text if the bytes are whole characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
@@ -303,8 +303,8 @@ class _Spellings(dict[int, tuple[bytes, str | None]]):
 
 
 class _ByteStream:
-    """For byte-level tokenizers: every token is known bytes. The pieces joined are `decode` of the ids, stray bytes
-    included, but for a character left incomplete at the end."""
+    """For byte-level tokenizers, whose tokens are known bytes. The joined pieces equal `decode` of the ids, including stray
+    bytes, except for an incomplete character at the end."""
 
     def __init__(self, spellings: _Spellings) -> None:
         self._spellings = spellings
@@ -321,8 +321,8 @@ class _ByteStream:
 
 
 class _WindowStream:
-    """For other tokenizers: decodes the tokens of the last piece with those since, eight at most. The pieces joined are
-    `decode` of the ids where these spell valid UTF-8 without U+FFFD."""
+    """For other tokenizers: decodes the tokens of the last piece and the later ones, eight at most. The joined pieces equal
+    `decode` of the ids if these spell valid UTF-8 without U+FFFD."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -342,12 +342,12 @@ class _WindowStream:
 
 
 def _encodable(text: str) -> str:
-    """Lone surrogates, which no tokenizer can take, become question marks; as many characters as before."""
+    """Replaces lone surrogates, which no tokenizer accepts, by question marks; the number of characters is unchanged."""
     return text.encode(errors="replace").decode()
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that byte-level tokenizers write bytes with (GPT-2): printable Latin-1 itself, others from 256."""
+    """Returns the characters that represent bytes in byte-level tokenizers (GPT-2): printable Latin-1 itself, others from 256."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable}
@@ -358,7 +358,7 @@ _BYTES = _byte_alphabet()
 
 
 def _without_prefix(node: Any) -> Any:
-    """A normalizer, pre-tokenizer or decoder (tokenizer.json) that puts no blank before a text and takes none away."""
+    """Returns a normalizer, pre-tokenizer or decoder (tokenizer.json) that neither adds nor removes a blank before a text."""
     if not isinstance(node, dict):
         return node
     if node["type"] == "Prepend" or (node["type"] == "Strip" and "start" in node):
@@ -375,10 +375,10 @@ def _without_prefix(node: Any) -> Any:
 
 
 def _without_tokens(model: dict[str, Any], token_ids: frozenset[int]) -> dict[str, Any]:
-    """A model (tokenizer.json) that can no longer make these tokens; the ids of the others stay.
+    """Returns a model (tokenizer.json) that cannot produce these tokens; the ids of the others are unchanged.
 
-    A vocabulary may hold added tokens as ordinary pieces: Unigram, WordLevel and merged words would find them there.
-    They get names that no text has. Single characters keep theirs: without them that character would be lost.
+    A vocabulary may contain added tokens as ordinary pieces, which Unigram, WordLevel and merged words would find.
+    They get names that occur in no text. Single characters keep their names: otherwise the character would be lost.
     """
     vocab = model["vocab"]
     pieces = enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else ((i, p) for p, i in vocab.items())

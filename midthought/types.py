@@ -1,6 +1,6 @@
-"""The records that every room shares. The Trajectory stands in the middle: the rollout fills it, the learner reads it.
+"""Records that all packages share. The central one is `Trajectory`: the rollout writes it, the learner reads it.
 
-Nothing here knows a tokenizer, a model or a tool: token ids are integers, log-probabilities are floats.
+Does not depend on tokenizers, models or tools: token ids are integers, log-probabilities are floats.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from midthought.errors import RecordError
 
 
 class StopReason(enum.StrEnum):
-    """Why an episode ended. Exactly one of them, set once."""
+    """Why an episode ended. Every episode has exactly one reason, set once."""
 
     ANSWERED = "answered"
-    """The policy ended its answer (end-of-sequence) and nothing replied."""
+    """The policy ended its answer (end-of-sequence) and got no reply."""
     LENGTH = "length"
-    """The token budget was spent before the answer ended."""
+    """The token budget was used up before the answer ended."""
     MAX_TURNS = "max_turns"
     """The limit on turns was reached."""
     FAILED = "failed"
-    """The episode broke (engine, environment); the error stands in `Trajectory.error`."""
+    """The episode failed (engine, environment); the error is in `Trajectory.error`."""
     CANCELLED = "cancelled"
-    """Somebody stopped the run."""
+    """The run was stopped."""
 
     @property
     def is_truncated(self) -> bool:
-        """True where the policy did not end the episode itself."""
+        """Whether the episode was ended by something other than the policy."""
         return self is not StopReason.ANSWERED
 
 
@@ -38,7 +38,7 @@ class Finish(enum.StrEnum):
     """Why one call of `engine.sample` ended."""
 
     CALL = "call"
-    """The stopper said that a call ended inside the last token."""
+    """The stopper found the end of a call inside the last token."""
     END = "end"
     """An end-of-sequence token was sampled; it is the last of `token_ids`."""
     LENGTH = "length"
@@ -46,7 +46,7 @@ class Finish(enum.StrEnum):
 
 
 class SpanKind(enum.StrEnum):
-    """Who wrote a run of tokens. The loss mask follows from it: only SAMPLED tokens are trained on."""
+    """Origin of a run of tokens. It determines the loss mask: only SAMPLED tokens are trained on."""
 
     PROMPT = "prompt"
     SAMPLED = "policy"
@@ -55,7 +55,7 @@ class SpanKind(enum.StrEnum):
 
 
 class ToolOutcome(enum.StrEnum):
-    """What became of a tool call. Everything but OK is an error result that the model reads."""
+    """Outcome of a tool call. Anything but `OK` is returned to the model as an error message."""
 
     OK = "ok"
     MALFORMED = "malformed"
@@ -64,33 +64,33 @@ class ToolOutcome(enum.StrEnum):
     RAISED = "raised"
     TIMED_OUT = "timed_out"
     UNAVAILABLE = "unavailable"
-    """The tool failed so often in a row that it is left alone for a while; it was not asked."""
+    """The tool was not called: after repeated failures it is disabled for some time."""
     NO_CALLS_LEFT = "no_calls_left"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One question (or start of an episode) with what is needed to judge it.
+    """One question (or start of an episode) with the data needed to judge it.
 
-    `labels` are for measuring and demonstrations only (`needs_memory`, `kind`, …): no reward may read them, but for
-    `dataset`, which says how answers are checked.
+    `labels` are only for metrics and demonstrations (`needs_memory`, `kind`, …). No reward may read them, except `dataset`,
+    which determines how answers are checked.
     """
 
     task_id: str
     prompt: str
-    """The user's message, as text; foreign text: it is encoded so that it cannot hold a control token."""
+    """The user's message. It is foreign text: it is encoded without control tokens."""
     answer: str
     """The ground truth."""
     aliases: tuple[str, ...] = ()
-    """Other right answers."""
+    """Other correct answers."""
     labels: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[str, ...] = ()
     """Ids of the memory's chunks that prove the answer."""
     before: tuple[Mapping[str, str], ...] = ()
-    """What was said before the prompt: messages with `role` and `content`, a system message first; foreign text as well."""
+    """Messages before the prompt, with `role` and `content`, a system message first; also foreign text."""
 
     def messages(self, *system: str) -> list[Mapping[str, str]]:
-        """The conversation before the policy's first word; `system`, blank ones aside, is said before all else.
+        """Returns the messages before the policy's first answer; they start with `system`, without blank ones.
 
         >>> Task(task_id="t", prompt="1 + 1?", answer="2").messages("Be short.")
         [{'role': 'system', 'content': 'Be short.'}, {'role': 'user', 'content': '1 + 1?'}]
@@ -115,21 +115,21 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """What one call of `engine.sample` gave: ids, and their log-probabilities under the distribution sampled from."""
+    """Result of one call of `engine.sample`: token ids and their log-probabilities under the sampling distribution."""
 
     token_ids: tuple[int, ...]
     sampled_logprobs: tuple[float, ...]
     finish: Finish
     policy_version: int = 0
     num_cut: int = 0
-    """Tokens that a server sampled beyond the end of the call and that were cut."""
+    """Number of tokens that a server sampled after the end of the call and that were cut."""
     temperature: float | None = None
-    """Temperature of the distribution that `sampled_logprobs` belong to. None: the one that was requested."""
+    """Temperature of the distribution of `sampled_logprobs`. None: the requested temperature."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedAction:
-    """What was asked: the first or one of several calls found in a text. `success` is False where it cannot be run."""
+    """A call found in a text. `success` is False if it cannot be run."""
 
     tool_name: str | None
     parameters: Mapping[str, Any]
@@ -140,13 +140,13 @@ class ParsedAction:
 
 @dataclass(kw_only=True, slots=True)
 class ToolCall:
-    """What was run, with its result. Empty and falsy where nothing was called."""
+    """An executed call with its result. Empty and falsy if there was no call."""
 
     tool_name: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     success: bool | None = None
     result: str | None = None
-    """What the model reads: the tool's words, or the error's."""
+    """Text for the model: the tool's result or the error message."""
 
     def __bool__(self) -> bool:
         return self.tool_name is not None
@@ -154,41 +154,41 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolEvent:
-    """One call as it happened: the record that rewards and metrics are computed from."""
+    """Record of one call, from which rewards and metrics are computed."""
 
     call: ToolCall
     outcome: ToolOutcome
     seconds: float = 0.0
-    """Wall-clock seconds from asking to having the result, waiting included."""
+    """Wall-clock seconds from the request to the result, including waiting."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the tool says beside its words, for example the ids of the chunks it found. JSON values only."""
+    """Further data from the tool, for example the ids of the chunks that it found. JSON values only."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Turn:
-    """One answer of the policy, from one reply (or the prompt) to the next, with all that was thought and called in it."""
+    """One answer of the policy, from one reply (or the prompt) to the next, including its thoughts and calls."""
 
     turn_number: int
     """0, 1, …"""
     model_output: str
-    """What the policy wrote, tool results left out."""
+    """The policy's text, without tool results."""
     begins_in_thought: bool = False
-    """True where the chat template opened a thought for the policy to go on with."""
+    """Whether the chat template opened the thought that the policy continues."""
     parsed_action: ParsedAction | None = None
-    """The first call in it; None where there was none."""
+    """The first call of the turn; None if there was none."""
     tool_call: ToolCall = field(default_factory=ToolCall)
-    """That call as it was run, with its result. Always there; empty and falsy where nothing was called."""
+    """The executed first call with its result; empty and falsy if there was no call."""
     observation: str | None = None
-    """What the environment or the user said to it; None where nobody replied."""
+    """Reply of the environment or the user; None if there was none."""
     reward: float = 0.0
-    """What the environment paid for it."""
+    """Reward from the environment for this turn."""
     done: bool = False
-    """True where the episode ended with it."""
+    """Whether the episode ended with this turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
-    """An episode's reward: `total` is the sum of `parts`, each already multiplied by its weight, and of `turns`.
+    """An episode's reward: `total` is the sum of `parts` (already weighted) and `turns`.
 
     The parts are credited to the episode's last policy token, `turns[i]` to the last policy token of turn i.
     """
@@ -209,20 +209,20 @@ class Span:
     start: int
     end: int
     temperature: float = 1.0
-    """Temperature of the distribution that the tokens' log-probabilities belong to; 1 for tokens that were not sampled."""
+    """Temperature of the distribution of the tokens' log-probabilities; 1 for tokens that were not sampled."""
 
 
 @dataclass(slots=True)
 class Segment:
-    """One append-only run of tokens. The lists are all as long as `token_ids`, but for the spans."""
+    """One append-only sequence of tokens. All lists except the spans are as long as `token_ids`."""
 
     token_ids: list[int] = field(default_factory=list)
     loss_mask: list[bool] = field(default_factory=list)
     sampled_logprobs: list[float] = field(default_factory=list)
-    """NaN where no log-probability was recorded (context, demonstrations)."""
+    """NaN for tokens without a recorded log-probability (context, demonstrations)."""
     policy_versions: list[int] = field(default_factory=list)
-    """The version of the policy that sampled the token; -1 where none did. An episode that was carried over from one
-    iteration to the next holds tokens of several versions."""
+    """Version of the policy that sampled the token; -1 if it was not sampled. An episode that was carried over from one
+    iteration to the next has tokens of several versions."""
     spans: list[Span] = field(default_factory=list)
 
     def _append(
@@ -247,7 +247,7 @@ class Segment:
             self.spans.append(Span(kind, start, end, temperature))
 
     def sampled_runs(self, start: int = 0) -> list[list[int]]:
-        """The policy's own tokens from index `start` on, one list per uninterrupted run, whatever their temperatures."""
+        """Returns the sampled tokens from index `start` on, one list per contiguous run, independent of temperature."""
         runs: list[list[int]] = []
         end = -1
         for span in self.spans:
@@ -259,10 +259,10 @@ class Segment:
 
 
 class Trajectory:
-    """One episode as a ledger of tokens, filled only by `add_sampled`, `add_results` and `add_reply`.
+    """Record of one episode's tokens, filled only by `add_sampled`, `add_results` and `add_reply`.
 
-    The method that appended a token decides whether it is trained on; nothing else can. The same record holds a
-    demonstration for SFT (`add_demonstrated`: tokens of the policy's side that were written for it).
+    Only the method that appended a token determines whether it is trained on. The same record is used for SFT
+    demonstrations (`add_demonstrated` appends tokens that were written for the policy).
 
     >>> trajectory = Trajectory(Task(task_id="t", prompt="Who?", answer="Ada"), prompt_ids=[1, 2])
     >>> trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-0.1, -0.2), finish=Finish.CALL))
@@ -276,7 +276,7 @@ class Trajectory:
     def __init__(self, task: Task, prompt_ids: Sequence[int], *, seed: int = 0, group: int = 0) -> None:
         self.task = task
         self.seed = seed
-        """Seed of this episode's sampling; token number n of the episode is drawn from (seed, n)."""
+        """Seed of this episode's sampling; token n of the episode is drawn with (seed, n)."""
         self.group = group
         """Episodes of one group share a task (GRPO)."""
         self.segments: list[Segment] = []
@@ -285,24 +285,24 @@ class Trajectory:
         self.error: str | None = None
         self.reward: Reward | None = None
         self.policy_versions: list[int] = []
-        """The policy version of every completion, in order."""
+        """Policy version of every completion, in order."""
         self.num_cut = 0
         self.tool_seconds = 0.0
-        """Wall-clock seconds that the episode waited for tools; calls side by side count once."""
+        """Wall-clock seconds that the episode waited for tools; concurrent calls count once."""
         self.engine_seconds = 0.0
-        """Wall-clock seconds that it waited for the engine, in its queue and while it sampled."""
+        """Wall-clock seconds that the episode waited for the engine, including its queue."""
         self.turns: list[Turn] = []
         """The policy's finished answers, in order."""
         self.turn_ends: list[tuple[int, int]] = []
-        """(segment, index of the last policy token) of every turn: where its reward is credited."""
+        """(segment, index of the last policy token) of every turn; this token gets the turn's reward."""
         self.values: list[float] = []
-        """The critic's value before the first policy token of every turn; empty until a critic has scored the episode."""
+        """Critic's value before the first policy token of every turn; empty until a critic has scored the episode."""
         self.begin_segment(prompt_ids)
 
     # -- filling -----------------------------------------------------------------------------------------------
 
     def begin_segment(self, prompt_ids: Sequence[int]) -> None:
-        """Start a new run of tokens (the first one, or after a chat template rewrote history)."""
+        """Starts a new segment (the first one, or after a chat template rewrote history)."""
         if not prompt_ids:
             raise RecordError(f"task {self.task.task_id!r}: a segment needs at least one prompt token, got none")
         self._require_open()
@@ -310,10 +310,10 @@ class Trajectory:
         self._add_context(SpanKind.PROMPT, prompt_ids)
 
     def add_sampled(self, completion: Completion, *, temperature: float = 1.0) -> None:
-        """Append what the policy sampled: mask True, with its log-probabilities.
+        """Appends sampled tokens with their log-probabilities; mask True.
 
-        `temperature`: the one that was requested, if the completion does not name its own. Tokens sampled greedily
-        (temperature 0) are recorded at temperature 1. Raises RecordError if it is negative or not finite.
+        `temperature` is the requested one; the completion's own temperature, if set, has priority. Greedily sampled tokens
+        (temperature 0) are recorded at temperature 1. Raises `RecordError` if it is negative or not finite.
         """
         temperature = (temperature if completion.temperature is None else completion.temperature) or 1.0
         if not 0 < temperature < math.inf:
@@ -337,12 +337,12 @@ class Trajectory:
         self.num_cut += completion.num_cut
 
     def add_demonstrated(self, token_ids: Sequence[int]) -> None:
-        """Append what a demonstration writes in the policy's place: mask True, log-probabilities NaN."""
+        """Appends tokens that a demonstration writes for the policy: mask True, log-probabilities NaN."""
         self._require_open()
         self.segments[-1]._append(SpanKind.SAMPLED, token_ids, [math.nan] * len(token_ids))
 
     def add_results(self, events: Sequence[ToolEvent], token_ids: Sequence[int]) -> None:
-        """Append the rendered results of `events`: mask False."""
+        """Appends the rendered results of `events`; mask False."""
         if not events:
             raise RecordError(f"task {self.task.task_id!r}: results without any tool event")
         self._require_open()
@@ -350,12 +350,12 @@ class Trajectory:
         self._add_context(SpanKind.RESULT, token_ids)
 
     def add_reply(self, token_ids: Sequence[int]) -> None:
-        """Append what the environment or user said: mask False."""
+        """Appends a reply of the environment or the user; mask False."""
         self._require_open()
         self._add_context(SpanKind.REPLY, token_ids)
 
     def end_turn(self, turn: Turn) -> None:
-        """The policy's answer is complete: everything that it has written since the last turn's end is this turn."""
+        """Ends the turn: all policy tokens since the end of the last turn belong to it."""
         self._require_open()
         last = next((i for i in range(len(self.loss_mask) - 1, -1, -1) if self.loss_mask[i]), None)
         place = (len(self.segments) - 1, -1 if last is None else last)
@@ -377,7 +377,7 @@ class Trajectory:
 
     @property
     def token_ids(self) -> list[int]:
-        """Token ids of the current (last) segment: what the engine continues from."""
+        """Token ids of the current (last) segment, which the engine continues."""
         return self.segments[-1].token_ids
 
     @property
@@ -406,12 +406,12 @@ class Trajectory:
 
     @property
     def num_calls(self) -> int:
-        """Number of calls that were asked for, whatever became of them."""
+        """Number of requested calls, with any outcome."""
         return len(self.tool_events)
 
     @property
     def policy_version(self) -> int:
-        """The policy version that the last completion was sampled from, so the newest; 0 where nothing was."""
+        """Policy version of the last completion, which is the newest; 0 if there is none."""
         return self.policy_versions[-1] if self.policy_versions else 0
 
     # -- reading by turn ---------------------------------------------------------------------------------------
@@ -425,17 +425,17 @@ class Trajectory:
 
     @property
     def states(self) -> list[str]:
-        """What the policy answered to, turn by turn: the prompt, then the replies."""
+        """Input of the policy by turn: the prompt, then the replies."""
         return [self.task.prompt, *(turn.observation or "" for turn in self.turns[:-1])][: len(self.turns)]
 
     @property
     def actions(self) -> list[str]:
-        """What the policy wrote, turn by turn."""
+        """The policy's text by turn."""
         return [turn.model_output for turn in self.turns]
 
     @property
     def rewards(self) -> list[float]:
-        """Reward turn by turn; what was paid for the episode as a whole stands on the last. Unscored: the environment's."""
+        """Reward by turn; the episode's reward is added to the last turn. Before scoring: the environment's rewards."""
         if self.reward is None:
             return [turn.reward for turn in self.turns]
         by_turn = [*self.reward.turns, *[0.0] * (len(self.turns) - len(self.reward.turns))]
@@ -458,7 +458,7 @@ class Trajectory:
         return sums
 
     def get_return(self, gamma: float = 1.0) -> float:
-        """Discounted return of the turns' rewards: `Σ γ^t r_t`."""
+        """Computes the discounted return of the turns' rewards: `Σ γ^t r_t`."""
         return math.fsum(gamma**t * reward for t, reward in enumerate(self.rewards))
 
     def _logprobs_between(self, begin: tuple[int, int], end: tuple[int, int]) -> list[float]:
@@ -472,11 +472,11 @@ class Trajectory:
     # -- reading by token --------------------------------------------------------------------------------------
 
     def sampled_runs(self) -> list[list[int]]:
-        """The policy's own tokens, one list per uninterrupted run, over all segments."""
+        """Returns the sampled tokens of all segments, one list per contiguous run."""
         return [run for segment in self.segments for run in segment.sampled_runs()]
 
     def check(self) -> None:
-        """Raise RecordError where an invariant fails: spans tile the tokens, the mask follows from the spans."""
+        """Raises `RecordError` if an invariant is violated: spans tile the tokens, the mask follows from the spans."""
         for number, segment in enumerate(self.segments):
             where = f"task {self.task.task_id!r}, segment {number}"
             columns = (segment.token_ids, segment.loss_mask, segment.sampled_logprobs, segment.policy_versions)
@@ -510,7 +510,7 @@ class Trajectory:
 
 @dataclass(kw_only=True, slots=True)
 class RolloutData:
-    """The trajectories of one iteration, with how long they took."""
+    """Trajectories of one iteration and their duration."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
     seconds: float = 0.0

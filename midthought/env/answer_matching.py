@@ -16,7 +16,7 @@ from midthought.env.reasoning import matches, normalised
 MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 MAX_EXPRESSION_CHARS = 2000
-"""A longer mathematical expression equals nothing but itself; of an answer without `\\boxed` this much is read, from its end."""
+"""A longer mathematical expression equals only itself. Of an answer without `\\boxed`, the last so many characters are read."""
 
 _ARTICLES = frozenset({"a", "an", "the"})
 
@@ -75,7 +75,7 @@ def _content_words(text: str) -> list[str]:
 
 
 def edit_similarity(answer: str, truth: str) -> float:
-    """`1 - d / n`: d the Levenshtein distance of the normalised texts, n the length of the longer; 0 where one is empty.
+    """`1 - d / n`: d the Levenshtein distance of the normalised texts, n the length of the longer; 0 if one is empty.
 
     An answer of 10⁵ characters costs milliseconds against a short truth, and some seconds against one as long as itself.
     """

@@ -1,4 +1,4 @@
-"""`SimpleGameEnvironment`: a square of rooms where items are found, taken and the job is completed. Its optimum is known.
+"""`SimpleGameEnvironment`: a text game on a square of rooms, in which the player collects items. The optimal return is known.
 
 Play it in the terminal: `python -m midthought.env.game`.
 """
@@ -15,13 +15,13 @@ from midthought.errors import EpisodeError
 
 ITEMS = ("key", "lamp", "coin", "map")
 DIRECTIONS = {"north": (-1, 0), "south": (1, 0), "east": (0, 1), "west": (0, -1)}
-"""What a move adds to (row, column); rows count from the north, columns from the west."""
+"""Change of (row, column) by a move; rows count from the north, columns from the west."""
 
 Room = tuple[int, int]
 
 
 class GameState(NamedTuple):
-    """Where the player is, and which items still lie in which rooms."""
+    """Position of the player, and the rooms of the items that are not taken."""
 
     room: Room
     lying: tuple[tuple[str, Room], ...]
@@ -30,17 +30,17 @@ class GameState(NamedTuple):
 class SimpleGameEnvironment(BaseEnvironment):
     """Take every item, then complete: `config.grid_size` × `grid_size` rooms, `config.num_items` items, random start.
 
-    Actions are `move north` (south, east, west), `take key` (lamp, coin, map) and `complete`, which ends the episode once
-    all is taken. Reading is lenient: the first action in the text counts, other words and case do not matter, a direction
-    alone is a move, `take` alone means the item that lies here. What cannot be done changes nothing and is answered with
-    what can.
+    Actions are `move north` (south, east, west), `take key` (lamp, coin, map) and `complete`, which ends the episode if all
+    items are taken. Parsing is lenient: the first action in the text counts, other words and case do not matter, a direction
+    alone is a move, `take` alone takes the item in this room. An impossible action changes nothing; the observation lists
+    the possible ones.
 
-    Taking an item pays 0.5, completing 1, a move towards the nearest item 0.04, each 5 % less with every step before it:
-    that is what a step costs, possible or not. No return is negative, so nothing is gained by never ending a turn.
+    Taking an item gives 0.5, completing 1, a move towards the nearest item 0.04. Each earlier step, possible or not, reduces
+    a reward by 5 %. No return is negative, so a policy gains nothing by never ending a turn.
 
-    With the default settings the best play takes 2 to 6 steps and returns 1.39 on average. A policy that draws uniformly
-    from what can be done gets 0.27 of that, one that writes three random words of the game's own language 0.08.
-    `info`: `success`, True once completed; `possible`, False where the action could not be done.
+    With the default settings, optimal play takes 2 to 6 steps and returns 1.39 on average. A policy that draws uniformly
+    from the possible actions gets 0.27 of that, one that writes three random words of the game's vocabulary 0.08.
+    `info`: `success` is True once completed; `possible` is False if the action was impossible.
 
     >>> game = SimpleGameEnvironment()
     >>> game.reset(seed=18)
@@ -55,7 +55,7 @@ class SimpleGameEnvironment(BaseEnvironment):
     KEPT_PER_STEP = 0.95
 
     def reset(self, seed: int | None = None) -> str:
-        """Put the player and the items into random rooms; the same seed gives the same ones."""
+        """Puts the player and the items into random rooms, which depend only on the seed."""
         draw = random.Random(seed)
         size = range(self.config.grid_size)
         rooms = list(itertools.product(size, size))
@@ -65,7 +65,7 @@ class SimpleGameEnvironment(BaseEnvironment):
         return self._sight()
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, Any]]:
-        """Do the first action in the text. `done` once completed."""
+        """Executes the first action in the text. `done` is True once completed."""
         possible = self._possible(self._state)
         chosen = self._first_action(action)
         if chosen not in possible:
@@ -79,12 +79,12 @@ class SimpleGameEnvironment(BaseEnvironment):
         return self._sight(), reward, False, {"success": False, "possible": True}
 
     def get_prompt_prefix(self) -> str:
-        """The rules, in two lines."""
+        """Returns the rules, in two lines."""
         actions = [*(f"move {direction}" for direction in DIRECTIONS), *(f"take {name}" for name in self._items())]
         return f"Take every item, then complete.\nYou can {', '.join(actions)}, complete."
 
     def get_state_description(self) -> str:
-        """A map with north at the top (`@` is the player, a letter an item), and what the player sees; empty before `reset`."""
+        """Returns a map with north at the top (`@`: player, letter: item) and what the player sees; empty before `reset`."""
         if not hasattr(self, "_state"):
             return ""
         signs = {room: name[0] for name, room in reversed(self._state.lying)} | {self._state.room: "@"}
@@ -93,9 +93,9 @@ class SimpleGameEnvironment(BaseEnvironment):
         return "\n".join([*lines, self._sight()])
 
     def optimal_return(self) -> float:
-        """The best return of this episode, counted from its start, within `max_steps`: a search through all states.
+        """Computes the best return of this episode from its start, within `max_steps`, by a search through all states.
 
-        EpisodeError before the first `reset`.
+        Raises `EpisodeError` before the first `reset`.
         """
         if not hasattr(self, "_first_state"):
             raise EpisodeError("optimal_return was asked for before reset; call reset() first")
@@ -115,7 +115,7 @@ class SimpleGameEnvironment(BaseEnvironment):
         return best
 
     def _reward(self, state: GameState, reached: GameState | None, num_steps: int) -> float:
-        """What going from `state` to `reached` pays after `num_steps` steps."""
+        """Returns the reward of the transition from `state` to `reached` after `num_steps` steps."""
         if reached is None:
             pay = self.COMPLETE_REWARD
         elif len(reached.lying) < len(state.lying):
@@ -128,7 +128,7 @@ class SimpleGameEnvironment(BaseEnvironment):
         return ITEMS[: self.config.num_items]
 
     def _possible(self, state: GameState) -> dict[str, GameState | None]:
-        """What can be done in a state, and where it leads; None is the end."""
+        """Returns the possible actions in a state and the state after each; None is the end."""
         size, (row, column) = self.config.grid_size, state.room
         possible: dict[str, GameState | None] = {}
         for direction, (down, right) in DIRECTIONS.items():
@@ -142,7 +142,7 @@ class SimpleGameEnvironment(BaseEnvironment):
         return possible
 
     def _first_action(self, text: str) -> str:
-        """The first action in a text, as it is written in `_possible`; empty where there is none."""
+        """Returns the first action in a text, in the form of `_possible`; empty if there is none."""
         words = re.findall(r"[a-z]+", text.lower())
         for position, word in enumerate(words):
             if word in DIRECTIONS:
@@ -156,7 +156,7 @@ class SimpleGameEnvironment(BaseEnvironment):
         return ""
 
     def _sight(self) -> str:
-        """One sentence for each item: taken, here, or in which direction."""
+        """Returns one sentence for each item: taken, here, or its direction."""
         lying = dict(self._state.lying)
         return " ".join(
             f"The {name} is {self._direction(lying[name])}." if name in lying else f"You have the {name}."
@@ -171,12 +171,12 @@ class SimpleGameEnvironment(BaseEnvironment):
 
 
 def _to_nearest(state: GameState) -> int:
-    """Moves to the nearest item; 0 where none is left."""
+    """Returns the number of moves to the nearest item; 0 if none is left."""
     return min((abs(room[0] - state.room[0]) + abs(room[1] - state.room[1]) for _, room in state.lying), default=0)
 
 
 def main() -> None:
-    """Play one game in the terminal; the end of input ends it."""
+    """Plays one game in the terminal; the end of input ends it."""
     game = SimpleGameEnvironment()
     game.reset()
     print(game.get_prompt_prefix())

@@ -78,7 +78,7 @@ def as_gymnasium(environment: BaseEnvironment) -> Any:
     gymnasium = _gymnasium()
 
     class AnyText(gymnasium.spaces.Text):  # type: ignore[misc, name-defined, unused-ignore]
-        """Contains every str; samples are short, of letters and spaces."""
+        """Contains every str; samples are short texts of letters and spaces."""
 
         def __init__(self) -> None:
             super().__init__(max_length=32, min_length=0, charset="abcdefghijklmnopqrstuvwxyz ")

@@ -1,6 +1,6 @@
-"""A language model as judge of answers: any endpoint that speaks OpenAI's chat completions, asked once per request.
+"""Language model as judge of answers, by an endpoint with OpenAI's chat completions; equal requests are sent once.
 
-Knows no other reward and no training. How it is reached stands in endpoint, how replies are kept in reply_cache.
+Does not depend on other rewards or on training. Requests: `http_json`; stored replies: `response_cache`.
 """
 
 from __future__ import annotations
@@ -44,59 +44,59 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What an answer is worth, from 0 to 1, and where that comes from."""
+    """Value of an answer, from 0 to 1, with the reply that it was read from."""
 
     value: float
     reply: str | None
-    """The judge's words; None where none came."""
+    """The judge's reply; None if there is none."""
     problem: str | None = None
-    """Why there is no verdict and `value` is the judge's `default_value`; None where there is one."""
+    """Reason for a missing verdict, for which `value` is the judge's `default_value`; None if there is a verdict."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Judge:
-    """Asks a model what an answer is worth. A reward function: `combine_rewards([weighted(Judge(model="…"), 0.5)])`.
+    """Reward function that asks a model to judge the answer: `combine_rewards([weighted(Judge(model="…"), 0.5)])`.
 
-    The judge is to end its reply with a line `Verdict: yes` or `Verdict: no`, or with a number where a `scale` is given;
-    that line alone is read. A reply without it, one that was cut at `max_reply_tokens`, a number beyond the scale, an
-    endpoint that gives nothing: all are worth `default_value`, are counted (`counts`) and logged (the first, the second,
-    the fourth … of them). None of them raises.
+    The judge must end its reply with a line `Verdict: yes` or `Verdict: no`, or with a number if a `scale` is given. Only
+    that line is read. The value is `default_value` if the line is missing, the reply was cut at `max_reply_tokens`, the number
+    is outside the scale, or the endpoint gave no reply. These cases are counted (`counts`) and logged (the first, second,
+    fourth … of them); they do not raise.
 
-    *What the judged text can do.* Question, references and answer stand in the user's message as one JSON object, in which
-    marks that could be a chat template's control tokens (`<|…|>`, `[INST]`) are escaped. So the text cannot end its field,
-    end the message or write the reply's last line. It can still *persuade* the judging model: that is a matter of the
-    model and of `prompt`, and no code prevents it. Compare with an exact measure now and then.
+    *Prompt injection.* Question, references and answer are one JSON object in the user's message, in which possible control
+    tokens of chat templates (`<|…|>`, `[INST]`) are escaped. So the judged text cannot end its field, end the message or write
+    the reply's last line. It can still *persuade* the judging model: this depends on the model and on `prompt`, and no code
+    prevents it. Compare the verdicts with an exact measure from time to time.
 
-    Raises SettingsError for settings that cannot work, MissingExtraError where httpx is not installed.
+    Raises `SettingsError` for invalid settings, `MissingExtraError` if httpx is not installed.
     """
 
     model: str
     base_url: str = "http://127.0.0.1:8000/v1"
-    """Up to and without `/chat/completions`."""
+    """URL of the endpoint without `/chat/completions`."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the key, if one is needed."""
+    """Name of the environment variable with the API key, if one is needed."""
     prompt: str = INSTRUCTION
-    """The system message: what is to be judged, and how. The form of the verdict is added to it."""
+    """System message: what to judge, and how. The form of the verdict is appended."""
     scale: tuple[float, float] | None = None
     """Lowest and highest number of a verdict, mapped to 0 and 1. None: yes or no."""
     default_value: float = 0.0
-    """What an answer is worth on which no verdict came."""
+    """Value of an answer without a verdict."""
     timeout_seconds: float = 60.0
-    """Deadline of one attempt; a verdict takes at most (retries + 1) times that, and the waits between."""
+    """Time limit of one attempt. A verdict takes at most (retries + 1) times that, plus the waits between attempts."""
     retries: int = 3
-    """More attempts where one fails in a way that may pass (lost connection, deadline, status 408, 429, 5xx)."""
+    """Further attempts after a transient failure (lost connection, timeout, status 408, 429, 5xx)."""
     backoff_seconds: float = 0.5
-    """Wait before the second attempt, doubled for each further one; longer where the endpoint asks for it."""
+    """Wait before the second attempt, doubled for each further one; longer if the endpoint requests it."""
     max_concurrency: int = 8
-    """Requests under way at once."""
+    """Maximum number of concurrent requests."""
     max_reply_tokens: int = 512
-    """The judge's own thoughts included."""
+    """Maximum length of a reply, including the judge's thoughts."""
     max_answer_chars: int = 20_000
-    """Of a longer answer the beginning is judged, and the judge is told so."""
+    """Only this many characters of a longer answer are judged, and the request says so."""
     cache_path: str | Path | None = None
-    """File in which replies are kept, by the hash of the whole request; None: in memory."""
+    """File of stored replies, by the hash of the whole request; None: in memory."""
     read: Callable[[Trajectory], str | None] = last_answer
-    """Finds the answer in the record; an episode without one is worth 0 and costs no request."""
+    """Returns the answer in the record. An episode without an answer gets 0 without a request."""
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -116,13 +116,13 @@ class Judge:
         self._num = dict.fromkeys(("hits", "misses", "unparsed", "failed"), 0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Its settings travel to another process; connections and counts do not."""
+        """Pickles the settings, without connections and counts."""
         return functools.partial(Judge, **{each.name: getattr(self, each.name) for each in fields(self)}), ()
 
     @property
     def counts(self) -> dict[str, int]:
-        """`hits` and `misses` of the cache, `unparsed` verdicts, requests that `failed` for good, `retries`,
-        `cache_errors`: replies that the cache could not read or keep."""
+        """Returns `hits` and `misses` of the cache, `unparsed` verdicts, requests that `failed` permanently, `retries`,
+        and `cache_errors` (replies that the cache could not read or store)."""
         return {**self._num, "retries": self._endpoint.num_retries, "cache_errors": self._cache.num_errors}
 
     async def __call__(self, trajectory: Trajectory) -> float:
@@ -134,10 +134,10 @@ class Judge:
         return (await self.verdict(task.prompt, answer, references)).value
 
     async def verdict(self, question: str, answer: str, references: Sequence[str] = ()) -> Verdict:
-        """What the answer is worth: from the cache where the very same was asked before, else from the endpoint."""
+        """Returns the verdict: from the cache if the same request was sent before, else from the endpoint."""
         body = self._request(question, answer, references)
         key = hashlib.sha256(self._endpoint.url.encode() + b"\n" + body).hexdigest()
-        # the same, asked by several episodes at once, is asked of the endpoint once; locks belong to one event loop
+        # equal concurrent requests are sent once; a lock belongs to one event loop
         lock = self._asking.setdefault((id(asyncio.get_running_loop()), key), asyncio.Lock())
         async with lock:
             reply = self._cache.get(key)
@@ -187,8 +187,8 @@ class Judge:
 
 
 def parse_verdict(reply: str, scale: tuple[float, float] | None = None) -> float | None:
-    """The verdict on the reply's last line, from 0 to 1; None where that line is not `yes`, `no` (with a scale: a number
-    within it), alone or after `Verdict:`. Case, Markdown marks around it and a full stop do not matter.
+    """Returns the verdict on the reply's last line, from 0 to 1; None if that line is not `yes` or `no` (with a scale: a number
+    within it), alone or after `Verdict:`. Case, Markdown marks around it and a full stop are ignored.
 
     >>> parse_verdict("Same name.\\n**Verdict: yes**"), parse_verdict("Verdict: 7", (0, 10)), parse_verdict("yes and no")
     (1.0, 0.7, None)

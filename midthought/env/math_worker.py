@@ -1,7 +1,7 @@
 """Worker program: reads pairs of mathematical texts, one JSON line each, and replies whether they are equal.
 
-Started and stopped by math_process. math-verify's own deadlines are signals that work in a main thread only and cannot
-stop an integer power in mid-computation; a process can be killed.
+Started and stopped by `math_worker_pool`. math-verify's own time limits are signals, which work only in a main thread and
+cannot interrupt the computation of an integer power. A process can be killed.
 """
 
 from __future__ import annotations

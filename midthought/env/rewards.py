@@ -118,12 +118,12 @@ def matched(
     extract: Callable[[str], str | None] | None = None,
     read: Callable[[Trajectory], str | None] = last_answer,
 ) -> AnyRewardFunction:
-    """How well the answer matches the ground truth: the best of `match(answer, truth)` over the truth and its aliases.
+    """Returns a reward function: the maximum of `match(answer, truth)` over the ground truth and its aliases.
 
-    `match` is one of `env.matching` or your own, `async` too; the reward bears its name. `read` finds the answer in the
-    record: `thought.last_answer`, or from tokens `partial(final_answer, decode=…)`.
-    `extract` takes from it the part that counts, such as `last_boxed`. Where either finds none the reward is 0.
-    `mathematical_match` is run in a thread; raises MissingExtraError at once where it lacks math-verify.
+    `match` is a function of `env.answer_matching` or your own, plain or `async`; the reward has its name. `read` returns the
+    answer in the record: `reasoning.last_answer`, or `partial(final_answer, decode=…)` to read tokens. `extract` returns the
+    part of the answer that counts, for example `last_boxed`. The reward is 0 if either returns None.
+    `mathematical_match` runs in a thread; `MissingExtraError` is raised immediately if math-verify is not installed.
     """
     compare: Callable[..., Any] = match
     if without_partial(match) is mathematical_match:

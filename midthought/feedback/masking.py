@@ -267,7 +267,7 @@ class _Answer:
             elif part:
                 self._expressions.setdefault(part, True)
 
-    # -- where it is found -----------------------------------------------------------------------------------------
+    # -- finding the answer ---------------------------------------------------------------------------------------
 
     def _places(self, text: str) -> Iterator[_Place]:
         for number in numbers_of(text) if self._values or self._elements or self._decimals else ():
@@ -341,7 +341,7 @@ def _means(number: Number, value: Fraction) -> bool:
 
 
 def _is_rounded_to(number: Number, value: Fraction) -> bool:
-    """Whether two or more decimals are those of the value, rounded or cut off."""
+    """Whether two or more decimals equal the value's, rounded or truncated."""
     unit = Fraction(1, 10**number.num_decimals)
     return number.num_decimals > 1 and any(
         each * value > 0 and (abs(each - value) <= unit / 2 or 0 <= abs(value) - abs(each) < unit)

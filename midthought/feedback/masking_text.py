@@ -295,7 +295,7 @@ def expression_keys(tokens: Sequence[Token]) -> Iterator[Key]:
 
 
 def _grouping_brackets(tokens: Sequence[Token]) -> set[int]:
-    """Round brackets that only group: those of tuples and intervals hold a comma."""
+    """Round brackets that only group; brackets of tuples and intervals contain a comma."""
     open_at: list[tuple[int, bool]] = []
     grouping: set[int] = set()
     for at, token in enumerate(tokens):

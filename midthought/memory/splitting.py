@@ -1,5 +1,6 @@
-"""Positions at which a turn is split: pieces by words, windows by tokens, windows by sentences. Knows words, not
-chunks.
+"""Positions at which a turn is split: pieces by words, windows by tokens, windows by sentences.
+
+Depends on words, not on chunks.
 
 Windows overlap, so that text at a border is complete in one of them.
 """
@@ -22,7 +23,7 @@ DEFAULT_SIZES = {"turns": 18, "tokens": 128, "sentences": 3}
 """Words, tokens or sentences per chunk."""
 DEFAULT_OVERLAPS = {"turns": 0, "tokens": 32, "sentences": 1}
 MAX_SENTENCE_WORDS = 60
-"""Longer sentences, such as those of a recogniser without punctuation, count as several."""
+"""Longer sentences, for example from a speech recogniser without punctuation, count as several."""
 
 _ABBREVIATIONS = {
     "mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "e.g.", "i.e.", "no.", "jr.", "sr.", "u.s.", "approx.",

@@ -1,4 +1,4 @@
-"""Computes what a build has to embed and to write: wanted chunks compared with existing rows. Knows the database only as rows."""
+"""Computes what a build must embed and write: compares wanted chunks with existing rows. Reads no database."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a forward pass keeps for the backward pass, in bytes per token, and what the passes take besides.
+"""Activation memory: bytes per token that a forward pass keeps for the backward pass, and temporary memory of both passes.
 
 Counted from transformers' Llama, Qwen2 and Qwen3 layers as the learner runs them: SDPA (no scores are kept), norms that
-compute in float32, biases and rotary embeddings that keep nothing of their own. The same way of counting, for other
-layers: Korthikanti et al. 2022 (arXiv 2205.05198), section 4.
+compute in float32, biases and rotary embeddings that keep no tensors. Korthikanti et al. 2022 (arXiv 2205.05198), section 4,
+counts other layers in the same way.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Activations:
         4 b I                      gate, its SiLU, up, their product
         4 (n_heads + 2 [+ n_heads + n_kv_heads])    log-sum-exp of the attention, roots of the norms
 
-    With LoRA of rank r nothing is kept for frozen weights: a norm keeps 4 w, and each of the seven maps 4 r. Where b < 4
-    every map keeps a copy of its input in float32 (peft's adapters are in float32), in place of the one that is shared.
+    With LoRA of rank r, frozen weights keep nothing: a norm keeps 4 w, and each of the seven linear maps 4 r. If b < 4, every map
+    keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one.
     """
 
     shape: Shape
@@ -40,7 +40,7 @@ class Activations:
 
     @property
     def layer(self) -> int:
-        """Kept by one layer."""
+        """Bytes kept by one layer."""
         shape, width = self.shape, self.width
         hidden, query, key, inner = shape.hidden_size, shape.query_size, shape.key_size, shape.intermediate_size
         kept = 2 * self._norm(hidden) + FLOAT * (2 + shape.num_heads)
@@ -56,28 +56,28 @@ class Activations:
 
     @property
     def boundary(self) -> int:
-        """A layer's input, which is all that is kept of it where layers are computed again."""
+        """Bytes of a layer's input, the only tensor kept with gradient checkpointing."""
         return self.width * self.shape.hidden_size
 
     @property
     def backward(self) -> int:
-        """Gradients that exist at once while a layer's backward pass runs: of two of its MLP's parts and of its input.
+        """Gradients that exist at once during a layer's backward pass: of two parts of its MLP and of its input.
 
-        An MLP's product is let go as soon as its gradient is there, so the third part takes no more.
+        The MLP's product is freed as soon as its gradient exists, so the third part needs no further memory.
         """
         return self.width * 2 * self.shape.intermediate_size + FLOAT * 2 * self.shape.hidden_size
 
     def kept(self, *, recomputed: bool) -> int:
-        """Between forward and backward pass: by all layers, or the layers' inputs where they are computed again."""
+        """Kept between forward and backward pass: all layers, or only their inputs with gradient checkpointing."""
         return self.shape.num_layers * (self.boundary if recomputed else self.layer) + self.ends
 
     def worked_on(self, *, recomputed: bool) -> int:
-        """The most while layers' backward passes run: what is kept, a layer that was computed again, gradients."""
+        """Peak during the layers' backward passes: kept tensors, one recomputed layer, gradients."""
         return self.kept(recomputed=recomputed) + (self.layer if recomputed else 0) + self.backward
 
     @property
     def ends(self) -> int:
-        """Kept beside the layers: what the last norm keeps, sines and cosines, numbers of the tokens."""
+        """Kept outside the layers: the last norm, sines and cosines, token ids."""
         return self._norm(self.shape.hidden_size) + 2 * self.width * self.shape.head_dim + 16
 
     def _norm(self, width: int) -> int:
@@ -86,9 +86,9 @@ class Activations:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """What log-probabilities take at the output layer, in bytes, `num_tokens` policy tokens in one pass.
+    """Memory of log-probabilities at the output layer, in bytes, for `num_tokens` policy tokens in one pass.
 
-    Blocks of `logits_mib` MiB of float32 (0: all tokens at once). Source: `midthought.learning.logprobs`.
+    Computed in blocks of `logits_mib` MiB of float32 (0: all tokens at once). Source: `midthought.learning.logprobs`.
     """
 
     shape: Shape
@@ -100,7 +100,7 @@ class Head:
 
     @property
     def num_blocks(self) -> int:
-        """Of about as many tokens each."""
+        """Number of blocks, of about equal numbers of tokens."""
         at_once = (
             max(1, int(self.logits_mib * 2**20) // (FLOAT * self.shape.vocab_size))
             if self.logits_mib
@@ -115,18 +115,18 @@ class Head:
 
     @property
     def hidden(self) -> int:
-        """States of policy tokens, kept for the backward pass."""
+        """Hidden states of policy tokens, kept for the backward pass."""
         return self.num_tokens * self.width * self.shape.hidden_size
 
     @property
     def forward(self) -> int:
-        """While scoring: logits and the terms of their sum; in half precision the product as well."""
+        """While scoring: logits and the terms of their sum; in half precision also the product."""
         return 2 * self.block + self._half_a_block
 
     @property
     def backward(self) -> int:
-        """While learning. Block by block: logits, the last block's and their gradient, which are let go when these are there,
-        and a term of the entropy's. All at once: logits, their logarithm, its exponential, and the entropy's two terms."""
+        """While learning. In blocks: logits, the previous block's logits and gradient (freed once the new logits exist), and one
+        entropy term. All at once: logits, their logarithm, its exponential, and the two entropy terms."""
         return (5 if self.num_blocks == 1 else 4) * self.block + self._half_a_block
 
     @property
@@ -135,12 +135,12 @@ class Head:
 
     @property
     def kept(self) -> int:
-        """Of all logits at once: their logarithm and the entropy's terms, until the backward pass. Blocks leave nothing."""
+        """Kept until the backward pass. All at once: the logits' logarithm and the entropy terms. In blocks: nothing."""
         return 3 * self.block if self.num_blocks == 1 else 0
 
     @property
     def weight(self) -> int:
-        """The weight's gradient, which adds up in float32; in half precision with a block's part of it beside it."""
+        """The weight's gradient, accumulated in float32; in half precision also the gradient of one block."""
         if not self.learns:
             return 0
         return self.shape.embedding_parameters * (FLOAT + (self.width if self.width < FLOAT else 0))

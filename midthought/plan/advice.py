@@ -1,4 +1,4 @@
-"""What to change where a plan does not fit: one setting after the other, least harm first, until it does. Knows no sizes."""
+"""Advice for a plan that does not fit: applies measures, least harmful first, until it fits. Computes no sizes itself."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SERVER_FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Something that saves memory."""
+    """A change of settings that saves memory."""
 
     settings: str
-    """How it is said in a run's settings; words of the plan in braces, and those of `_engine_words`."""
+    """The change as settings of a run, with arguments of the plan and of `_engine_words` in braces."""
     costs: str
-    """What it costs."""
+    """Its cost, as text."""
     changes: Callable[[Memory], Changes | None]
-    """The plan's words with it; None where it is done already, or does not apply."""
+    """Returns the changed arguments of the plan; None if the measure is already in use or does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A measure taken, and the most that a GPU holds with it and all before it."""
+    """A measure that was applied, and the maximum memory of a GPU with it and all earlier ones."""
 
     settings: str
     costs: str
@@ -174,7 +174,7 @@ ON_ONE_CPU = tuple(measure for measure in ON_ONE_GPU if measure is not _OFFLOAD_
 
 
 def advise(memory: Memory, measures: Sequence[Measure] = MEASURES) -> tuple[list[Step], Memory]:
-    """Measures until the plan fits, or there is none left, and the plan with them; those that save nothing are left out."""
+    """Applies measures until the plan fits or none is left; omits those that save nothing. Returns the steps and the plan."""
     steps: list[Step] = []
     for measure in measures:
         while not memory.fits and (changes := measure.changes(memory)) is not None:
@@ -188,7 +188,7 @@ def advise(memory: Memory, measures: Sequence[Measure] = MEASURES) -> tuple[list
 
 
 def needed(memory: Memory, steps: Sequence[Step]) -> list[Step]:
-    """The steps without which the plan does not fit: those that later ones made unnecessary are left out, worst first."""
+    """Returns the steps without which the plan does not fit. Steps that later ones made unnecessary are dropped, worst first."""
     kept = list(steps)
     for step in reversed(steps):
         others = [other for other in kept if other is not step]
@@ -202,7 +202,7 @@ def needed(memory: Memory, steps: Sequence[Step]) -> list[Step]:
 
 
 def _engine_words(plan: PlanSettings) -> dict[str, str]:
-    """How the engine is told of its memory and its GPUs: by verl's settings where it sleeps, else by its server's flags."""
+    """Returns the engine's memory share and tensor parallelism as settings: verl's if it sleeps, else server flags."""
     share, together = plan.gpu_memory_utilization, plan.tensor_parallel
     if plan.engine_sleeps:
         return {"share": f"verl.gpu_memory_utilization={share}", "together": f"verl.tensor_parallel={together}"}
@@ -221,7 +221,7 @@ def _tried(memory: Memory, values: Changes) -> Memory | None:
 
 
 def _helps(tried: Memory, memory: Memory) -> bool:
-    """Less where there is too much, or more room for sequences where there are too few."""
+    """Whether memory is reduced if it is exceeded, or more sequences fit if there are too few."""
     more_room = tried.kv_room * tried.settings.tensor_parallel > memory.kv_room * memory.settings.tensor_parallel
     return _excess(tried) < _excess(memory) or (more_room and not memory.has_enough_sequences)
 

@@ -1,4 +1,4 @@
-"""Values for settings that are `auto`, by hardware, and whether a run then fits its memory. Loads no weights."""
+"""Chooses values for `auto` settings by hardware, and checks whether the run then fits in memory. Loads no weights."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ ADAPTER_RATES = (2e-5, 2e-4)
 """Learning rates (reinforcement learning, warm-up) of a given model. Adapters learn best at about ten times the rate of full
 weights: Schulman et al. 2025, "LoRA Without Regret"."""
 SIZES = (("training", "micro_batch_tokens", (4096, 2048, 1024)), ("inference", "max_num_seqs", (128, 64, 32, 16, 8)))
-"""Section, key and values of what changes memory and speed alone, largest first: on a GPU the first with which a run fits."""
+"""Section, key and values of settings that affect only memory and speed, largest first. On a GPU, the first that fits is used."""
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The settings of a run without `auto`, and its plan."""
+    """Settings of a run without `auto`, and its plan."""
 
     config: Any
     hardware: Hardware
     chosen: tuple[str, ...]
-    """What was chosen, as `section.key=value`."""
+    """Chosen values, as `section.key=value`."""
     plan: Memory | None
-    """None: it cannot be planned, for the reason in `unknown`."""
+    """None: the run cannot be planned; `unknown` has the reason."""
     unknown: str = ""
 
     def lines(self) -> Iterator[str]:
-        """What was chosen and what it needs, for people."""
+        """Yields lines of text with the chosen values and the required memory."""
         if self.chosen:
             yield f"Chosen for {self.hardware}: {' '.join(self.chosen)}"
         if self.hardware.kind == "gpu" and "model.lora_rank=0" in self.chosen:
@@ -53,9 +53,9 @@ class Choice:
             yield f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
 
     def require_possible(self) -> None:
-        """Raise SettingsError, naming the settings that make it fit, if the run needs more memory than there is.
+        """Raises `SettingsError`, with settings that make it fit, if the run needs more memory than available.
 
-        Raises MissingExtraError if adapters are to learn and peft is not installed.
+        Raises `MissingExtraError` if adapters are trained and peft is not installed.
         """
         if self.config.model.adapter_rank and find_spec("peft") is None:
             raise MissingExtraError("peft", "lora")
@@ -76,21 +76,21 @@ class Choice:
 
     @property
     def fits(self) -> bool:
-        """True if nothing is known that speaks against it."""
+        """Whether the run fits, as far as known."""
         return self.plan is None or _most(self.plan) <= self.plan.limit
 
     def remedy(self) -> list[Step]:
-        """Settings with which the run fits; none if no setting makes it fit."""
+        """Settings with which the run fits; empty if there are none."""
         assert self.plan is not None
         steps, better = advise(self.plan, ON_ONE_GPU if self.hardware.kind == "gpu" else ON_ONE_CPU)
         return needed(self.plan, steps) if better.fits else []
 
 
 def choose(config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: bool = False) -> AnyConfig:
-    """The settings with a value in place of every `auto`.
+    """Returns the settings with a value for every `auto`.
 
-    `is_given`: the model is a user's, not the small one that a run makes. `by_verl`: verl trains it, whose critic is a
-    model of its own and which divides all weights over its GPUs.
+    `is_given`: the model is the user's, not the small one that a run creates. `by_verl`: verl trains it, with a critic that
+    is a separate model and with all weights sharded over its GPUs.
     """
     is_large = on_gpu and is_given
     model = config.model
@@ -113,7 +113,7 @@ def choose(config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: b
 
 
 def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
-    """The settings with every `auto` as it was chosen when the run began, read from its `config.yaml`."""
+    """Returns the settings with the values that the run chose for `auto` at its start, read from its `config.yaml`."""
     recorded = read_yaml(file)
     changes: dict[str, dict[str, Any]] = {}
     for name, key in _open(config):
@@ -123,7 +123,7 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
 
 
 def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
-    """Section and key of every `auto` that is chosen here; `model.device` is not."""
+    """Yields section and key of every `auto` that is chosen here, which excludes `model.device`."""
     for name, section in config:
         for key in (
             "dtype",
@@ -145,11 +145,11 @@ def choose_and_plan(
     is_given: bool = True,
     words: Mapping[str, Any] | None = None,
 ) -> Choice:
-    """`choose`, and the plan of the run on this hardware.
+    """Runs `choose` and plans the run on this hardware.
 
     Args:
-        source: folder or hub name of the model that the run begins with; empty: it makes a small one.
-        words: further words of the plan.
+        source: folder or hub name of the initial model; empty: the run creates a small one.
+        words: further arguments of the plan.
     """
     on_gpu = hardware.kind == "gpu"
     settled, plan, unknown = choose(config, on_gpu=on_gpu, is_given=is_given), None, _unknown(config, hardware)
@@ -165,7 +165,7 @@ def choose_and_plan(
 def chosen_plan(
     config: AnyConfig, source: str, words: Mapping[str, Any], *, on_gpu: bool = True, is_given: bool = True
 ) -> tuple[AnyConfig, Memory]:
-    """`choose`, on a GPU with the largest `SIZES` that fit, and the plan. Raises SettingsError, ModelPathError."""
+    """Runs `choose`, on a GPU with the largest `SIZES` that fit, and plans the run. Raises `SettingsError`, `ModelPathError`."""
     settled = choose(config, on_gpu=on_gpu, is_given=is_given)
     plan = plan_of(settled, source, words)
     for section, key, sizes in SIZES if on_gpu else ():
@@ -178,7 +178,7 @@ def chosen_plan(
 
 
 def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
-    """The plan of a run without `auto` that begins with the model in `source`, on GPUs that `words` describe."""
+    """Returns the plan of a run without `auto` that starts from the model in `source`, on the GPUs in `words`."""
     found = plan_arguments(config)
     if source:
         found = {key: value for key, value in found.items() if key not in ("hidden_size", "num_layers", "num_heads")}
@@ -192,14 +192,14 @@ def _most(plan: Memory) -> int:
 
 
 def _apart(config: RecipeConfig) -> dict[str, Any]:
-    """Words for servers, whose memory is not planned here: an engine on a GPU of its own, with next to no cache."""
+    """Returns arguments for servers, whose memory is not planned here: an engine on its own GPU with minimal cache."""
     if config.inference.backend == "local" or config.ray.use_ray:
         return {}
     return {"gpus": 2, "engine_gpus": 1, "engine": "local", "max_num_seqs": 1}
 
 
 def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
-    """Why a plan would say nothing of this run; empty if it does."""
+    """Returns the reason why this run cannot be planned; empty if it can."""
     ray = config.ray
     if hardware.memory_gib is None:
         return f"the memory of {hardware.name} is not known"
@@ -209,7 +209,7 @@ def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
 
 
 def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
-    """Values that replace `auto`, as words; that of a critic only if there is one."""
+    """Yields the values that replace `auto`, as words; the critic's only if there is a critic."""
     has_critic = after.training.has_critic
     for name, key in _open(before):
         if has_critic or key != "critic":
@@ -217,5 +217,5 @@ def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
 
 
 def _word(value: Any) -> str:
-    """A value as the command line takes it."""
+    """Returns a value in the syntax of the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

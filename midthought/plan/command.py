@@ -1,4 +1,4 @@
-"""`midthought plan`: words to a plan, for one model or for a row of sizes. Prints nothing."""
+"""`midthought plan`: creates plans from words, for one model or several sizes. Prints nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learni
 
 
 def make_plan(words: Sequence[str], config: RecipeConfig | None = None) -> Memory:
-    """The plan of these words; what they do not say is a recipe's, if there is one. Raises SettingsError, ModelPathError."""
+    """Returns the plan of these words; defaults come from the recipe, if given. Raises `SettingsError`, `ModelPathError`."""
     given = parse_assignments(words)
     if config is None:
         settings = PlanSettings(**given)
@@ -43,13 +43,13 @@ def make_plan(words: Sequence[str], config: RecipeConfig | None = None) -> Memor
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The plan's own words, and a recipe's settings, which have a section: `gpus=8`, `training.batch_size=64`."""
+    """Splits words into the plan's (`gpus=8`) and a recipe's, which have a section (`training.batch_size=64`)."""
     recipes = [word for word in words if "." in word.partition("=")[0]]
     return [word for word in words if word not in recipes], recipes
 
 
 def size_rows(words: Sequence[str]) -> Iterator[str]:
-    """A Markdown table, a row for each of `SIZES`: with the measures of `advise` that it needs."""
+    """Yields a Markdown table with a row for each of `SIZES` and the measures of `advise` that it needs."""
     yield f"| {' | '.join(HEAD)} |"
     yield f"|{' --- |' * len(HEAD)}"
     for name in SIZES:
@@ -58,9 +58,9 @@ def size_rows(words: Sequence[str]) -> Iterator[str]:
 
 
 def choice_rows(begin: Callable[[str], RecipeConfig], words: Sequence[str]) -> Iterator[str]:
-    """A Markdown table of what `train` chooses, needs and refuses, for models of `GIVEN` on GPUs of `MEMORIES_GIB`.
+    """Yields a Markdown table of what `train` chooses, needs and rejects, for models of `GIVEN` on GPUs of `MEMORIES_GIB`.
 
-    `begin`: the settings with which a recipe begins with the model of this name.
+    `begin` returns the initial settings of a recipe for a model name.
     """
     given = parse_assignments(words)
     yield f"| {' | '.join(CHOICE_HEAD)} |"

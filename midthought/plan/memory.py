@@ -1,8 +1,8 @@
-"""Memory of a GPU by part: what the learner holds and takes at its worst moment, what the engine holds. In bytes.
+"""Memory of a GPU by part, in bytes: the learner's at its peak, and the engine's.
 
 Sharding as in ZeRO stage 3 and FSDP: weights, gradients and optimizer states are divided by the number of shards
-(Rajbhandari et al. 2020, arXiv 1910.02054, section 5.3), and what computes is gathered, a layer at a time and the next one
-ahead of it.
+(Rajbhandari et al. 2020, arXiv 1910.02054, section 5.3), and the weights of one layer at a time are gathered for
+computing, with the next layer's prefetched.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ WIDTHS = {"float32": 4, "bfloat16": 2}
 MIB = 2**20
 GATHERED_LAYERS = 2
 MERGED_SHARE = 0.25
-"""Part of the free memory that the local engine's merged copies of layers with adapters take at most."""
+"""Maximum share of the free memory for the local engine's merged copies of layers with adapters."""
 SHARD_BYTES = 2 * 2**30
-"""Of a merged model on disk (`peft_folders.MAX_SHARD_BYTES`)."""
+"""Size of a shard of a merged model on disk (`peft_folders.MAX_SHARD_BYTES`)."""
 ENOUGH_SEQUENCES = 16
-"""An engine that holds fewer at once, while more are there, reads its weights for next to nothing."""
+"""An engine with fewer concurrent sequences, while more are waiting, reads its weights for too few tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """One model that learns, or a frozen one, in bytes on one GPU."""
+    """Memory of a trained or frozen model on one GPU, in bytes."""
 
     weights: int = 0
     masters: int = 0
@@ -49,7 +49,7 @@ class Learning:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a GPU's memory goes under `settings` with a model of `shape`."""
+    """Memory of a GPU by part, for `settings` and a model of `shape`."""
 
     shape: Shape
     settings: PlanSettings
@@ -58,7 +58,7 @@ class Memory:
     def width(self) -> int:
         return WIDTHS[self.settings.dtype]
 
-    # -- what stays ----------------------------------------------------------------------------------------------
+    # -- permanent -----------------------------------------------------------------------------------------------
 
     @property
     def policy(self) -> Learning:
@@ -71,12 +71,12 @@ class Memory:
 
     @property
     def critic(self) -> Learning:
-        """A trunk of its own, which learns whole, with LoRA as well; a head alone counts for nothing."""
+        """A separate trunk, fully trained even with LoRA. A value head alone is not counted."""
         return self._learning(self.shape.trunk_parameters) if self.settings.critic == "separate" else Learning()
 
     @property
     def reference(self) -> int:
-        """A frozen copy; with LoRA the policy itself is one."""
+        """A frozen copy; with LoRA the policy without adapters is used instead."""
         has_one = self.settings.reference and not self.settings.lora_rank
         return self._shared(self.width * self.shape.parameters) if has_one else 0
 
@@ -86,13 +86,13 @@ class Memory:
 
     @property
     def gathered(self) -> int:
-        """Whole layers, and what stands outside of layers, while they compute, where weights are sharded."""
+        """Gathered weights while they compute, if weights are sharded: whole layers and all weights outside the layers."""
         if self.settings.num_shards == 1:
             return 0
         layers, each = self.shape.num_layers, self.shape.layer_parameters
         return self.width * (min(GATHERED_LAYERS, layers) * each + self.shape.parameters - layers * each)
 
-    # -- what comes and goes ---------------------------------------------------------------------------------------
+    # -- temporary -------------------------------------------------------------------------------------------------
 
     @property
     def of_policy(self) -> Activations:
@@ -100,7 +100,7 @@ class Memory:
 
     @property
     def activations(self) -> int:
-        """Kept between forward and backward pass of a micro-batch by the policy."""
+        """Activations that the policy keeps between forward and backward pass of a micro-batch."""
         settings = self.settings
         per_token = self.of_policy.kept(recomputed=settings.gradient_checkpointing)
         return settings.tokens_of_pass * per_token + self.head.hidden
@@ -119,9 +119,9 @@ class Memory:
 
     @cached_property
     def moments(self) -> dict[str, dict[str, int]]:
-        """The learner's parts at the moments that may be its worst, by what happens in them.
+        """The learner's memory by part at each possible peak, by the name of the operation.
 
-        The critic's forward pass comes after the policy's, so its backward pass comes before, and lets go what it kept.
+        The critic's forward pass runs after the policy's, so its backward pass runs first and frees its activations.
         """
         held, settings = self.held, self.settings
         stays = {"weights": held.weights, "float32 masters": held.masters, "Adam moments": held.moments}
@@ -156,14 +156,14 @@ class Memory:
 
     @property
     def accumulates(self) -> bool:
-        """Whether an optimizer step takes more than one micro-batch, so that gradients wait while the next one computes."""
+        """Whether an optimizer step has several micro-batches, so that gradients are kept while the next one computes."""
         return self.settings.mini_batch_size * self.settings.tokens_of_episode > (
             self.settings.micro_batch_tokens * self.settings.learning_gpus
         )
 
     @property
     def _fresh_gradients(self) -> int:
-        """Gradients in half precision on their way to float32 ones; the output layer's where gradients add up."""
+        """Half-precision gradients before conversion to float32; of a tied output layer if gradients accumulate."""
         if self.settings.lora_rank:
             of_critic = self._shared(self.width * self.shape.trunk_parameters)
             return of_critic if self._has_masters and self.settings.critic == "separate" else 0
@@ -178,31 +178,31 @@ class Memory:
 
     @property
     def learner(self) -> dict[str, int]:
-        """By part, at the worst moment."""
+        """The learner's memory by part, at its peak."""
         return self.moments[self.worst_moment]
 
     # -- the engine --------------------------------------------------------------------------------------------------
 
     @property
     def engine_weights(self) -> int:
-        """Of a GPU of the engine."""
+        """Weights on a GPU of the engine."""
         if not self.settings.engine_has_copy:
             return 0
         return self.width * self.shape.parameters // self.settings.tensor_parallel
 
     @property
     def bucket(self) -> int:
-        """New weights on their way: one bucket here and one on the other side."""
+        """Buffers for sending new weights: one bucket for the sender and one for the receiver."""
         return 0 if not self.settings.engine_has_copy else round(2 * self.settings.bucket_mib * MIB)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Of keys and values on a GPU of the engine."""
+        """Bytes per token of keys and values on a GPU of the engine."""
         return -(-self.shape.kv_bytes(self.width) // self.settings.tensor_parallel)
 
     @property
     def kv_room(self) -> int:
-        """For keys and values on a GPU of the engine; negative where its weights alone do not fit."""
+        """Memory for keys and values on a GPU of the engine; negative if its weights alone do not fit."""
         settings = self.settings
         share = settings.gpu_memory_utilization
         if settings.engine == "local":
@@ -211,7 +211,7 @@ class Memory:
 
     @property
     def num_sequences(self) -> int:
-        """That one engine samples at once: as many as are allowed, there, and have room at full length."""
+        """Concurrent sequences of one engine: the minimum of the limit, the available ones, and those that fit at full length."""
         settings = self.settings
         there = -(-settings.batch_size // settings.num_engines)
         room = self.kv_room // (self.kv_bytes_per_token * settings.tokens_of_episode)
@@ -219,7 +219,7 @@ class Memory:
 
     @property
     def kv_cache(self) -> int:
-        """vLLM and SGLang fill their share with it; `local` takes what its sequences need."""
+        """KV cache: vLLM and SGLang use all of their share; `local` uses what its sequences need."""
         if self.settings.engine == "local":
             return self.num_sequences * self.settings.tokens_of_episode * self.kv_bytes_per_token
         return max(0, self.kv_room)
@@ -237,7 +237,7 @@ class Memory:
 
     @property
     def engine(self) -> dict[str, int]:
-        """By part, on a GPU of the engine."""
+        """The engine's memory by part, on one of its GPUs."""
         return {
             "engine's weights": self.engine_weights,
             "merged adapters": self.merged_adapters,
@@ -249,7 +249,7 @@ class Memory:
 
     @property
     def saving(self) -> int:
-        """Main memory that a checkpoint or the exported model takes at its worst moment, in the process that writes it.
+        """Peak main memory of the process that writes a checkpoint or the exported model.
 
         Weights, the critic's weights and the optimizer's states are written one after the other. With LoRA a checkpoint holds
         the adapters; the merged model is written in shards, each layer computed in float32.
@@ -267,7 +267,7 @@ class Memory:
 
     @cached_property
     def phases(self) -> dict[str, dict[str, int]]:
-        """Parts on a GPU in every phase that has GPUs, or time, of its own."""
+        """Memory of a GPU by part, for every phase with its own GPUs or its own time."""
         settings, learner, engine = self.settings, self.learner, self.engine
         if settings.is_split:
             return {"learning": learner, "sampling": engine}
@@ -279,17 +279,17 @@ class Memory:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Of every phase."""
+        """Total memory of every phase."""
         return {name: sum(parts.values()) for name, parts in self.phases.items()}
 
     @property
     def limit(self) -> int:
-        """What a plan may fill of a GPU."""
+        """Memory of a GPU that a plan may use."""
         return round((1.0 - self.settings.headroom) * self.settings.machine.memory_bytes)
 
     @property
     def fits(self) -> bool:
-        """Everything has room, and an engine holds a few sequences."""
+        """Whether all parts fit and an engine holds enough sequences."""
         return max(self.totals.values()) <= self.limit and self.has_enough_sequences
 
     @property

@@ -22,7 +22,7 @@ FROM_TRAINING = (
 
 
 def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
-    """Returns the arguments of a plan for a run's settings. GPUs are those of Ray or verl, if it requests any."""
+    """Returns the arguments of a plan for a run's settings. GPUs are the ones that Ray or verl requests, if any."""
     model, training, inference = config.model, config.training, config.inference
     needs = training.needs
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
@@ -47,10 +47,10 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
 
 
 def _of_ray(ray: RayConfig) -> dict[str, Any]:
-    """Which GPUs learn and which sample, a process each; nothing where one of the two computes on CPUs.
+    """Returns the learning and sampling GPUs, one per process; empty if learning or sampling runs on CPUs.
 
-    Ranks share all models; a training process that learns alone has a GPU, and so has one that samples alone. A critic on
-    ranks of its own is not on these GPUs.
+    Ranks share all models. A single training process has one GPU, and so has a single sampling process. A critic on its own
+    ranks does not use these GPUs.
     """
     has_ranks = ray.num_learners > 1
     if not (has_ranks or ray.use_ray):
@@ -65,7 +65,7 @@ def _of_ray(ray: RayConfig) -> dict[str, Any]:
 
 
 def _of_verl(verl: Any, response_tokens: int) -> dict[str, Any]:
-    """What a section `verl` says of machines. verl's engine always sleeps while it learns, and layers are computed again."""
+    """Returns the machines of a section `verl`. verl's engine always sleeps while it learns, with gradient checkpointing."""
     return {
         "gpus": verl.num_nodes * verl.gpus_per_node,
         "gpus_per_node": verl.gpus_per_node,

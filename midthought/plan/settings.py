@@ -1,4 +1,4 @@
-"""What a plan is made from: the words of `midthought plan`."""
+"""Input of a plan: the arguments of `midthought plan`."""
 
 from __future__ import annotations
 
@@ -142,12 +142,12 @@ class PlanSettings(Section):
 
     @property
     def is_split(self) -> bool:
-        """Engine and learner have GPUs of their own."""
+        """Whether engine and learner use separate GPUs."""
         return self.engine_gpus is not None
 
     @property
     def engine_has_copy(self) -> bool:
-        """The engine holds weights of its own."""
+        """Whether the engine has its own copy of the weights."""
         return self.engine != "local" or self.is_split or self.engine_copies
 
     @property
@@ -182,7 +182,7 @@ class PlanSettings(Section):
 
     @property
     def machine(self) -> Gpu:
-        """The GPU, with what was said of it."""
+        """Data of the GPU, with the values that the settings replace."""
         known = GPUS[self.gpu]
         return Gpu(
             memory_gib=self.gpu_memory_gib or known.memory_gib,

@@ -1,4 +1,4 @@
-"""A decoder's size from its config.json: parameters by part, exactly, and bytes of keys and values. Knows no weights."""
+"""Size of a decoder from its config.json: exact parameter counts by part, bytes of keys and values. Reads no weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_VOCABULARY = 151_936
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """The numbers that a model's size follows from."""
+    """Dimensions that determine the size of a model."""
 
     hidden_size: int
     num_layers: int
@@ -33,12 +33,12 @@ class Shape:
     qk_norm: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
-    """Of the attention's output."""
+    """Whether the attention's output projection has a bias."""
     mlp_bias: bool = False
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Shape:
-        """Of a `config.json`, read. Raises SettingsError for an architecture that is not counted here."""
+        """Returns the shape of a parsed `config.json`. Raises `SettingsError` for an unsupported architecture."""
         kind = config.get("model_type", "")
         if kind not in KINDS:
             raise SettingsError(
@@ -75,7 +75,7 @@ class Shape:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """The maps of a layer: name to (in, out)."""
+        """Linear maps of a layer: name to (in, out)."""
         hidden, query, key, inner = self.hidden_size, self.query_size, self.key_size, self.intermediate_size
         return {
             "q": (hidden, query),
@@ -96,12 +96,12 @@ class Shape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding; of the output layer, too, where it is one of its own."""
+        """Parameters of the embedding, and of the output layer if it is not tied."""
         return self.vocab_size * self.hidden_size
 
     @property
     def trunk_parameters(self) -> int:
-        """All but an output layer of its own."""
+        """All parameters except an untied output layer."""
         return self.num_layers * self.layer_parameters + self.embedding_parameters + self.hidden_size
 
     @property
@@ -110,22 +110,22 @@ class Shape:
 
     @property
     def computing_parameters(self) -> int:
-        """Those that every token is multiplied by: layers and output layer."""
+        """Parameters that every token is multiplied by: layers and output layer."""
         return self.num_layers * self.layer_parameters + self.embedding_parameters
 
     def adapter_parameters(self, rank: int) -> int:
-        """Of LoRA on every map of the layers, the output layer left out: rank × (in + out) each."""
+        """Parameters of LoRA on every linear map of the layers, without the output layer: rank × (in + out) each."""
         return self.num_layers * sum(rank * (inputs + outputs) for inputs, outputs in self.linears.values())
 
     def kv_bytes(self, bytes_per_number: int) -> int:
-        """Keys and values of a token in all layers."""
+        """Bytes of a token's keys and values in all layers."""
         return 2 * self.num_layers * self.key_size * bytes_per_number
 
 
 def find_shape(settings: PlanSettings) -> Shape:
-    """The shape that the settings name: a folder's, a well-known model's, one of the hub's, or sizes in words.
+    """Returns the shape that the settings name: of a folder, a well-known model, a hub model, or explicit sizes.
 
-    Raises SettingsError, ModelPathError with the remedy.
+    Raises `SettingsError`, `ModelPathError` with the remedy.
     """
     if not settings.model:
         return _in_words(settings)
@@ -146,7 +146,7 @@ def _shape_of(model: str) -> Shape:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A config.json. Raises ModelPathError where it is not there or no JSON."""
+    """Reads a config.json. Raises `ModelPathError` if it is missing or not JSON."""
     try:
         config = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A plan as a table for people and as plain values for programs. Knows no formula."""
+"""Formats a plan as a table and as plain values. Contains no formulas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME_WIDTH = 46
 
 
 def to_lines(memory: Memory) -> Iterator[str]:
-    """What `midthought plan` prints."""
+    """Yields the lines that `midthought plan` prints."""
     yield from _head(memory)
     unit, size_of_unit = ("GiB", GIB) if max(memory.totals.values()) >= GIB else ("MiB", MIB)
     for phase, parts in memory.phases.items():
@@ -36,7 +36,7 @@ def to_lines(memory: Memory) -> Iterator[str]:
 
 
 def to_dict(memory: Memory) -> dict[str, Any]:
-    """The same as values, bytes and seconds; seconds are of the plan with the advice taken."""
+    """Returns the same as values, in bytes and seconds; seconds are of the plan after the advice."""
     steps, better = advise(memory)
     timing = Timing(better)
     return {

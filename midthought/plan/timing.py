@@ -1,7 +1,7 @@
-"""Time of an iteration by part, from what has to be computed, read and sent. In seconds; a floor and what to expect.
+"""Time of an iteration by part, in seconds, from the work to compute, read and send: a lower bound and an expected value.
 
-Floors take the GPU's data sheet at its word; expected figures take `mfu` and `bandwidth_share` of it. Left out: tools and
-environments, the exchange between GPUs of one engine, waiting for the longest response, starting up.
+Lower bounds use the GPU's data sheet; expected values use `mfu` and `bandwidth_share` of it. Not included: tools and
+environments, communication between GPUs of one engine, waiting for the longest response, start-up.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Part:
 
     name: str
     floor: float
-    """At the machine's full speed."""
+    """Seconds at the machine's full speed."""
     expected: float
     bound: str
-    """What it waits for: `compute`, `bandwidth` of the memory, or the `link` between GPUs."""
+    """Bottleneck: `compute`, `bandwidth` of the memory, or the `link` between GPUs."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Timing:
 
     A token costs `2 P + 2 L Q s` operations in a forward pass: P the parameters that it is multiplied by, and attention over
     half of its sequence of s tokens on average, Q the width of the queries, L the layers. A backward pass costs twice as much,
-    once as much where the weights are frozen. Sources: Kaplan et al. 2020 (arXiv 2001.08361), section 2.1; Chowdhery et
-    al. 2022 (arXiv 2204.02311), appendix B. float32 counts at half the speed of bfloat16: TF32, where it is switched on.
+    or as much if the weights are frozen. Sources: Kaplan et al. 2020 (arXiv 2001.08361), section 2.1; Chowdhery et
+    al. 2022 (arXiv 2204.02311), appendix B. float32 counts at half the speed of bfloat16 (TF32, if enabled).
     """
 
     memory: Memory
@@ -56,7 +56,7 @@ class Timing:
 
     @property
     def prompts(self) -> Part:
-        """Every group's prompt is read once."""
+        """Prefill: every group's prompt is computed once."""
         settings = self.memory.settings
         num_tokens = settings.batch_size / settings.group_size * settings.prompt_tokens
         operations = num_tokens * self._forward(settings.prompt_tokens) / settings.sampling_gpus
@@ -64,12 +64,12 @@ class Timing:
 
     @property
     def decoding(self) -> Part:
-        """A step of an engine gives each of its sequences a token. It reads all weights once and every sequence's keys and
-        values, and multiplies: the slower of the two counts.
+        """Each step of an engine samples one token per sequence. The step reads all weights once and every sequence's keys and
+        values, and multiplies; the slower of reading and multiplying counts.
 
             bytes = b P + n c kv      operations = n (2 P + 4 L Q c)
 
-        n sequences with c tokens each on average, kv bytes of keys and values a token. Source: Pope et al. 2022 (arXiv
+        n sequences with c tokens each on average, kv bytes of keys and values per token. Source: Pope et al. 2022 (arXiv
         2211.05102), section 2.
         """
         memory, settings, shape = self.memory, self.memory.settings, self.memory.shape
@@ -118,7 +118,7 @@ class Timing:
 
     @property
     def syncing(self) -> Part | None:
-        """What learned goes to every engine once: the weights, or the adapters."""
+        """The trained weights, or the adapters, are sent to every engine once."""
         memory, settings = self.memory, self.memory.settings
         if not settings.engine_has_copy:
             return None
@@ -133,13 +133,13 @@ class Timing:
     # -- pieces --------------------------------------------------------------------------------------------------------
 
     def _forward(self, length: float) -> float:
-        """Operations of a token of a sequence of this length."""
+        """Returns the operations per token of a sequence of this length."""
         shape = self.memory.shape
         return 2 * shape.computing_parameters + 2 * shape.num_layers * shape.query_size * length
 
     def _passes(self, name: str, num_forwards: float, num_gathers: int, num_epochs: int) -> Part:
-        """`num_forwards`: a pass's operations in those of a forward pass; `num_gathers`: how often all weights (or gradients)
-        cross the link in it, (N - 1) / N of them: Rajbhandari et al. 2020, section 7.2. Sending goes on beside computing."""
+        """`num_forwards`: operations of a pass relative to a forward pass. `num_gathers`: how often a pass sends (N - 1) / N of
+        all weights (or gradients) over the link (Rajbhandari et al. 2020, section 7.2). Sending overlaps with computing."""
         memory, settings = self.memory, self.memory.settings
         num_tokens = settings.batch_size * settings.mean_tokens / settings.learning_gpus
         computed = self._computed(name, num_epochs * num_tokens * num_forwards * self._forward(settings.mean_tokens))
@@ -160,6 +160,6 @@ class Timing:
         return Part(name, floor, floor / settings.mfu, "compute")
 
     def _link(self, num_gpus: int) -> float:
-        """GB/s between so many GPUs."""
+        """Returns the bandwidth between `num_gpus` GPUs in GB/s."""
         settings = self.memory.settings
         return settings.machine.link_gbs if num_gpus <= settings.gpus_per_node else settings.node_link_gbs

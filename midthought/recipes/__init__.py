@@ -1,4 +1,4 @@
-"""Recipes: data, reward and settings that make the library do one job. Each is a folder with its YAML files."""
+"""Recipes: data, reward and settings for one kind of training. Each is a folder with its YAML files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECIPES = ("podcast", "feedback")
 
 
 class Recipe(Protocol):
-    """What the command line asks of a recipe's package."""
+    """Interface of a recipe's package, used by the command line."""
 
     def run(
         self,
@@ -27,16 +27,16 @@ class Recipe(Protocol):
         resume: bool,
         allow_changes: bool = False,
     ) -> dict[str, Any]:
-        """Run the recipe in the folder `path`; the summary."""
+        """Runs the recipe in the folder `path` and returns the summary."""
         ...
 
     def config_class(self) -> type[RecipeConfig]:
-        """The class of its settings."""
+        """Returns the class of the recipe's settings."""
         ...
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of this name. Raises SettingsError with the near names."""
+    """Returns the recipe with this name. Raises `SettingsError` with similar names if there is none."""
     if name not in RECIPES:
         raise SettingsError(f"unknown recipe {name!r}. {near_names(name, RECIPES)}")
     from importlib import import_module

@@ -44,12 +44,12 @@ from midthought.types import Trajectory
 Stage = Literal["sft", "rl", "all", "evaluate"]
 When = Literal["before", "after"]
 Demonstrate = Callable[[int], Sequence[Trajectory]]
-"""Step -> its demonstrations."""
+"""Maps a step to its demonstrations."""
 
 
 @dataclass
 class RecipeRun(ABC):
-    """One run of a recipe in its folder. `train` goes through the stages; what is done is not done again."""
+    """One run of a recipe in its folder. `train` runs the stages that are not done."""
 
     config: RecipeConfig
     path: Path
@@ -58,7 +58,7 @@ class RecipeRun(ABC):
     from_path: Path | None = None
     resume: bool = False
     allow_changes: bool = False
-    """Resume with settings that change what is learned."""
+    """Permits resuming with settings that change what is learned."""
     run: RunFolder = field(init=False)
     stages: Stages = field(init=False)
     policy: Any = field(init=False)
@@ -66,9 +66,9 @@ class RecipeRun(ABC):
     """The recipe's `RecipeTasks`."""
 
     rl_stage: ClassVar[str]
-    """Reinforcement learning's name in the run folder."""
+    """Name of the reinforcement learning stage in the run folder."""
     rl_title: ClassVar[str]
-    """The same on the console."""
+    """Its name on the console."""
 
     # -- what a recipe defines -----------------------------------------------------------------------------------
 
@@ -78,28 +78,28 @@ class RecipeRun(ABC):
 
     @abstractmethod
     def _build_data(self) -> None:
-        """Writes what the tasks need (a memory, say)."""
+        """Writes what the tasks need, for example a memory."""
 
     @abstractmethod
     def _make_policy(self) -> tuple[Any, Any]:
-        """A small policy with random weights, and its tokenizer, for a run without a given model."""
+        """Returns a small, randomly initialized policy and its tokenizer, for a run without a given model."""
 
     @property
     @abstractmethod
     def _supervised(self) -> SupervisedSection:
-        """The settings of the warm-up."""
+        """Returns the settings of the warm-up."""
 
     @abstractmethod
     def _demonstrations(self) -> Demonstrate:
-        """The warm-up's demonstrations of each step."""
+        """Returns the function that gives the warm-up's demonstrations of each step."""
 
     @abstractmethod
     def _evaluate(self, when: When) -> dict[str, Any]:
-        """The figures before or after reinforcement learning."""
+        """Returns the figures before or after reinforcement learning."""
 
     @abstractmethod
     def _last_table(self, summary: Mapping[str, Any]) -> None:
-        """What the console shows at the end."""
+        """Prints the final table on the console."""
 
     # -- the stages ----------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class RecipeRun(ABC):
         self.stages.once("after", lambda: self._evaluate("after"))
 
     def _open(self) -> None:
-        """Check everything that can be wrong with the input, before anything is written."""
+        """Validates all input before anything is written."""
         self.run.begin(resume=self.resume)
         progress = RunProgress(self.run)
         self.stages = Stages(self.run, progress, self.config.checkpoint, self.resume)
@@ -160,7 +160,7 @@ class RecipeRun(ABC):
             torch.use_deterministic_algorithms(True)
 
     def _require_same_beginning(self, progress: RunProgress) -> None:
-        """Raises SettingsError for another `--stage` or `--from` than the run began with: a resumed run keeps to its own."""
+        """Raises `SettingsError` if `--stage` or `--from` differs from the start of the run: a resumed run keeps both."""
         if self.stage not in ("all", progress.stage):
             raise SettingsError(
                 f"--stage {self.stage}: the run in {self.path} began with --stage {progress.stage}, and a resumed run keeps to "
@@ -174,14 +174,14 @@ class RecipeRun(ABC):
 
     @property
     def _newest_step(self) -> tuple[str, int]:
-        """Stage and step of the newest checkpoint."""
+        """Returns stage and step of the newest checkpoint."""
         for stage in (self.rl_stage, "warmup"):
             if newest := latest(self.run.checkpoints_path / stage):
                 return stage, step_of(newest)
         return "beginning", 0
 
     def _choose(self, source: str) -> None:
-        """Replace `auto` in the settings, say what was chosen, and refuse a run that does not fit its memory."""
+        """Replaces `auto` in the settings, reports the choices, and rejects a run that does not fit in memory."""
         given = is_given(self.config, self.from_path)
         words = {"critic": "none", "reference": False} if self.stage == "sft" else {}
         choice = choose_and_plan(self.config, find_hardware(self._device), source=source, is_given=given, words=words)
@@ -277,7 +277,7 @@ class RecipeRun(ABC):
         self.console.note(f"  Supervised steps are computed in {choice}")
 
     def _take_over(self) -> dict[str, Any]:
-        """Copies a given policy into the run folder, so that the run needs nothing outside."""
+        """Copies a given policy into the run folder, so that the run needs no files outside it."""
         self._export("warmup")
         return {}
 
@@ -315,7 +315,7 @@ class RecipeRun(ABC):
         self.stages.export(name, self.policy, self._tokenizer, learner)
 
     def _figures(self) -> dict[str, Any]:
-        """Of all stages so far, for the summary."""
+        """Returns the figures of all stages so far, for the summary."""
         return dict(self.stages.progress.figures)
 
     def _report(self) -> dict[str, Any]:
@@ -336,7 +336,7 @@ class RecipeRun(ABC):
 
 
 def before_and_after(summary: Mapping[str, Any], titles: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """Rows (title, before, after) in per cent, of the figures that were measured."""
+    """Returns rows (title, before, after) in per cent, for the figures that were measured."""
 
     def cell(key: str) -> str:
         value = summary.get(key)

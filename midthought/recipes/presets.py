@@ -1,6 +1,6 @@
-"""With which settings a recipe begins: those that ship with it, a file's, a run's own; the words of the command line win.
+"""Initial settings of a recipe: a shipped preset, a file, or the run's own settings. Words of the command line have priority.
 
-Reads YAML only, so wrong settings are told before anything heavy is loaded.
+Reads only YAML, so invalid settings are reported before anything heavy is loaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from midthought.plan.choices import as_recorded
 STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
 FOR_GIVEN_MODELS = "own"
-"""Presets that ship with every recipe."""
+"""Names of presets that every recipe has."""
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
@@ -34,12 +34,12 @@ def begin(
     from_path: Path | None,
     resume: bool,
 ) -> tuple[AnyConfig, Path | None]:
-    """The settings of a run in `path`, and the policy to begin with.
+    """Returns the settings of a run in `path`, and the initial policy.
 
-    `config` is a YAML file, or one of the names `shipped` in `folder`. Without it: the run's own settings if it is resumed or
-    one of its policies is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. A user's file
-    for a given model replaces values of `own`, and `auto` in a resumed run is what the run chose when it began. A model to
-    evaluate that no run made becomes `model.local_path`. Raises SettingsError, CheckpointError.
+    `config` is a YAML file, or one of the names `shipped` in `folder`. Default: the run's own settings if it is resumed or one of
+    its policies is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a
+    user's file replaces values of `own`. In a resumed run, `auto` is the value that the run chose at its start. A model to
+    evaluate that does not belong to a run becomes `model.local_path`. Raises `SettingsError`, `CheckpointError`.
     """
     if stage not in STAGES:
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
@@ -71,7 +71,7 @@ def begin(
 
 
 def is_given(config: RecipeConfig, from_path: Path | None) -> bool:
-    """Whether a run begins with a user's model, and not with a small one that this run or an earlier one made."""
+    """Whether a run starts from a user's model, not from a small one that this run or an earlier one created."""
     return bool(config.model.local_path) or _is_given(from_path)
 
 
@@ -91,6 +91,6 @@ def _names_a_model(values: Mapping[str, Any]) -> bool:
 
 
 def run_of(policy: Path) -> Path | None:
-    """The run folder that a policy, a checkpoint or the folder itself belongs to."""
+    """Returns the run folder to which a policy, a checkpoint or the folder itself belongs."""
     folders = [policy.resolve(), *policy.resolve().parents[:4]]
     return next((folder for folder in folders if (folder / "progress.json").is_file()), None)

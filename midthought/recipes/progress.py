@@ -1,4 +1,4 @@
-"""What a run has done so far, in `progress.json`: the place from which an interrupted run goes on."""
+"""Progress of a run, stored in `progress.json`, from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _FIELDS = (
     "num_trajectory_lines",
 )
 _LATER_FIELDS = ("precision",)
-"""Earlier versions did not write them."""
+"""Fields that earlier versions did not write."""
 
 
 class RunProgress:
-    """Stages that are done, their figures and seconds, and how many lines of the run's files belong to them."""
+    """Completed stages with their figures and seconds, and the number of lines of the run's files that belong to them."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
         self._path = run.path / FILE_NAME
         self.stage = "all"
         self.from_path: str | None = None
-        """What `--stage` and `--from` said when the run began; a resumed run keeps to it."""
+        """`--stage` and `--from` of the start of the run; a resumed run uses the same."""
         self.done: list[str] = []
         self.figures: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
         self.peak_rss_mib = 0.0
-        """Most memory that any process of the run has held."""
+        """Peak resident memory of any process of the run."""
         self.num_metric_lines = 0
         self.num_trajectory_lines = 0
         self.precision: Precision | None = None
-        """In which supervised steps were measured to be faster; a resumed run keeps to it."""
+        """Precision in which supervised steps were measured to be faster; a resumed run uses the same."""
 
     def load(self) -> None:
-        """Read what an earlier process wrote. Raises CheckpointError where there is nothing to go on from."""
+        """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
         try:
             state = json.loads(self._path.read_text(encoding="utf-8"))
             if not isinstance(state, dict) or state.keys() - set(_LATER_FIELDS) != set(_FIELDS):
@@ -66,7 +66,7 @@ class RunProgress:
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Count the seconds of a stage, also of one that is interrupted, onto what earlier processes spent on it."""
+        """Adds the seconds of a stage, also of an interrupted one, to the seconds that earlier processes spent on it."""
         began, before = time.monotonic(), self.seconds.get(stage, 0.0)
         try:
             yield
@@ -74,7 +74,7 @@ class RunProgress:
             self.seconds[stage] = before + time.monotonic() - began
 
     def finish(self, stage: str, figures: dict[str, Any] | None = None) -> None:
-        """The stage is done, its figures count."""
+        """Marks the stage as done and records its figures."""
         self.done.append(stage)
         self.num_metric_lines, self.num_trajectory_lines = self._run.num_metric_lines, self._run.num_trajectory_lines
         self.figures |= figures or {}

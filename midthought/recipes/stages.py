@@ -57,7 +57,7 @@ class Stages:
         return CheckpointManager(self.run, stage, self.checkpoint)
 
     def restore(self, learner: AnyLearner, stage: str) -> int:
-        """Takes the learner of a resumed run to the stage's newest checkpoint, if there is one. Returns the steps done."""
+        """Loads the stage's newest checkpoint, if there is one, into the learner. Returns the number of steps done."""
         checkpoints = self.checkpoints(stage)
         newest = checkpoints.newest if self.resume else None
         return int(checkpoints.restore(learner, newest)["step"]) if newest is not None else 0
@@ -68,7 +68,7 @@ class Stages:
         if learner is not None and has_adapters(learner.policy):
             merge(learner.policy)
         save_model(policy, tokenizer, self.run.path / name, in_run=True)
-        policy.name_or_path = str(self.run.path / name)  # what adapters of the next stage name as their base
+        policy.name_or_path = str(self.run.path / name)  # the base model that adapters of the next stage name
 
 
 def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection, num_steps: int) -> Learner:

@@ -1,4 +1,4 @@
-"""What a recipe trains and evaluates on: its questions by part, the tool, the reward, and how a conversation starts."""
+"""Tasks of a recipe: questions by part, the tool, the reward, and the start of a conversation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RecipeTasks(TrainingTasks):
         """The environment of every episode, with the recipe's reward. `renderer` is set."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """What another process needs to run episodes: their environment, not the tasks."""
+        """Returns the state that another process needs to run episodes: the environment, not the tasks."""
         return {"environment": self.environment}
 
     def texts(self) -> Iterable[str]:
@@ -64,7 +64,7 @@ class RecipeTasks(TrainingTasks):
         return max(num_tokens(task) for tasks in self.parts.values() for task in tasks)
 
     def rollouts(self, policy: Any, policy_version: int = 0) -> Rollouts:
-        """Runs evaluation episodes with the policy's present weights, in this process. Close it after use."""
+        """Runs evaluation episodes with the policy's current weights, in this process. Close it after use."""
         inference = self.config.inference.model_copy(update={"backend": "local", "partial_rollouts": False})
         longest = self.longest_prompt(lambda task: len(self.renderer.prompt(self.prompts.messages(task))))
         engine = policy_engine(

@@ -1,4 +1,4 @@
-"""With which settings a recipe goes to verl: a profile that ships, or a file; the words of the command line win."""
+"""Settings of a recipe for verl: a shipped profile or a file. Words of the command line have priority."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def begin_with_verl(
     config: Path | None,
     from_path: Path | None = None,
 ) -> AnyConfig:
-    """The settings of a run by verl. `from_path` is a model to begin with.
+    """Returns the settings of a run with verl. `from_path` is the initial model.
 
     `config` is a YAML file or the name of a profile, `cluster` by default: `NAME.yaml` in `folder`, and `profiles[NAME]` as the
-    section `verl`. Raises SettingsError.
+    section `verl`. Raises `SettingsError`.
     """
     profile = str(config or "cluster")
     chosen = settings()

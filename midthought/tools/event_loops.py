@@ -145,7 +145,7 @@ class ToolLoop:
 
 
 def loop_of(tool: Tool) -> ToolLoop:
-    """Returns the loop of a registered tool, for its own coroutines and for those of the tools that it opens."""
+    """Returns the loop of a registered tool, for its own coroutines and for the coroutines of tools that it opens."""
     with _lock:
         loop = _loops.get(id(tool))
         if loop is None or loop.is_lost:

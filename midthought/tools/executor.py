@@ -305,7 +305,7 @@ class ToolExecutor:
 
     async def _run_within_limits(self, action: ParsedAction, task: Task, progress: _Progress) -> ToolOutput:
         """Waits for the limits and the circuit breaker. That of a stateful tool counts only failures of `open`: the object
-        of one episode may fail while those of other episodes work."""
+        of one episode may fail while the objects of other episodes work."""
         tool = self._tool(action)
         circuit_breaker = None if tool.is_stateful else self._circuit_breaker(tool.definition.name)
         try:

@@ -1,6 +1,6 @@
 """`model`: a language model behind one or several OpenAI-compatible servers: the prompt, the request, the fail-over.
 
-The prompt treats the policy's text as material: control tokens in it are broken up, and the model is told not to obey it.
+The prompt treats the policy's text as material: control tokens in it are broken up, and the prompt forbids the model to obey it.
 """
 
 from __future__ import annotations

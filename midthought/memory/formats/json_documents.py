@@ -19,7 +19,7 @@ _SPEAKER_KEYS = ("speaker", "speaker_name", "speaker_id")
 def read_json(text: str) -> Reading:
     """`{speakers, episode, content: [{speaker, transcript, time}]}`, or `{segments: [...]}`, or the list by itself.
 
-    Segments are those of podcast apps (`speaker, startTime, body`), of Whisper (`start, text` or `words`, optionally
+    Segments have the keys of podcast apps (`speaker, startTime, body`), of Whisper (`start, text` or `words`, optionally
     `speaker`), of editors with a timestamp per word (`speaker_id, wdlist: [{word, start}]`), of whisper.cpp
     (`timestamps`) or of transformers (`timestamp`). Also read: one such object per line, and `{text}` alone.
     """

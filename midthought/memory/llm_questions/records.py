@@ -109,7 +109,7 @@ def _schema(pa: Any) -> Any:
 
 
 def store_questions(rows: pa.Table, uri: str, table: str = TABLE) -> int:
-    """Writes rows to the table beside the transcripts, replacing those of the same episodes; returns the table's number
+    """Writes rows to the table beside the transcripts, replacing the rows of the same episodes; returns the table's number
     of rows."""
     try:
         import lancedb

@@ -22,7 +22,7 @@ memory's contents."""
 class AccessPolicy:
     """Requirements on a request.
 
-    On a loopback address the Host header must name this machine; this stops DNS rebinding, where a foreign page's name
+    On a loopback address the Host header must name this machine; this stops DNS rebinding, in which a foreign page's name
     points here. On other addresses the token protects the service instead.
     """
 

@@ -1,7 +1,7 @@
 """ASGI middleware: authenticates requests, limits their size and time, and sets security headers. Does not depend on
 routes.
 
-Starlette's middleware covers none of these limits, and its host check knows no loopback addresses.
+Starlette's middleware covers none of these limits, and its host check does not support loopback addresses.
 """
 
 from __future__ import annotations

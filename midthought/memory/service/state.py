@@ -63,7 +63,7 @@ class ServiceState:
                 if await self.searcher.run(self.follow):
                     _log.info("%s: %d chunks now", self.store.uri, self.facets.num_chunks)
                 logged = ""
-            except (MemoryStoreError, ValueError, RuntimeError, OSError) as error:  # those of LanceDB
+            except (MemoryStoreError, ValueError, RuntimeError, OSError) as error:  # errors of LanceDB
                 if str(error) != logged:
                     _log.warning("%s; the previous version is still served", error)
                     logged = str(error)

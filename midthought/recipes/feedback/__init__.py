@@ -1,4 +1,4 @@
-"""Feedback: a model learns when to ask what is wrong with its answer, to use what it is told, and to stop."""
+"""Feedback: a model learns when to request feedback on its answer, to use the feedback, and to stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHIPPED = ("tiny", "own", "seed", "cluster")
 
 
 def config_class() -> type[RecipeConfig]:
-    """The class of its settings."""
+    """Returns the class of the recipe's settings."""
     from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 
     return FeedbackRecipeConfig
@@ -30,11 +30,11 @@ def run(
     resume: bool = False,
     allow_changes: bool = False,
 ) -> dict[str, Any]:
-    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, own, seed, cluster.
+    """Runs the recipe and returns the summary. `config` is a YAML file or a shipped preset: tiny, own, seed, cluster.
 
-    Without it: `own` if a model is given by `model.local_path` or `from_path`; a run's own settings if one of its policies
-    is evaluated; else `tiny`. A file for a given model replaces values of `own`. The stage `evaluate` needs a
-    policy: `from_path`. `allow_changes`: resume with settings that change what is learned.
+    Default: `own` if `model.local_path` or `from_path` gives a model; a run's own settings if one of its policies is
+    evaluated; else `tiny`. If a model is given, a file replaces values of `own`. The stage `evaluate` needs a policy in
+    `from_path`. `allow_changes` permits resuming with settings that change what is learned.
     """
     from midthought.recipes.feedback.settings import FeedbackRecipeConfig
 
@@ -49,6 +49,6 @@ def run(
         from_path=from_path,
         resume=resume,
     )
-    from midthought.recipes.feedback.train import FeedbackRun  # loads torch; wrong settings are told before
+    from midthought.recipes.feedback.train import FeedbackRun  # loads torch; settings are validated before
 
     return FeedbackRun(chosen, path, console, stage, begin_with, resume, allow_changes).train()  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Sums and products whose difficulty can be told: made from a seed, solved as somebody would who sees one column ahead.
+"""Sums and products of known difficulty, generated from a seed, and a solver that looks one column ahead.
 
-A column whose digits come to 9 hands on the carry that it gets. Whoever writes from the left and looks one column ahead does
-not know it: such a column is open, and the digit before it a guess. Easy problems have none, hard ones four.
+A column whose digits sum to 9 passes on the carry that it receives. A solver that writes from the left and looks one column
+ahead cannot see this carry: the column is open, and the digit before it is a guess. Easy problems have 0 open columns, hard
+ones 4.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from midthought.types import Task
 
 NUM_DIGITS = 9
 OPEN_PLACES = (1, 3, 5, 7)
-"""Of a hard problem, from the left: no two are neighbours, so each hides one carry."""
+"""Open columns of a hard problem, from the left. No two are neighbours, so each hides one carry."""
 CHECKED_AS = "multiplication"
-"""The data set whose answers are checked in the same way: the last number counts."""
+"""Data set whose answers are checked in the same way: the last number counts."""
 DIFFICULTY_LABEL = "difficulty"
 
 _FACTOR = 3
 _FACTOR_DIGITS = {"none": (0, 1, 2), "carry": (4, 5, 6), "open": (3,)}
-"""Digits whose threefold, with a carry of at most 1, hands on nothing, 1, or what it gets."""
+"""Digits whose triple, with a carry of at most 1, passes on no carry, a carry of 1, or the carry that it receives."""
 _TERM_DIGIT = 5
-"""Every digit of a sum's second number: a small model learns what one digit does in minutes, ten would take it hours."""
+"""Every digit of a sum's second number. A small model learns one such digit in minutes; all ten would take hours."""
 _PRODUCT_SHARE = 0.65
 
 
 def make_problems(
     num_problems: int, *, hard_share: float, draw: random.Random, name: str, taken: Collection[str] = ()
 ) -> list[Task]:
-    """So many problems, no two alike and none whose prompt is `taken`; hard and easy ones in the order of drawing.
+    """Returns `num_problems` distinct problems, none with a prompt in `taken`; hard and easy ones in random order.
 
     >>> easy, _ = make_problems(2, hard_share=0.0, draw=random.Random(0), name="test")
     >>> Columns.of(easy).answer([]) == easy.answer
@@ -49,7 +50,7 @@ def make_problems(
 
 
 def draw_problem(draw: random.Random, *, is_hard: bool, task_id: str, taken: Collection[str] = ()) -> Task:
-    """One problem whose prompt is not taken."""
+    """Draws one problem whose prompt is not in `taken`."""
     while True:
         is_product = draw.random() < _PRODUCT_SHARE
         kinds = _kinds(draw, is_hard)
@@ -69,7 +70,7 @@ def draw_problem(draw: random.Random, *, is_hard: bool, task_id: str, taken: Col
 
 
 def _kinds(draw: random.Random, is_hard: bool) -> list[str]:
-    """What every column hands on, from the left."""
+    """Draws what each column passes on, from the left."""
     kinds = ["none", *(draw.choice(("none", "carry")) for _ in range(NUM_DIGITS - 1))]
     return ["open" if is_hard and place in OPEN_PLACES else kind for place, kind in enumerate(kinds)]
 
@@ -88,18 +89,18 @@ def _hands_on(value: int) -> str:
     return "open" if value == 9 else "carry" if value > 9 else "none"
 
 
-# -- how somebody solves them who sees one column ahead ------------------------------------------------------------
+# -- solving with one column of look-ahead -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A problem's columns, from the left: what the digits of each come to before any carry."""
+    """Columns of a problem, from the left: the value of each before any carry."""
 
     values: tuple[int, ...]
 
     @classmethod
     def of(cls, task: Task) -> Columns:
-        """Raises DataError where the task asks for no calculation."""
+        """Returns the columns of a task. Raises `DataError` if the task is not a calculation."""
         asked = calculation_of(task)
         digits = str(asked.first)
         if asked.sign == "+":
@@ -108,11 +109,11 @@ class Columns:
 
     @property
     def guessed(self) -> list[int]:
-        """The places, from the left, whose carry comes through an open column: it cannot be seen."""
+        """Places, from the left, whose carry comes through an open column and cannot be seen."""
         return [place for place, value in enumerate(self.values[1:-1]) if value == 9]
 
     def answer(self, carries: Sequence[bool]) -> str:
-        """The result with these carries at the guessed places; all others are seen."""
+        """Returns the result with these carries at the guessed places; all other carries are exact."""
         guesses = dict(zip(self.guessed, carries, strict=True))
         values = (*self.values, 0)
         return "".join(
@@ -120,7 +121,7 @@ class Columns:
         )
 
     def carries(self) -> tuple[bool, ...]:
-        """The carries at the guessed places as they are."""
+        """Returns the true carries at the guessed places."""
         carried, found = False, []
         for place in reversed(range(len(self.values))):
             if place in self.guessed:

@@ -1,4 +1,4 @@
-"""How the recipe's conversations begin, and how calls stand in them: the same in demonstrations, in episodes and for verl."""
+"""System messages and call format of the recipe's conversations, shared by demonstrations, episodes and verl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CALL_FORMAT = HermesFormat()
 
 
 def system_messages(config: FeedbackRecipeConfig) -> tuple[str, ...]:
-    """What is said before the task: what the tool is and how it is called, to models that were not made by the run."""
+    """Returns the messages that describe the tool and its call format, for models that the run did not create."""
     says = config.problems.system_prompt
     is_told = bool(config.model.local_path) if says is None else says
     return (SYSTEM_PROMPT, CALL_FORMAT.instructions([DEFINITION])) if is_told else ()

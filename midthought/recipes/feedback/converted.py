@@ -1,6 +1,6 @@
-"""Demonstrations from conversations that `midthought feedback convert` wrote, as our own learner and as verl's take them.
+"""Reads conversations that `midthought feedback convert` wrote, as demonstrations for our own learner and for verl.
 
-Knows no problem and no critic.
+Does not depend on problems or critics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Taken = TypeVar("Taken")
 
 @dataclass(frozen=True)
 class ConvertedDemonstrations:
-    """Conversations as Trajectories, shuffled anew in every pass."""
+    """Conversations as Trajectories, reshuffled in every pass."""
 
     trajectories: Sequence[Trajectory]
     batch_tokens: int
@@ -32,12 +32,12 @@ class ConvertedDemonstrations:
 
     @classmethod
     def read(cls, path: str | Path, writing: Writing, batch_tokens: int, seed: int) -> Self:
-        """All conversations of a Parquet file. Raises DataError, naming the row, where one cannot be used."""
+        """Reads all conversations of a Parquet file. Raises `DataError` with the row if one cannot be used."""
         trajectories = _read(path, lambda said, number: _played(said, writing, f"row-{number}"))
         return cls(trajectories, batch_tokens, seed)
 
     def batch(self, step: int) -> list[Trajectory]:
-        """Conversations of about `batch_tokens` tokens together, a function of seed and step alone."""
+        """Returns conversations of about `batch_tokens` tokens in total; depends only on the seed and the step."""
         draw = random.Random(f"converted-{self.seed}-{step}")
         chosen: list[Trajectory] = []
         num_tokens = 0
@@ -56,13 +56,13 @@ class ConvertedDemonstrations:
 def read_messages(
     path: str | Path, call_format: ToolCallFormat, system: Sequence[str]
 ) -> list[list[Mapping[str, str]]]:
-    """All conversations of a Parquet file as plain messages, in the words of the episodes: their system message, the calls
-    written out in the answers. Raises DataError as `ConvertedDemonstrations.read` does."""
+    """Reads all conversations of a Parquet file as plain messages in the format of the episodes: with their system message, and
+    the calls as text in the answers. Raises `DataError` as `ConvertedDemonstrations.read` does."""
     return _read(path, lambda said, _: _written(said, call_format, system))
 
 
 class _Turn(NamedTuple):
-    """One answer of the policy, and, where it asked about it, how and what it was told."""
+    """One answer of the policy and, if it requested feedback, the call's arguments and the result."""
 
     answer: str
     arguments: Mapping[str, str] | None = None
@@ -70,8 +70,7 @@ class _Turn(NamedTuple):
 
 
 def _read(path: str | Path, take: Callable[[Sequence[Mapping[str, Any]], int], Taken]) -> list[Taken]:
-    """`take` of every row's messages from the first of the user on (what is said before it is the recipe's own), and of the
-    row's number."""
+    """Returns `take(messages, row number)` of every row; system messages are dropped, because the recipe has its own."""
     taken = []
     for row in rows_of(Path(path)):
         if row.problem is not None:

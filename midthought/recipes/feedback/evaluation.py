@@ -1,4 +1,4 @@
-"""What feedback did: accuracy at the first try and at the end, who asks, what is mended, what goes wrong. Reads rounds only."""
+"""Evaluation figures: accuracy at the first try and at the end, call rates, corrected and spoiled answers. Reads only rounds."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ RETRY_ONLY = "none"
 
 
 def feedback_figures(episodes: Sequence[Sequence[Round]], max_rounds: int) -> dict[str, float]:
-    """The figures of one arm; shares of all episodes where nothing else is said, NaN where there is no case.
+    """Returns the figures of one arm: shares of all episodes unless noted otherwise, NaN if there is no case.
 
     | key | share |
     | --- | --- |
     | exact_match, first_try | right at the end; at the first try |
-    | feedback_used | asked at least once |
-    | call_rate_needed, call_rate_needless | of those wrong (right) at first: asked about it |
-    | goes_on_after_right | of those told that they are right: asked again |
-    | calls_after_right | calls in turns after an answer was told to be right, per episode |
-    | wrong_to_right, right_to_wrong, still_wrong | asked, and the last answer differs so from the first |
+    | feedback_used | at least one call |
+    | call_rate_needed, call_rate_needless | of first answers that were wrong (right): with a call about it |
+    | goes_on_after_right | of episodes with an answer confirmed as right: another call after it |
+    | calls_after_right | calls per episode in turns after an answer was confirmed as right |
+    | wrong_to_right, right_to_wrong, still_wrong | with a call: change from the first to the last answer |
     | wrong_unasked | wrong at the end without a call |
-    | accuracy_at.K | right, had the episode ended with round K |
+    | accuracy_at.K | right if the episode had ended with round K |
     """
     asked = [rounds for rounds in episodes if any(each.num_asks for each in rounds)]
     wrong_first = [rounds for rounds in episodes if not _right(rounds[:1])]
@@ -57,7 +57,7 @@ def feedback_figures(episodes: Sequence[Sequence[Round]], max_rounds: int) -> di
 
 
 def figures_by_label(done: Sequence[Trajectory], episodes: Sequence[Sequence[Round]], label: str) -> dict[str, float]:
-    """Accuracy at the first try and at the end for every value of a label; nothing where no task has it."""
+    """Returns the accuracy at the first try and at the end for every value of a label; empty if no task has the label."""
     figures: dict[str, float] = {}
     for value in sorted({str(each.task.labels[label]) for each in done if label in each.task.labels}):
         own = [rounds for each, rounds in zip(done, episodes, strict=True) if str(each.task.labels.get(label)) == value]
@@ -68,10 +68,10 @@ def figures_by_label(done: Sequence[Trajectory], episodes: Sequence[Sequence[Rou
 
 
 def gains(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """What the trained policy owes to feedback, as far as it was measured.
+    """Returns the trained policy's gains from feedback, as far as they were measured.
 
-    `gain.over_first_try`, `gain.over_retry_only` (the same policy, told only that it is wrong), `gain.over_wrong` (told
-    something wrong), `gain.over_sft` (final accuracy), `gain.first_try_over_sft` (below 0: it errs first).
+    `gain.over_first_try`, `gain.over_retry_only` (same policy; feedback says only that the answer is wrong), `gain.over_wrong`
+    (incorrect feedback), `gain.over_sft` (final accuracy), `gain.first_try_over_sft` (negative: first answers got worse).
     """
     pairs = {
         "over_first_try": ("after.exact_match", "after.first_try"),

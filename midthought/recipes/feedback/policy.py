@@ -1,4 +1,4 @@
-"""The small policy that the recipe makes where no model is given: digits are single tokens, chat turns know the role `tool`."""
+"""Small policy that the recipe creates if no model is given: digits are single tokens, the chat template has the role `tool`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAT_TEMPLATE = (
 
 
 def make_small_policy(model: ModelConfig, seed: int) -> tuple[Any, Any]:
-    """Policy and tokenizer, made from nothing; the same settings give the same ones."""
+    """Returns a randomly initialized policy and its tokenizer; both depend only on the settings and the seed."""
     tokenizer = make_tokenizer(corpus(), model.vocab_size, joins_words=True)
     tokenizer.chat_template = CHAT_TEMPLATE
     policy = make_policy(

@@ -1,4 +1,4 @@
-"""The recipe's problems by part: train, validation, test. Made here, or read by `midthought.feedback.problems`."""
+"""The recipe's problems by part: train, validation, test. Generated here, or read by `midthought.feedback.problems`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Parts = dict[str, list[Task]]
 
 
 def prepare_problems(settings: ProblemsSection, seed: int) -> Parts:
-    """Tasks by part, none in two of them. The same settings give the same. Raises DataError, SettingsError."""
+    """Returns disjoint tasks by part; they depend only on the settings and the seed. Raises `DataError`, `SettingsError`."""
     sizes = {"test": settings.num_test, "validation": settings.num_validation, "train": settings.num_train}
     if settings.dataset == "arithmetic" and settings.test_dataset is None:
         return _made(settings, sizes, seed)
@@ -40,7 +40,7 @@ def _made(settings: ProblemsSection, sizes: dict[str, int], seed: int) -> Parts:
 
 
 def _split(train: list[Task], test: list[Task], sizes: dict[str, int], seed: int) -> Parts:
-    """Test and validation out of `test`, the rest of `train` for training; of few problems each part gets its share."""
+    """Takes test and validation from `test`, training from the rest of `train`; with too few problems each part gets a share."""
     num_shares = 6 if test is train else 3
     test = random.Random(f"problems-{seed}").sample(test, len(test))
     num_test = min(sizes["test"], max(1, 2 * len(test) // num_shares))

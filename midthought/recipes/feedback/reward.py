@@ -1,6 +1,6 @@
-"""The reward: right or wrong, a cost for asking, a bonus for feedback that mended an answer, a penalty for ignoring it.
+"""Reward: right or wrong, cost per call, bonus for feedback that corrected an answer, penalty for ignoring it.
 
-Computed from the record of the episode and the ground truth. `broken_order` says where weights would pay for something else.
+Computed from the episode's record and the ground truth. `broken_order` finds weights that reward the wrong behaviour.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class FeedbackRewardConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the reward looks at."""
+    """Summary of an episode, from which the reward is computed."""
 
     is_right: bool
-    """The last answer."""
+    """Whether the last answer is right."""
     was_right: bool
-    """The first one."""
+    """Whether the first answer is right."""
     num_asks: int
     num_used: int
-    """Feedbacks of a wrong answer after which another answer came."""
+    """Feedback on a wrong answer that was followed by an answer not known to be wrong."""
     num_ignored: int
-    """Feedbacks of a wrong answer after which came one that was known to be wrong."""
+    """Feedback on a wrong answer that was followed by an answer known to be wrong."""
 
     @classmethod
     def of(cls, rounds: Sequence[Round]) -> Outcome:
-        """What became of an episode; one without any answer is wrong."""
+        """Returns the outcome of an episode; an episode without an answer is wrong."""
         known_wrong: set[str] = set()
         num_used = num_ignored = 0
         for before, after in itertools.pairwise(rounds):
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def parts_of(outcome: Outcome, weights: FeedbackRewardConfig) -> dict[str, float]:
-    """The reward's parts, each with its weight."""
+    """Returns the weighted parts of the reward."""
     if weights.preset == "original":
         return _original_parts(outcome)
     was_mended = outcome.is_right and not outcome.was_right
@@ -129,11 +129,11 @@ ORDER: dict[str, Callable[[int], Iterator[Outcome]]] = {
     "wrong unasked": _wrong_unasked,
     "wrong and ignoring feedback": _wrong_and_ignoring,
 }
-"""What an episode may come to, the best first, with every number of asks that it may have taken."""
+"""Possible outcomes, best first, each with every possible number of calls."""
 
 
 def broken_order(weights: FeedbackRewardConfig, max_asks: int) -> str | None:
-    """Which two of `ORDER` these weights do not keep apart, for up to `max_asks` calls; None where all are."""
+    """Returns a message about two outcomes that the weights do not rank as `ORDER` does (up to `max_asks` calls), else None."""
     scores = {
         name: [math.fsum(parts_of(outcome, weights).values()) for outcome in outcomes(max_asks)]
         for name, outcomes in ORDER.items()
@@ -152,17 +152,17 @@ def broken_order(weights: FeedbackRewardConfig, max_asks: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackEnvironment:
-    """The rollout loop's `EpisodeEnvironment`: nobody replies but the tool. Judging may block, so it runs in a thread."""
+    """Implements the rollout loop's `EpisodeEnvironment`; only the tool replies. Judging may block, so it runs in a thread."""
 
     rounds: Callable[[Trajectory], Sequence[Round]]
     weights: FeedbackRewardConfig
     follows_from_record: ClassVar[bool] = True
 
     async def reply(self, trajectory: Trajectory) -> str | None:
-        """Nothing: an answer without a call ends the episode."""
+        """Returns None: an answer without a call ends the episode."""
         return None
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """The reward of an episode that has ended."""
+        """Returns the reward of an episode that has ended."""
         rounds = await asyncio.to_thread(self.rounds, trajectory)
         return Reward(parts=parts_of(Outcome.of(rounds), self.weights))

@@ -1,6 +1,6 @@
-"""An episode as rounds: what was answered, whether it is right, whether the policy asked, and what it was told of it.
+"""Splits an episode into rounds: the answer, whether it is right, the calls about it, and the verdict of the feedback.
 
-Read from the record: turns, tool events, the ground truth. Knows no reward and no figures.
+Reads turns, tool events and the ground truth from the record. Does not depend on rewards or figures.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class Round:
     """One turn of the policy."""
 
     answer: str
-    """What the turn says, its thought and its calls left out; where that is nothing, the answer that it asks about."""
+    """Text of the turn without its thought and its calls; if that is empty, the answer in its first usable call."""
     key: str
-    """The answer in the form in which answers are compared: equal for answers that are the same."""
+    """The answer in normalized form: equal answers have equal keys."""
     is_right: bool
     num_asks: int
-    """Calls in it, also such as could not be run."""
+    """Number of calls, including calls that could not be run."""
     told_right: bool = False
-    """Feedback said that the answer is right."""
+    """Whether feedback confirmed an answer as right."""
     told_wrong: frozenset[str] = field(default_factory=frozenset)
-    """Keys of the answers that feedback said are wrong."""
+    """Keys of the answers that feedback rejected as wrong."""
 
 
 class Verdicts:
-    """Whether answers are right, each judged once: the reward asks first, figures and shown episodes ask again.
+    """Cache of whether answers are right: the reward, the figures and the shown episodes need the same verdicts.
 
-    Safe to call from any thread; two that ask for the same at once may both judge it. Copies that travel begin empty.
+    Thread-safe; two threads that need the same verdict at once may both compute it. Pickled copies have an empty cache.
     """
 
     def __init__(self, is_right: Callable[[Task, str], bool], max_kept: int = 100_000) -> None:
@@ -48,7 +48,7 @@ class Verdicts:
         self._kept: OrderedDict[bytes, bool] = OrderedDict()
 
     def __call__(self, task: Task, answer: str) -> bool:
-        """Blocks as long as judging takes."""
+        """Returns whether the answer is right. Blocks while it is judged."""
         asked = json.dumps([str(task.labels.get(DATASET_LABEL, "")), task.answer, *task.aliases, answer])
         key = hashlib.sha256(asked.encode()).digest()
         verdict = self._kept.get(key)
@@ -64,13 +64,13 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class RoundReader:
-    """Reads the rounds of episodes whose calls are written in this call format."""
+    """Reads the rounds of episodes whose calls use this call format."""
 
     call_format: ToolCallFormat
     is_right: Callable[[Task, str], bool]
 
     def __call__(self, trajectory: Trajectory) -> list[Round]:
-        """One round a turn, in order. Blocks as long as judging its answers takes."""
+        """Returns one round per turn, in order. Blocks while answers are judged."""
         events = iter(trajectory.tool_events)
         return [self._round(trajectory.task, turn, events) for turn in trajectory.turns]
 

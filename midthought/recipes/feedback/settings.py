@@ -1,4 +1,4 @@
-"""The feedback recipe's settings: the library's sections and those of its own."""
+"""Settings of the feedback recipe: the library's sections and the recipe's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the recipe trains on: the problems with the feedback tool, and how episodes are judged, round by round."""
+"""Tasks of the recipe: the problems with the feedback tool, and the judging of episodes by round."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FeedbackTasks(RecipeTasks):
         return FeedbackEnvironment(self._reader, self.config.reward)
 
     def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
-        """The rounds of every episode. Answers that were not judged in this process (Ray workers) are judged in parallel."""
+        """Returns the rounds of every episode. Answers not yet judged in this process (Ray workers) are judged in parallel."""
         with ThreadPoolExecutor(NUM_WORKERS) as pool:
             return list(pool.map(self._reader, done))
 
@@ -59,7 +59,7 @@ class FeedbackTasks(RecipeTasks):
         return {key: figures[key] for key in _VALIDATION_METRICS if figures[key] == figures[key]}
 
     def executor(self, critic: str | None = None) -> ToolExecutor:
-        """The tool with this critic instead of the settings' own."""
+        """Returns an executor of the tool with this critic instead of the one in the settings."""
         return ToolExecutor(_registry(self.config, critic), timeout_seconds=self.config.inference.tool_timeout_seconds)
 
 

@@ -60,7 +60,7 @@ class FeedbackRun(RecipeRun):
         return FeedbackTasks(self.config, prepare_problems(self.config.problems, self.config.training.seed))
 
     def _build_data(self) -> None:
-        """Nothing: problems need no memory."""
+        """Does nothing: problems need no memory."""
 
     def _make_policy(self) -> tuple[Any, Any]:
         return make_small_policy(self.config.model, self.config.training.seed)

@@ -1,4 +1,4 @@
-"""The feedback recipe for verl: problems, tool, reward and demonstrations, as `midthought.cluster.verl` asks for them."""
+"""The feedback recipe for verl: problems, tool, reward and demonstrations in the form required by `midthought.cluster.verl`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ SEED: dict[str, Any] = {
         "overrides": {"engine.ulysses_sequence_parallel_size": 4},
     },
 }
-"""The seed's own values where `seed.yaml` has no key for them. One GPU for an engine and 0.9 of its memory are those of its
-script, which trains 7 B; 32 B, which its page names, takes 64 GB of weights alone: `cluster` gives an engine four GPUs."""
+"""Values of the seed for which `seed.yaml` has no key. One GPU per engine and 0.9 of its memory are in the seed's script, which
+trains 7 B. The 32 B model on the seed's page has 64 GB of weights: `cluster` gives an engine four GPUs."""
 
 CLUSTER: dict[str, Any] = {
     "num_nodes": 2,
@@ -60,7 +60,7 @@ CLUSTER: dict[str, Any] = {
     "offload": True,  # 32 B in fp32 with gradients and Adam are 512 GB: 32 on each of sixteen GPUs, while they train
     "sft_trainer": {"batch_size": 32, "max_length": 12288},
 }
-"""Usable values for sixteen GPUs of 80 GB: together with `cluster.yaml`."""
+"""Usable values for sixteen GPUs of 80 GB: use them with `cluster.yaml`."""
 
 PROFILES: dict[str, Mapping[str, Any]] = {"seed": SEED, "cluster": CLUSTER}
 
@@ -72,12 +72,12 @@ class FeedbackVerlConfig(FeedbackRecipeConfig):
 
 
 def settings(words: Sequence[str], config: Path | None, from_path: Path | None = None) -> FeedbackVerlConfig:
-    """The settings of a run by verl (`begin_with_verl`); the profiles are `seed` and `cluster`."""
+    """Returns the settings of a run with verl (`begin_with_verl`); the profiles are `seed` and `cluster`."""
     return begin_with_verl(FeedbackVerlConfig, Path(__file__).parent, PROFILES, words, config, from_path)
 
 
 def job(config: FeedbackVerlConfig, folder: Path) -> VerlJob:
-    """What a bundle is written from. Reads the problems; the critic is made once, so that what it lacks is told here."""
+    """Returns the data of a bundle. Reads the problems, and creates the critic once so that its errors are raised here."""
     problems = prepare_problems(config.problems, config.training.seed)
     options = config.feedback.model_dump(mode="json")
     feedback_tool(**options)
@@ -99,7 +99,7 @@ def job(config: FeedbackVerlConfig, folder: Path) -> VerlJob:
 
 
 def sft_job(config: FeedbackVerlConfig) -> VerlSftJob:
-    """What a bundle for the warm-up is written from: the conversations of `sft.source`. Raises DataError, SettingsError."""
+    """Returns the data of a warm-up bundle: the conversations of `sft.source`. Raises `DataError`, `SettingsError`."""
     if not config.sft.source:
         raise SettingsError("sft.source is empty: name the Parquet file that `midthought feedback convert` wrote")
     return VerlSftJob(
@@ -113,11 +113,11 @@ def sft_job(config: FeedbackVerlConfig) -> VerlSftJob:
 
 
 def feedback_tool(**options: Any) -> Tool:
-    """The recipe's tool; `options` are the settings' `feedback` section."""
+    """Returns the recipe's tool; `options` is the section `feedback` of the settings."""
     return FeedbackTool.from_settings(FeedbackSettings(**options))
 
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
-    """The recipe's reward: `options` are the settings' `reward` section."""
+    """Returns the recipe's reward; `options` is the section `reward` of the settings."""
     environment = FeedbackEnvironment(RoundReader(CALL_FORMAT, task_is_right), FeedbackRewardConfig(**options))
     return EpisodeSetup(environment=lambda task: environment)

@@ -1,4 +1,4 @@
-"""Podcast memory: transcripts become a memory, a model learns with PPO to look things up in it in mid-thought."""
+"""Podcast memory: builds a memory from transcripts; a model learns with PPO to query it inside its thought."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHIPPED = ("tiny", "own", "seed", "cluster")
 
 
 def config_class() -> type[RecipeConfig]:
-    """The class of its settings."""
+    """Returns the class of the recipe's settings."""
     from midthought.recipes.podcast.settings import PodcastConfig
 
     return PodcastConfig
@@ -30,11 +30,11 @@ def run(
     resume: bool = False,
     allow_changes: bool = False,
 ) -> dict[str, Any]:
-    """Run the recipe; the summary. `config` is a YAML file, or the name of one that ships: tiny, own, seed, cluster.
+    """Runs the recipe and returns the summary. `config` is a YAML file or a shipped preset: tiny, own, seed, cluster.
 
-    Without it: `own` if a model is given by `model.local_path` or `from_path`; a run's own settings if one of its policies
-    is evaluated; else `tiny`. A file for a given model replaces values of `own`. The stage `evaluate` needs a
-    policy: `from_path`. `allow_changes`: resume with settings that change what is learned.
+    Default: `own` if `model.local_path` or `from_path` gives a model; a run's own settings if one of its policies is
+    evaluated; else `tiny`. If a model is given, a file replaces values of `own`. The stage `evaluate` needs a policy in
+    `from_path`. `allow_changes` permits resuming with settings that change what is learned.
     """
     from midthought.recipes.podcast.settings import PodcastConfig
 
@@ -49,6 +49,6 @@ def run(
         from_path=from_path,
         resume=resume,
     )
-    from midthought.recipes.podcast.train import PodcastRun  # loads torch; wrong settings are told before
+    from midthought.recipes.podcast.train import PodcastRun  # loads torch; settings are validated before
 
     return PodcastRun(chosen, path, console, stage, begin_with, resume, allow_changes).train()  # type: ignore[arg-type]

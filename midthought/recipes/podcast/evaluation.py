@@ -1,4 +1,4 @@
-"""Before and after: the arms of the recipe's evaluation, and the figures that `summary.json` holds of them."""
+"""Arms of the recipe's evaluation before and after training, and their figures in `summary.json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Arm:
     """One way of answering one set of questions."""
 
     name: str
-    """Its key in the summary; empty for the main one."""
+    """Key in the summary; empty for the main arm."""
     tasks: Sequence[Task]
     executor: ToolExecutor | None = None
     temperature: float = 0.0
@@ -44,10 +44,10 @@ def arms(
     seed: int,
     on_left_out: Callable[[str], None] = lambda reason: None,
 ) -> list[Arm]:
-    """The arms before and after training, as far as their questions allow them; `on_left_out` is told why one is missing.
+    """Returns the arms that the questions allow, before or after training. `on_left_out` gets the reason for each missing arm.
 
-    `oracle` and `shuffled` need a proof in the memory for every test question, `shuffled` also another question (of the test,
-    else of training or validation) with another answer.
+    `oracle` and `shuffled` need a proof in the memory for every test question. `shuffled` also needs another question (from test,
+    else from training or validation) with another answer.
     """
     tasks = data.tasks["test"]
     found = [Arm("", tasks)]
@@ -77,7 +77,7 @@ def run_arms(
     on_arm: Callable[[Arm, list[Trajectory]], None],
     on_finished: Callable[[Trajectory], None],
 ) -> dict[str, float]:
-    """Answer every arm's questions; the figures under dotted keys without `before.` or `after.`."""
+    """Runs every arm's questions. Returns the figures under dotted keys without `before.` or `after.`."""
     figures: dict[str, float] = {}
     for arm in arms:
         done = source.evaluate(arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=on_finished)
@@ -87,7 +87,7 @@ def run_arms(
 
 
 def arm_figures(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
-    """Exact match with its interval; of the main arm and the one without need, the call rates and the factors as well."""
+    """Returns exact match with its interval; for the main arm and the arm without need, also the call rates and the factors."""
     share = exact_match(done, is_right)
     low, high = wilson_interval(share, len(done))
     key = "sampled_exact_match" if arm.name == "sampled" else f"{arm.name}.exact_match".lstrip(".")
@@ -106,7 +106,7 @@ def arm_figures(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict
 
 
 def task_figures(data: PodcastData, modes: Sequence[SearchMode] = SEARCH_MODES) -> dict[str, float]:
-    """What the questions are like: the constant guess, and how often a search for the quote itself finds the evidence."""
+    """Returns figures of the questions: accuracy of a constant guess, and how often a search for the quote finds the evidence."""
     tasks = data.tasks["test"]
     figures: dict[str, float] = {"num_questions": len(tasks), "after.constant_guess": constant_guess(tasks)}
     quoted = [task for task in tasks if "quote" in task.labels and task.evidence]

@@ -1,4 +1,4 @@
-"""The recipe's policy: a model of the user's, or a small one made from the training episodes."""
+"""The recipe's policy: the user's model, or a small one created for the training episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTRUCTION = (
 
 
 def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, Any]:
-    """Policy and tokenizer, made from nothing; the same settings and chunks give the same ones."""
+    """Returns a randomly initialized policy and its tokenizer; both depend only on the settings and the chunks."""
     seed = config.training.seed
     tokenizer = make_tokenizer(corpus(chunks, random.Random(f"corpus-{seed}")), config.model.vocab_size)
     policy = make_policy(
@@ -33,7 +33,7 @@ def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, 
 
 
 def instruction(config: PodcastConfig) -> str:
-    """The system message: the user's, else one for models that were not made by the run."""
+    """Returns the system message: the user's, else one for models that the run did not create."""
     if config.questions.instruction is not None:
         return config.questions.instruction
     return INSTRUCTION if config.model.local_path else ""

@@ -1,4 +1,4 @@
-"""Made-up names, titles and words: a small model learns to copy unseen names only if training shows it many."""
+"""Invented names, titles and words: a small model learns to copy unseen names only if training shows many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from midthought.tokenization import Renderer
 
 _LETTERS = [chr(code) for code in range(0xC0, 0x180) if chr(code).isalpha()]
-"""Latin letters with marks: in byte-level tokens each is a pair of bytes that plain English never shows."""
+"""Latin letters with diacritics: in byte-level tokens each is a pair of bytes that does not occur in plain English."""
 _ONSETS = [
     *"bcdfghjklmnprstvwyz",
     "",
@@ -32,11 +32,11 @@ _VOWELS = ["a", "e", "i", "o", "u", "ai", "ee", "ou", "ia", "é", "ö", "á", "�
 _CODAS = ["", "", "n", "r", "l", "s", "ck", "t", "m", "sh", "ng", "y", "th", "nd", "ł"]
 
 MARKED_SHARE = 0.35
-"""Share of names in which one to three characters become letters with marks."""
+"""Share of names in which one to three characters become letters with diacritics."""
 
 
 class SyntheticNames:
-    """Draws from the corpus' words and the tokenizer's vocabulary."""
+    """Draws names, titles and text from the corpus' words and the tokenizer's vocabulary."""
 
     def __init__(self, texts: Sequence[str], renderer: Renderer | None) -> None:
         found = {word for text in texts for word in re.findall(r"[^\W\d_]{4,}", text)}
@@ -49,7 +49,7 @@ class SyntheticNames:
         )
 
     def name(self, rng: random.Random) -> str:
-        """One to three words of one to three syllables, now and then with a hyphen or a comma."""
+        """Returns one to three words of one to three syllables, sometimes with a hyphen or a comma."""
         words = [
             "".join(self._syllable(rng) for _ in range(rng.choice([1, 2, 2, 3]))).capitalize() or "A"
             for _ in range(rng.choice([1, 2, 2, 2, 3]))
@@ -62,17 +62,17 @@ class SyntheticNames:
         return " ".join(name.split())
 
     def title(self, rng: random.Random) -> str:
-        """Two to five capitalised words, sometimes with a number."""
+        """Returns two to five capitalised words, sometimes with a number."""
         words = [rng.choice(self._title_words).capitalize() for _ in range(rng.randint(2, 5))]
         number = [str(rng.randint(1, 600))] if rng.random() < 0.4 else []
         return " ".join(words + number)
 
     def words(self, rng: random.Random, num_words: int) -> str:
-        """Words of one or two random tokens each."""
+        """Returns words of one or two random tokens each."""
         return " ".join(self.tokens(rng, 1, 2) for _ in range(num_words))
 
     def tokens(self, rng: random.Random, fewest: int, most: int) -> str:
-        """Text of random tokens, without quotes and line ends."""
+        """Returns text of random tokens, without quotes and line ends."""
         assert self._renderer is not None
         ids = [rng.choice(self._plain_ids) for _ in range(rng.randint(fewest, most))]
         return " ".join(re.sub(r'[\ufffd"\\\s]+', " ", self._renderer.decode(ids)).split()) or "x"

@@ -1,4 +1,4 @@
-"""What the recipe trains on: the memory, its tool, and questions that are split by episode, with their reward."""
+"""Tasks of the recipe: the memory, its tool, and questions split by episode, with their reward."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class PodcastData:
 
     chunks: dict[str, list[Chunk]]
     tasks: dict[str, list[Task]]
-    """`test` holds questions that need the memory, `test_no_memory` the same wordings with the answer in the prompt."""
+    """`test` has questions that need the memory; `test_no_memory` has the same wordings with the answer in the prompt."""
     store: MemoryStore | RemoteMemory
     registry: ToolRegistry
     plan: QuestionPlan
@@ -48,9 +48,9 @@ class PodcastData:
     """Whether building removes chunks of other transcripts from the memory."""
 
     def build(self, run_path: Path, progress: Callable[[int, int], None] | None = None) -> BuildReport:
-        """Embed and store what is new, and write the questions into the run folder.
+        """Embeds and stores new chunks, and writes the questions into the run folder.
 
-        A memory that is served is asked whether it holds the chunks; MemoryStoreError where it does not.
+        Raises `MemoryStoreError` if the memory is a service that does not hold the chunks.
         """
         chunks = [chunk for part in self.chunks.values() for chunk in part]
         report = (
@@ -62,11 +62,11 @@ class PodcastData:
         return report
 
     def proof(self, task: Task) -> str:
-        """The result that proves a task's answer, as the tool writes it."""
+        """Returns the tool's result that proves the task's answer."""
         return format_hits(self._by_id[chunk_id] for chunk_id in task.evidence)
 
     def can_prove(self, tasks: Sequence[Task]) -> bool:
-        """Whether each of these tasks names chunks of this memory as its evidence."""
+        """Whether the evidence of each task is chunks of this memory."""
         return all(task.evidence and self._by_id.keys() >= set(task.evidence) for task in tasks)
 
     @functools.cached_property
@@ -75,7 +75,7 @@ class PodcastData:
 
 
 class PodcastTasks(RecipeTasks):
-    """The questions with the memory's tool, called inside the thought."""
+    """Questions with the memory's tool, which is called inside the thought."""
 
     def __init__(self, config: PodcastConfig, data: PodcastData) -> None:
         prompts = PromptBuilder(instruction(config), data.registry, InThoughtFormat(), describes_tools=False)
@@ -106,9 +106,9 @@ def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
 
 
 def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
-    """The transcripts that the settings name; what cannot be read is logged as a warning.
+    """Reads the transcripts that the settings name. Logs a warning for each file that cannot be read.
 
-    Raises TranscriptError where nothing can be read; nothing has been written by then.
+    Raises `TranscriptError`, before anything is written, if no file can be read.
     """
     folder = read_transcripts(config.memory.transcripts or sample_transcripts())
     for _, reason in folder.failures:
@@ -120,15 +120,15 @@ def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:
 
 
 def chunking_of(memory: MemorySection) -> Chunking:
-    """How the settings cut turns."""
+    """Returns how turns are split, from the settings."""
     by_turns = memory.chunking == "turns"
     return Chunking(memory.chunking, memory.chunk_words if by_turns else memory.chunk_size, memory.chunk_overlap)
 
 
 def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_path: Path) -> PodcastData:
-    """Chunks, questions and the memory they will lie in. Writes nothing, so every mistake in the settings is found first.
+    """Returns chunks, questions and their memory. Writes nothing, so that errors in the settings are found first.
 
-    The same settings give the same data.
+    The data depend only on the settings and the transcripts.
     """
     memory, questions, seed = config.memory, config.questions, config.training.seed
     chunks = chunk_all(transcripts, chunking_of(memory))
@@ -139,7 +139,7 @@ def prepare_data(config: PodcastConfig, transcripts: Sequence[Transcript], run_p
     plan = _plan(config, questions.num_train, questions.no_memory_share)
     tasks = _tasks(config, chunks, parts, plan)
     where = memory.path or run_path / "memory"
-    measures = not config.inference.deterministic  # times are not the same in every run
+    measures = not config.inference.deterministic  # times differ between runs
     store = open_memory(where, memory.table, memory.embedding_model, memory.token_env, measures=measures)
     replaces = memory.replace or not memory.path  # a run's own memory holds nothing else
     if isinstance(store, MemoryStore) and not replaces:
@@ -183,7 +183,7 @@ def _tasks(
 
 
 def _split_own(tasks: list[Task], seed: int) -> dict[str, list[Task]]:
-    """A user's questions by part: by the label `episode` where all have one, else one by one; 70, 10 and 20 %."""
+    """Splits a user's questions into 70, 10 and 20 %: by the label `episode` if all have one, else by question."""
     keys = [str(task.labels.get("episode", task.task_id)) for task in tasks]
     names = sorted(set(keys))
     random.Random(f"split-{seed}").shuffle(names)

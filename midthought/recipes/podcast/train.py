@@ -119,7 +119,7 @@ class PodcastRun(RecipeRun):
         return found | (task_figures(self.data) if is_first else {})
 
     def _control(self) -> dict[str, Any]:
-        """The same model from the same start, taught by clean demonstrations for as long as warm-up and PPO took."""
+        """Trains the same initial model on clean demonstrations for as long as warm-up and PPO took."""
         source = self.config.model.local_path
         policy, _ = (
             load_policy_and_tokenizer(source, self.config.model.weights_dtype) if source else self._make_policy()

@@ -1,4 +1,4 @@
-"""The podcast recipe for verl: its tasks, its tool and its reward, as `midthought.cluster.verl` asks for them."""
+"""The podcast recipe for verl: its tasks, its tool and its reward, in the form that `midthought.cluster.verl` requires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEED: dict[str, Any] = {
         "algorithm.use_kl_in_reward": False,  # so its kl_coef of 0.01 did nothing
         "actor_rollout_ref.model.use_remove_padding": False,
         "critic.model.use_remove_padding": False,
-        "actor_rollout_ref.actor.clip_ratio_c": 3.0,  # verl's own, which the seed leaves as it is
+        "actor_rollout_ref.actor.clip_ratio_c": 3.0,  # verl's default, which the seed does not change
         "actor_rollout_ref.actor.optim.total_training_steps": 5,
         "actor_rollout_ref.actor.fsdp_config.fsdp_size": 8,
         "actor_rollout_ref.rollout.top_p": 0.95,
@@ -48,8 +48,8 @@ SEED: dict[str, Any] = {
         "trainer.project_name": "verl_simple_test",
     },
 }
-"""The seed's own values where `seed.yaml` has no key for them. Three of them this verl no longer knows (a synchronous rollout,
-`reward_fn_key`, `reward_model`): it is asynchronous always, and the reward is a function of its own."""
+"""Values of the seed for which `seed.yaml` has no key. This verl does not support three others (a synchronous rollout,
+`reward_fn_key`, `reward_model`): its rollout is always asynchronous, and the reward is a separate function."""
 
 CLUSTER: dict[str, Any] = {
     "rollout": "vllm",  # the engine that verl tests most; sglang does as well
@@ -59,7 +59,7 @@ CLUSTER: dict[str, Any] = {
     "max_tokens_per_gpu": 16384,  # rows are packed, none is padded; five of the longest fit
     "offload": True,  # actor and critic in fp32 with Adam are 2 x 128 GB: with it they leave room for sampling
 }
-"""Usable values for eight GPUs of 80 GB: together with `cluster.yaml`, which has room for the thought, its calls and results."""
+"""Usable values for eight GPUs of 80 GB: use them with `cluster.yaml`, whose limits fit the thought, its calls and results."""
 
 PROFILES: dict[str, Mapping[str, Any]] = {"seed": SEED, "cluster": CLUSTER}
 
@@ -71,12 +71,12 @@ class PodcastVerlConfig(PodcastConfig):
 
 
 def settings(words: Sequence[str], config: Path | None, from_path: Path | None = None) -> PodcastVerlConfig:
-    """The settings of a run by verl (`begin_with_verl`); the profiles are `seed` and `cluster`."""
+    """Returns the settings of a run with verl (`begin_with_verl`); the profiles are `seed` and `cluster`."""
     return begin_with_verl(PodcastVerlConfig, Path(__file__).parent, PROFILES, words, config, from_path)
 
 
 def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
-    """What the bundle in `folder` is written from. Reads transcripts and makes questions; writes nothing yet."""
+    """Returns the data of the bundle in `folder`. Reads transcripts and generates questions; writes nothing."""
     memory = config.memory
     data = prepare_data(config, read_recipe_transcripts(config), folder)
     spoken = instruction(config)
@@ -111,17 +111,17 @@ def job(config: PodcastVerlConfig, folder: Path) -> VerlJob:
 
 
 def memory_tool(path: str, table: str, embedding_model: str, k: int, search: Any, token_env: str | None = None) -> Tool:
-    """The recipe's tool over a memory that is built or served. Raises MemoryStoreError where it is not."""
+    """Returns the recipe's tool for a memory on disk or a memory service. Raises `MemoryStoreError` if there is none."""
     return MemoryRetrievalTool(open_memory(path, table, embedding_model, token_env), k=k, mode=search)
 
 
 def _whole(path: str) -> str:
-    """The place as another process finds it."""
+    """Returns the path or address in a form that another process can use."""
     return path if "://" in path else str(Path(path).resolve())
 
 
 def supply(renderer: Renderer, tools: Sequence[Tool], options: Mapping[str, Any]) -> EpisodeSetup:
-    """The recipe's reward: `options` are the settings' `reward` section."""
+    """Returns the recipe's reward; `options` is the section `reward` of the settings."""
     ends = [renderer.decode([token_id]) for token_id in sorted(renderer.eos_token_ids)]
     environment = QuestionEnvironment(answer_reward(RewardConfig(**options), renderer.decode, ends))
     return EpisodeSetup(environment=lambda task: environment)

@@ -26,7 +26,7 @@ from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 class StreamingCallFormat(ABC):
     """A `ToolCallFormat` with a scanner. A format defines `name`, `scanner`, `render_call` and `explain`.
 
-    The defaults are those of a chat format: all calls of a turn are run when the turn has ended, and every result is a
+    The defaults are for a chat format: all calls of a turn are run when the turn has ended, and every result is a
     message of its own.
     """
 
