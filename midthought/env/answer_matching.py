@@ -16,7 +16,7 @@ from midthought.env.reasoning import matches, normalised
 MAX_NUMBER_CHARS = 300
 """A longer run of digits is not read as a number."""
 MAX_EXPRESSION_CHARS = 2000
-"""A longer mathematical expression equals only itself. Of an answer without `\\boxed`, the last so many characters are read."""
+"""A longer mathematical expression equals only itself; of an answer without `\\boxed`, this many final characters are read."""
 
 _ARTICLES = frozenset({"a", "an", "the"})
 

@@ -92,7 +92,7 @@ class Judge:
     max_reply_tokens: int = 512
     """Maximum length of a reply, including the judge's thoughts."""
     max_answer_chars: int = 20_000
-    """Only this many characters of a longer answer are judged, and the request says so."""
+    """Of a longer answer, only the first `max_answer_chars` characters are judged, and the request says so."""
     cache_path: str | Path | None = None
     """File of stored replies, by the hash of the whole request; None: in memory."""
     read: Callable[[Trajectory], str | None] = last_answer

@@ -1,8 +1,6 @@
 """Positions at which a turn is split: pieces by words, windows by tokens, windows by sentences.
 
-Depends on words, not on chunks.
-
-Windows overlap, so that text at a border is complete in one of them.
+Depends on words, not on chunks. Windows overlap, so that text at a border is complete in one of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Computes what a build must embed and write: compares wanted chunks with existing rows. Reads no database."""
+"""Computes what a build must embed and write: compares wanted chunks with existing rows. Handles the database only as rows."""
 
 from __future__ import annotations
 
