@@ -40,6 +40,7 @@ def _peak_here(num_tokens: int, logits_mib: float | None) -> int:
     layout = ModelInputs(
         arguments={"input_ids": token_ids[:, :-1], "use_cache": False},
         is_wanted=torch.ones(1, num_tokens, dtype=torch.bool),
+        temperatures=None,
         targets=token_ids[0, 1:],
     )
     CLEAR.write_text("5")

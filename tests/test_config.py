@@ -50,16 +50,21 @@ def test_every_setting_says_what_it_is(owner, section, key):
     assert SECTIONS[owner][section].model_fields[key].description, f"{section}.{key} has no docstring"
 
 
-SECTION_OF = {kind.__name__: name for of_one in SECTIONS.values() for name, kind in of_one.items()}
-NAMES = set(SECTION_OF.values())
+NAMES = {name for of_one in SECTIONS.values() for name in of_one}
+SECTIONS_OF: dict[str, set[str]] = {}
+"""The sections of a class, and of the classes that extend it."""
+for of_one in SECTIONS.values():
+    for name, kind in of_one.items():
+        for each in kind.__mro__[: kind.__mro__.index(Section)]:
+            SECTIONS_OF.setdefault(each.__name__, set()).add(name)
 
 
-def aliases_in(scope: ast.AST) -> dict[str, str]:
+def aliases_in(scope: ast.AST) -> dict[str, set[str]]:
     """What stands for a section: `settings = self.config.warmup`, `a, b = config.memory, config.model`, a parameter such as
     `training: TrainingConfig`, and `self._settings = training` of such a parameter."""
     parameters = [node for node in ast.walk(scope) if isinstance(node, ast.arg) and node.annotation is not None]
     kinds = {each.arg: ast.unparse(each.annotation) for each in parameters}
-    found = {name: SECTION_OF[kind] for name, kind in kinds.items() if kind in SECTION_OF}
+    found = {name: SECTIONS_OF[kind] for name, kind in kinds.items() if kind in SECTIONS_OF}
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
@@ -68,7 +73,7 @@ def aliases_in(scope: ast.AST) -> dict[str, str]:
                 pairs = list(zip(target.elts, value.elts, strict=True))
             for name, source in pairs:
                 if isinstance(source, ast.Attribute) and source.attr in NAMES:
-                    found[ast.unparse(name)] = source.attr
+                    found[ast.unparse(name)] = {source.attr}
                 elif isinstance(source, ast.Name) and source.id in found:
                     found[ast.unparse(name)] = found[source.id]
     return found
@@ -96,7 +101,7 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
                 ):
                     yield owner.attr, node.attr
                 elif (name := ast.unparse(owner)) in aliases:
-                    yield aliases[name], node.attr
+                    yield from ((section, node.attr) for section in aliases[name])
                 elif path.parent.name == "env" and isinstance(owner, ast.Attribute) and owner.attr == "config":
                     yield "environment", node.attr
 
@@ -104,17 +109,17 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
 def settings_read_by_themselves() -> Iterator[tuple[str, str]]:
     """(section, key) for each `self.key` in the methods of a section that are no validators."""
     for kind in ast.walk(ast.parse((PACKAGE / "config" / "sections.py").read_text("utf-8"))):
-        if isinstance(kind, ast.ClassDef) and kind.name in SECTION_OF:
+        if isinstance(kind, ast.ClassDef) and kind.name in SECTIONS_OF:
             methods = [each for each in kind.body if isinstance(each, ast.FunctionDef) and each.name != "_agree"]
             for node in (node for method in methods for node in ast.walk(method)):
                 if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
-                    yield SECTION_OF[kind.name], node.attr
+                    yield from ((section, node.attr) for section in SECTIONS_OF[kind.name])
 
 
 def sees_settings(path: Path) -> bool:
     text = path.read_text("utf-8")
     is_user = path.parent.name != "config" and path.name != "settings.py" and "midthought." in text
-    return is_user and ("onfig" in text or any(name in text for name in SECTION_OF))
+    return is_user and ("onfig" in text or any(name in text for name in SECTIONS_OF))
 
 
 def can_read(path: Path, owner: str) -> bool:

@@ -254,20 +254,18 @@ class RecipeRun(ABC):
                 start=start,
                 num_steps=num_steps,
                 pad_token_id=self.tasks.pad_token_id,
-                mixed_precision=self._is_mixed,
+                mixed_precision=self._is_mixed(self._supervised),
                 on_step=log,
                 on_precision=self._note_precision,
                 deadline=deadline,
             )
 
-    @property
-    def _is_mixed(self) -> bool | None:
+    def _is_mixed(self, settings: SupervisedSection) -> bool | None:
         """Whether supervised steps run under bfloat16 autocast. None: measure it and call `_note_precision`."""
-        setting = self._supervised.mixed_precision
-        if setting is None and self.config.inference.deterministic:
+        if settings.mixed_precision is None and self.config.inference.deterministic:
             return False
         chosen = self.stages.progress.precision
-        return chosen == "bfloat16" if setting is None and chosen else setting
+        return chosen == "bfloat16" if settings.mixed_precision is None and chosen else settings.mixed_precision
 
     def _note_precision(self, choice: PrecisionChoice) -> None:
         self.stages.progress.precision = choice.precision

@@ -543,7 +543,7 @@ def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog: pytest
     prompts = [prompt(20 + number, seed=number) for number in range(10)]
     engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
     completions = sample_all(engine, prompts, max_tokens=25)
-    assert "room for 3 sequences of 54 tokens" in caplog.text
+    assert "the key/value cache fits only 3 sequences of 54 tokens" in caplog.text
     runner = engine._cache_manager.runner
     assert runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
     for ids, completion in zip(prompts, completions, strict=True):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midthought.env import answer_matching, math_process
+from midthought.env import answer_matching, math_worker_pool
 from midthought.env.answer_matching import (
     edit_similarity,
     exact_match,
@@ -317,6 +317,6 @@ def test_a_worker_that_was_killed_while_idle_is_replaced():
 
 
 def test_without_math_verify_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setattr(math_process.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(math_worker_pool.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"math-verify.*midthought\[math\]"):
-        math_process.require_math_verify()
+        math_worker_pool.require_math_verify()

@@ -106,9 +106,9 @@ def test_a_table_changed_in_place_keeps_its_precision_and_rows_of_another_are_wr
     changed = [*many[:-1], replace(many[-1], transcript="b")]
     written: list[str] = []
     for name in ("write", "change"):
-        plain = getattr(type(store._place), name)
+        plain = getattr(type(store._location), name)
         monkeypatch.setattr(
-            type(store._place), name, lambda *args, name=name, plain=plain: (written.append(name), plain(*args))[1]
+            type(store._location), name, lambda *args, name=name, plain=plain: (written.append(name), plain(*args))[1]
         )
     store.build(changed)
     assert written == ["change"] and store._open_table().precision == "bfloat16"
@@ -125,7 +125,7 @@ def test_a_build_that_goes_on_after_a_crash_keeps_the_precision_it_began_with(
     measures(0.5)
     store = MemoryStore.open(tmp_path / "m", embedder=load_embedder(folder))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(store._place), "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(type(store._location), "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         store.build(chunks_of(TEXTS))
     calls = measures(2.0)
     again = MemoryStore.open(tmp_path / "m", embedder=load_embedder(folder))

@@ -222,7 +222,7 @@ def test_an_episode_that_kills_every_worker_fails_and_takes_no_other_with_it(on_
     done = on_ray(KillsWorker(tmp_path / "log", {"t2"}, always=True)).evaluate(tasks(4))
     failed = [t for t in done if t.stop_reason is StopReason.FAILED]
     assert [t.task.task_id for t in failed] == ["t2"]
-    assert "died every time" in failed[0].error
+    assert "each worker that ran this episode died" in failed[0].error
     assert set(lines(tmp_path / "log")) == {"t0", "t1", "t3"}
 
 
