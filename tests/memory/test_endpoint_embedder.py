@@ -142,7 +142,7 @@ def drop_last(document):
 
 
 def same_index(document):
-    return {"data": [{**row, "index": 0} for row in document["data"]]}
+    return {"data": [{**row, "index": 1} for row in document["data"]]}  # wrong for a batch of one text, too
 
 
 def shorter(document):
