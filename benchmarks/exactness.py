@@ -208,7 +208,9 @@ def run(case: Case, tokenizer: Any) -> Case:
     rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
     with (
         warnings.catch_warnings(record=True) as caught,
-        RayPPOTrainer(config, dataset=rows, reward_fn=reward, model=model, tokenizer=tokenizer) as trainer,
+        RayPPOTrainer(
+            config, dataset=rows, reward_fn=reward, model=model, tokenizer=tokenizer, progress=False
+        ) as trainer,
     ):
         warnings.simplefilter("always")
         before = logprobs(model, fixed)

@@ -70,7 +70,9 @@ def run(estimator: str, seed: int) -> dict[str, float]:
     model, tokenizer = random_policy(seed)
     before = measure(model, tokenizer)
     began = time.process_time()
-    with RayPPOTrainer(settings(estimator, seed), SimpleGameEnvironment, model=model, tokenizer=tokenizer) as trainer:
+    with RayPPOTrainer(
+        settings(estimator, seed), SimpleGameEnvironment, model=model, tokenizer=tokenizer, progress=False
+    ) as trainer:
         trainer.fit()
     cpu_seconds = time.process_time() - began
     after = measure(model, tokenizer)
@@ -105,7 +107,9 @@ def measure(model: Any, tokenizer: Any) -> dict[str, float]:
         best.append(environment.optimal_return())
         return Reward(turns=tuple(turn.reward for turn in trajectory.turns))
 
-    with RayPPOTrainer(config, SimpleGameEnvironment, as_paid, model=model, tokenizer=tokenizer) as trainer:
+    with RayPPOTrainer(
+        config, SimpleGameEnvironment, as_paid, model=model, tokenizer=tokenizer, progress=False
+    ) as trainer:
         sampled = sum(trajectory.reward.total for trajectory in trainer.rollout()) / sum(best)
         best.clear()
         greedy = trainer.evaluate(NUM_EPISODES)

@@ -65,7 +65,9 @@ def run(machine: Machine, report: Report) -> None:
     limit = max(MEAN_DIFFERENCE, 2 * own_error_of_random_prompts(model, SHAPES[name]).mean)
     seconds: dict[str, float] = defaultdict(float)
     began = time.perf_counter()
-    with RayPPOTrainer(config, None, share_of_low_words, questions, model=model, tokenizer=tokenizer) as trainer:
+    with RayPPOTrainer(
+        config, None, share_of_low_words, questions, model=model, tokenizer=tokenizer, progress=False
+    ) as trainer:
         for stage in ("score", "credit", "update"):
             setattr(trainer.learner, stage, timed(machine, seconds, stage, getattr(trainer.learner, stage)))
         trainer.source.update_weights = timed(machine, seconds, "new weights", trainer.source.update_weights)
