@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from benchmarks import learner_memory, trl_loop
-from benchmarks.learner_work import LearnerWork, PaddedBatch, long_tailed_work, padded_ratio, recipe_work
+from benchmarks.learner_work import LearnerWork, extended_rows, long_tailed_work, padded_ratio, recipe_work
 from benchmarks.options import Options
 from benchmarks.table import Row
 from benchmarks.timing import Spread, System, compare
 from benchmarks.trl_learner import TRLUpdate
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 
 PART = "learner"
@@ -38,8 +38,8 @@ class Update:
 
     def __init__(self, work: LearnerWork, training: TrainingConfig, *, padded: bool = False) -> None:
         self.learner = Learner(copy.deepcopy(work.model), None, None, training)
-        batch = PaddedBatch.of(work.batch()) if padded else work.batch()
-        self.batch: PPOBatch = self.learner.credit(self.learner.score(batch)[0])[0]
+        batch = extended_rows(work.batch()) if padded else work.batch()
+        self.batch: TokenBatch = self.learner.credit(self.learner.score(batch)[0])[0]
 
     def prepare(self, work: object) -> None:
         """Every round is the same step on other weights."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.reciter import SIZES, STYLES, make_model, make_tokenizer
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
+from midthought.learning.padded_batch import PPOBatch
 from midthought.recipes.podcast.demonstrations import Demonstrator, Habits
 from midthought.recipes.podcast.policy import make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig
@@ -33,8 +36,8 @@ class LearnerWork:
     tokenizer: Any
     trajectories: list[Trajectory]
 
-    def batch(self) -> PPOBatch:
-        return PPOBatch.from_trajectories(self.trajectories, pad_token_id=self.tokenizer.pad_token_id)
+    def batch(self) -> TokenBatch:
+        return TokenBatch.from_trajectories(self.trajectories)
 
     def describe(self) -> str:
         batch = self.batch()
@@ -44,22 +47,15 @@ class LearnerWork:
         )
 
 
-class PaddedBatch(PPOBatch):
-    """The same rows as most trainers cut them: in their order, each padded to the batch's longest."""
-
-    @classmethod
-    def of(cls, batch: PPOBatch) -> PaddedBatch:
-        return cls(**{field.name: getattr(batch, field.name) for field in fields(batch)})
-
-    def micro_batches(self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False) -> Any:
-        num_rows = max(1, max_tokens // self.token_ids.shape[1])
-        for start in range(0, len(self), num_rows):
-            yield self._map(lambda tensor, rows=slice(start, start + num_rows): tensor[rows])
+def extended_rows(batch: TokenBatch) -> TokenBatch:
+    """The same rows as most trainers split them: each as long as the longest, so that micro-batches keep their order."""
+    padded = PPOBatch.of(batch)
+    return replace(padded, lengths=torch.full_like(padded.lengths, padded.token_ids.shape[1])).flat()
 
 
-def padded_ratio(batch: PPOBatch) -> float:
+def padded_ratio(batch: TokenBatch) -> float:
     """Padded over real tokens."""
-    return batch.token_ids.numel() / batch.num_tokens
+    return len(batch) * int(batch.lengths.max()) / batch.num_tokens
 
 
 def recipe_work(num_episodes: int) -> LearnerWork:

@@ -114,7 +114,7 @@ def take(values: dict[str, Any]) -> Taken:
 def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | torch.device = "cpu") -> None:
     from midthought.config import TrainingConfig
     from midthought.learning.adapters import add_adapters
-    from midthought.learning.batch import PPOBatch
+    from midthought.learning.batch import TokenBatch
     from midthought.learning.learner import Learner
     from midthought.learning.model import Critic, frozen_copy
 
@@ -145,7 +145,7 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
             entropy_coef=0.01,
         ),
     )
-    batch = PPOBatch.from_trajectories(make_trajectories(settings, shape.vocab_size))
+    batch = TokenBatch.from_trajectories(make_trajectories(settings, shape.vocab_size))
     batch, _ = learner.score(batch)
     batch, _ = learner.credit(batch)
     learner.update(batch)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.optimizer import BETAS
+from midthought.learning.padded_batch import PPOBatch
 
 
 class TRLUpdate:
@@ -24,7 +25,7 @@ class TRLUpdate:
     the tool mask, advantages and old log-probabilities.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, batch: PPOBatch, training: TrainingConfig, num_rows: int) -> None:
+    def __init__(self, model: Any, tokenizer: Any, batch: TokenBatch, training: TrainingConfig, num_rows: int) -> None:
         from datasets import Dataset
         from trl import GRPOConfig, GRPOTrainer
 
@@ -83,8 +84,9 @@ class TRLUpdate:
         assert torch.isfinite(torch.tensor(self.grad_norm)), f"gradient norm {self.grad_norm}"
 
 
-def _inputs(batch: PPOBatch, pad_token_id: int) -> dict[str, Tensor]:
+def _inputs(tokens: TokenBatch, pad_token_id: int) -> dict[str, Tensor]:
     """A scored and credited batch, one row an episode, as TRL lays it out."""
+    batch = PPOBatch.of(tokens)
     assert batch.old_logprobs is not None and batch.advantages is not None
     starts = batch.loss_mask.int().argmax(dim=1).tolist()
     ends = batch.lengths.tolist()

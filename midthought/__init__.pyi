@@ -92,7 +92,7 @@ from .engines.servers.sglang import SGLangInferenceEngine as SGLangInferenceEngi
 from .rollout.multi_turn import MultiTurnInferenceEngine as MultiTurnInferenceEngine
 from .rollout.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
-from .learning.batch import PPOBatch as PPOBatch
+from .learning.padded_batch import PPOBatch as PPOBatch
 from .trainer.trainer import (
     RayPPOTrainer as RayPPOTrainer,
     Trainer as Trainer,

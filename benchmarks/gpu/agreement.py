@@ -25,7 +25,7 @@ from midthought.config import TrainingConfig
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner_selection import ROUNDING
 from midthought.learning.adapters import add_adapters
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.plan.shape import Shape
 
@@ -76,14 +76,14 @@ def _compare(
     )
     learner = Learner(policy, None, None, training)
     engine = make_engine(policy, num_rows, 64 + num_tokens)
-    first: PPOBatch | None = None
+    first: TokenBatch | None = None
     for number in range(NUM_UPDATES + 1):
         batch = _sample(engine, shape, num_rows, num_tokens, seed=number)
         scored, health = learner.score(batch)
         if number in (0, NUM_UPDATES):
             when = "before training" if number == 0 else f"after {NUM_UPDATES} updates"
             own = own_error(
-                policy, [batch.token_ids[row, : batch.lengths[row]].tolist() for row in range(NUM_COMPARED)]
+                policy, [row.tolist() for row in batch.token_ids.split(batch.lengths.tolist())[:NUM_COMPARED]]
             )
             _judge(report, setting, when, dtype, health, own.mean)
         if first is None:
@@ -101,9 +101,9 @@ def _compare(
     engine.shutdown()
 
 
-def _sample(engine: LocalEngine, shape: Shape, num_rows: int, num_tokens: int, *, seed: int) -> PPOBatch:
+def _sample(engine: LocalEngine, shape: Shape, num_rows: int, num_tokens: int, *, seed: int) -> TokenBatch:
     prompts = random_prompts(shape, [8 + row % 9 for row in range(num_rows)], seed=seed)
-    return PPOBatch.from_trajectories(make_episodes(prompts, complete(engine, prompts, num_tokens)))
+    return TokenBatch.from_trajectories(make_episodes(prompts, complete(engine, prompts, num_tokens)))
 
 
 def _judge(

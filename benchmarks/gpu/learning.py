@@ -24,7 +24,7 @@ from benchmarks.gpu.models import (
 )
 from midthought.config import TrainingConfig
 from midthought.learning.adapters import add_adapters
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 
 LORA_RANK = 16
@@ -65,13 +65,13 @@ def run(machine: Machine, report: Report) -> None:
         machine.clean()
 
 
-def make_batch(machine: Machine, name: str, num_episodes: int) -> PPOBatch:
+def make_batch(machine: Machine, name: str, num_episodes: int) -> TokenBatch:
     """Prompts of 128 tokens, completions whose lengths have a long tail: half are below 400 tokens, all below 2,048."""
     shape, draw = SHAPES[name], random.Random(0)
     num_prompt, longest, median = machine.pick((128, 1920, 6.0), (8, 48, 2.5))
     lengths = [min(longest, max(4, round(draw.lognormvariate(median, 0.8)))) for _ in range(num_episodes)]
     prompts = random_prompts(shape, [num_prompt] * num_episodes)
-    return PPOBatch.from_trajectories(make_episodes(prompts, made_up_completions(shape, lengths)))
+    return TokenBatch.from_trajectories(make_episodes(prompts, made_up_completions(shape, lengths)))
 
 
 def _measure(machine: Machine, report: Report, setting: str, work: Work) -> None:
@@ -79,7 +79,7 @@ def _measure(machine: Machine, report: Report, setting: str, work: Work) -> None
     policy = add_adapters(model, work.lora_rank, 2 * work.lora_rank) if work.lora_rank else model
     batch = make_batch(machine, work.name, work.num_episodes)
     report.figure(
-        setting, f"{len(batch)} episodes of up to {batch.token_ids.shape[1]} tokens", batch.num_tokens, "tokens"
+        setting, f"{len(batch)} episodes of up to {int(batch.lengths.max())} tokens", batch.num_tokens, "tokens"
     )
     limit = max(TOLERANCE_MEAN, 2 * own_error_of_random_prompts(policy, SHAPES[work.name]).mean)
     logprobs: dict[str, torch.Tensor] = {}
@@ -94,7 +94,7 @@ def _measure(machine: Machine, report: Report, setting: str, work: Work) -> None
 
 
 def _update(
-    machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: PPOBatch, is_packed: bool
+    machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: TokenBatch, is_packed: bool
 ) -> tuple[torch.Tensor, float]:
     """Log-probabilities `[B, T]` and the gradient norm. The learning rate is 0, so both ways learn from the same weights."""
     training = TrainingConfig(

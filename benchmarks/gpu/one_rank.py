@@ -14,7 +14,7 @@ from benchmarks.gpu.learning import make_batch
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import make_model
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
@@ -63,13 +63,13 @@ def run(machine: Machine, report: Report) -> None:
 
 
 def _learn_alone(
-    machine: Machine, name: str, training: TrainingConfig, batch: PPOBatch
+    machine: Machine, name: str, training: TrainingConfig, batch: TokenBatch
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     return _learn(Learner(make_model(machine, name, torch.float32), None, None, training), batch)
 
 
 def _learn_as_rank(
-    machine: Machine, name: str, training: TrainingConfig, batch: PPOBatch
+    machine: Machine, name: str, training: TrainingConfig, batch: TokenBatch
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         os.environ.setdefault(variable, "lo")  # one rank speaks to nobody, and there may be no network
@@ -86,7 +86,7 @@ def _learn_as_rank(
                 dist.destroy_process_group()
 
 
-def _learn(learner: Any, batch: PPOBatch) -> tuple[torch.Tensor, torch.Tensor, float]:
+def _learn(learner: Any, batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Log-probabilities before and after an update, and its gradient norm."""
     scored, _ = learner.score(batch)
     metrics = learner.update(learner.credit(scored)[0])

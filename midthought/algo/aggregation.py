@@ -10,6 +10,7 @@ import enum
 import torch
 from torch import Tensor
 
+from midthought.algo.losses import require_one_shape
 from midthought.errors import near_names
 
 
@@ -35,19 +36,20 @@ def loss_weights(
 ) -> tuple[Tensor | None, float]:
     """Returns (weights, denominator) of an optimizer step, whose loss is `Σ weight · ℓ / denominator` over policy tokens.
 
-    `mask` [B, T] marks policy tokens, `episodes` [B] is the episode of each row (a segment of it). Weights are [B, T] and 0
+    `mask` marks policy tokens, `episodes` is the episode of every token, both of one shape. Weights have this shape and are 0
     outside the mask, or None if all are 1. `norm_tokens` is the constant of `seq-mean-token-sum-norm`. Episodes without a
-    policy token are not counted. Raises ValueError for an unknown kind or a missing constant.
+    policy token are not counted. Raises ValueError for an unknown kind, different shapes, or a missing constant.
     """
     kind = LossAggregation(kind)
     mask = mask.bool()
     if kind is LossAggregation.TOKEN_MEAN:
         return None, int(mask.sum())
-    _, episode = torch.unique(episodes, return_inverse=True)
-    lengths = torch.zeros(len(episodes), dtype=torch.int64, device=mask.device).index_add(0, episode, mask.sum(dim=1))
-    num_episodes = int((lengths > 0).sum())
+    require_one_shape(mask, episodes=episodes)
+    _, episode, lengths = torch.unique(episodes[mask], return_inverse=True, return_counts=True)
+    num_episodes = len(lengths)
     if kind is LossAggregation.SEQ_MEAN_TOKEN_MEAN:
-        return torch.where(mask, 1.0 / lengths[episode].clamp(min=1)[:, None], 0.0), num_episodes
+        weights = torch.zeros(mask.shape, device=mask.device)
+        return weights.masked_scatter(mask, 1.0 / lengths[episode]), num_episodes
     if kind is LossAggregation.SEQ_MEAN_TOKEN_SUM:
         return None, num_episodes
     if norm_tokens is None or norm_tokens < 1:

@@ -40,21 +40,28 @@ def rollout_weights(
     kind: RolloutCorrection | str,
     *,
     level: CorrectionLevel | str = CorrectionLevel.TOKEN,
+    episodes: Tensor | None = None,
     max_weight: float = 2.0,
     min_weight: float = 0.0,
 ) -> tuple[Tensor, dict[str, float]]:
-    """Returns (weights, metrics): weights [E, T] at policy tokens, 0 elsewhere, without gradient.
+    """Returns (weights, metrics): weights at policy tokens, 0 elsewhere, without gradient.
 
-    All tensors are [E, T], one episode per row. Log-ratios are clamped to ± 20. Weights multiply the token losses; the
-    denominator of the loss also counts tokens of weight 0. Metrics, over policy tokens: `rollout_weight_mean`, and
-    `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction` (`masked`).
+    All tensors have one shape. `episodes` is the episode of every token, which the level `sequence` needs. Log-ratios are
+    clamped to ± 20. Weights multiply the token losses; the denominator of the loss also counts tokens of weight 0. Metrics,
+    over policy tokens: `rollout_weight_mean`, and `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction`
+    (`masked`). Raises ValueError for different shapes or missing episodes.
     """
     kind, level = RolloutCorrection(kind), CorrectionLevel(level)
     mask = mask.bool()
     require_one_shape(mask, recomputed_logprobs=recomputed_logprobs, sampled_logprobs=sampled_logprobs)
     log_ratios = torch.where(mask, recomputed_logprobs - sampled_logprobs, 0.0).detach()
     if level is CorrectionLevel.SEQUENCE:
-        log_ratios = log_ratios.sum(dim=1, keepdim=True).expand_as(log_ratios)
+        if episodes is None:
+            raise ValueError("rollout correction by sequence needs the episode of every token")
+        require_one_shape(mask, episodes=episodes)
+        _, episode = torch.unique(episodes, return_inverse=True)
+        sums = log_ratios.new_zeros(int(episode.max()) + 1).index_add(0, episode.flatten(), log_ratios.flatten())
+        log_ratios = sums[episode]
     ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     outside = ratios > max_weight
     if kind is RolloutCorrection.TRUNCATED:

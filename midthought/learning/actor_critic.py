@@ -13,7 +13,7 @@ import torch
 
 from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import credit_batch
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.distributed.remote_learner import RemoteLearner
@@ -67,27 +67,27 @@ class ActorCriticLearner:
     def learning_rate(self) -> float:
         return self._of_policy.learning_rate
 
-    def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.score`."""
         (scored, figures), (valued, _) = self._both("score", batch)
         return scored.with_fields(values=valued.values), figures
 
-    def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""
         return credit_batch(batch, self.training, self.kl_controller)
 
-    def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
+    def update(self, batch: TokenBatch, *, critic_only: bool = False) -> dict[str, float]:
         """See `Learner.update`. If one learner skips a step because its gradient is not finite, the other still takes it."""
         of_policy, of_critic = self._both("update", batch, critic_only=critic_only)
         loss = of_policy.get("loss", 0.0) + of_critic["loss"]
         together = {"loss": loss, SKIPPED: of_policy[SKIPPED] + of_critic[SKIPPED]}
         return {**of_critic, **of_policy, **together}
 
-    def sft_step(self, batch: PPOBatch) -> dict[str, float]:
+    def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """See `Learner.sft_step`."""
         return self._of_policy.sft_step(batch)
 
-    def sft_loss(self, batch: PPOBatch) -> float:
+    def sft_loss(self, batch: TokenBatch) -> float:
         """See `Learner.sft_loss`."""
         return self._of_policy.sft_loss(batch)
 

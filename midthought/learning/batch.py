@@ -1,7 +1,7 @@
-"""Trajectories as right-padded tensors, one row per segment, and how they are cut into micro-batches.
+"""Trajectories as flat tensors: the tokens of all rows one after the other, and how rows are split into micro-batches.
 
-Log-probability, value and advantage at index t are of token t given the tokens before it. Token 0 is never in the mask.
-Does not depend on a model: the code that scores the batch fills the later fields with `with_fields`.
+Log-probability, value and advantage at a token are of this token given the tokens before it. A row's first token is never
+in the mask. Does not depend on a model: the code that scores the batch fills the later fields with `with_fields`.
 """
 
 from __future__ import annotations
@@ -10,66 +10,70 @@ import bisect
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.micro_batching import group_by_length, pack_first_fit, split_by_rows, split_by_tokens
 from midthought.types import Segment, Trajectory
 
+OF_ROWS = ("lengths", "episodes", "groups", "baselines")
+"""Tensors with one value per row."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class PPOBatch:
-    """B rows (segments of E episodes), padded on the right to T tokens. Per-token values are 0 outside the mask."""
+class TokenBatch:
+    """N tokens in B rows (segments of E episodes), without padding. The rows of an episode are adjacent and in order.
 
-    token_ids: Tensor  # [B, T] int64
-    lengths: Tensor  # [B] int64
-    """Number of tokens of every row, without padding."""
-    loss_mask: Tensor  # [B, T] bool
+    Per-token values are 0 outside the mask.
+    """
+
+    token_ids: Tensor  # [N] int64
+    cu_seqlens: Tensor  # [B + 1] int64
+    """Row boundaries: row i has the tokens `cu_seqlens[i]` to `cu_seqlens[i + 1] - 1`."""
+    loss_mask: Tensor  # [N] bool
     """True for policy tokens: the tokens that have a loss and an advantage."""
-    sampled_logprobs: Tensor  # [B, T] float32
+    sampled_logprobs: Tensor  # [N] float32
     """Log-probabilities recorded by the engine; 0 outside the mask and for demonstrations."""
-    rewards: Tensor  # [B, T] float32
+    rewards: Tensor  # [N] float32
     """A turn's reward at the turn's last policy token, the episode's reward at its last policy token; 0 elsewhere."""
-    turns: Tensor  # [B, T] int64
+    turns: Tensor  # [N] int64
     """Number of the turn that a policy token belongs to: 0, 1, …; -1 elsewhere."""
     episodes: Tensor  # [B] int64
     """Index of the row's trajectory in the list that the batch was built from."""
-    segments: Tensor  # [B] int64
-    """Index of the row among its episode's rows: 0, 1, …"""
     groups: Tensor  # [B] int64
     """The episode's group (GRPO)."""
     baselines: Tensor | None = None  # [B] float32
     """The reward of the greedy episode of the same task (ReMax)."""
-    is_stale: Tensor | None = None  # [B, T] bool
+    is_stale: Tensor | None = None  # [N] bool
     """True for stale policy tokens: sampled by a policy older than the one before the update. None: there are none."""
-    temperatures: Tensor | None = None  # [B, T] float32
+    temperatures: Tensor | None = None  # [N] float32
     """Temperature of the distribution that each policy token was sampled from, 1 elsewhere; None: 1 everywhere. All
     log-probabilities, entropies and KL divergences of the batch refer to that distribution."""
     num_unscored: int = 0
     """Number of policy tokens removed from the mask because their sampled log-probability was not finite."""
-    old_logprobs: Tensor | None = None  # [B, T] of the policy before the update, recomputed
-    reference_logprobs: Tensor | None = None  # [B, T]
-    rollout_weights: Tensor | None = None  # [B, T] factors of the policy loss
-    values: Tensor | None = None  # [B, T] of the critic before the update
-    advantages: Tensor | None = None  # [B, T]
-    returns: Tensor | None = None  # [B, T]
-    loss_weights: Tensor | None = None  # [B, T] in an optimizer step's average; None: all equal
+    old_logprobs: Tensor | None = None  # [N] of the policy before the update, recomputed
+    reference_logprobs: Tensor | None = None  # [N]
+    rollout_weights: Tensor | None = None  # [N] factors of the policy loss
+    values: Tensor | None = None  # [N] of the critic before the update
+    advantages: Tensor | None = None  # [N]
+    returns: Tensor | None = None  # [N]
+    loss_weights: Tensor | None = None  # [N] in an optimizer step's average; None: all equal
 
     @classmethod
     def from_trajectories(
         cls,
         trajectories: Sequence[Trajectory],
         *,
-        pad_token_id: int = 0,
         demonstrations: bool = False,
         baselines: Sequence[float] | None = None,
         policy_version: int | None = None,
-    ) -> PPOBatch:
+    ) -> TokenBatch:
         """Builds one row per segment that has a policy token; other segments are left out.
 
         `demonstrations=True` (SFT) keeps every mask-True token although no log-probability was sampled. Otherwise tokens
@@ -84,8 +88,7 @@ class PPOBatch:
         for number, trajectory in enumerate(trajectories):
             learned = [(segment, _learned(segment, demonstrations)) for segment in trajectory.segments]
             num_unscored += sum(sum(segment.loss_mask) - sum(mask) for segment, mask in learned)
-            kept = [place for place, (_, mask) in enumerate(learned) if any(mask)]
-            rows += [_Row(number, trajectory.group, row, place, *learned[place]) for row, place in enumerate(kept)]
+            rows += [_Row(number, place, *pair) for place, pair in enumerate(learned) if any(pair[1])]
         if not rows and num_unscored:
             raise TrainingStoppedError(
                 f"none of the {num_unscored} sampled tokens has a finite log-probability: the policy's weights are too large or "
@@ -93,64 +96,28 @@ class PPOBatch:
             )
         if not rows:
             raise RecordError(f"no policy token in {len(trajectories)} trajectories: there is nothing to learn from")
-        batch = cls._empty(rows, pad_token_id, num_unscored)
-        if baselines is not None:
-            batch = replace(batch, baselines=torch.tensor([baselines[row.episode] for row in rows]))
+        segments = [row.segment for row in rows]
+        mask = torch.tensor([flag for row in rows for flag in row.mask])
+        cu_seqlens = torch.tensor([0, *itertools.accumulate(len(row.mask) for row in rows)])
+        sampled = torch.zeros(len(mask))
+        if not demonstrations:
+            sampled = torch.tensor([x for segment in segments for x in segment.sampled_logprobs]).where(mask, sampled)
+        stale = None
         if policy_version is not None:
-            batch = replace(batch, is_stale=torch.zeros_like(batch.loss_mask))
-        if any(span.temperature != 1.0 for row in rows for span in row.segment.spans):
-            batch = replace(batch, temperatures=torch.ones(batch.token_ids.shape))
-        for index, row in enumerate(rows):
-            length = len(row.segment.token_ids)
-            mask = torch.tensor(row.mask)
-            batch.token_ids[index, :length] = torch.tensor(row.segment.token_ids)
-            batch.loss_mask[index, :length] = mask
-            if not demonstrations:
-                logprobs = torch.tensor(row.segment.sampled_logprobs, dtype=torch.float32)
-                batch.sampled_logprobs[index, :length] = logprobs.where(mask, 0.0)
-            if batch.is_stale is not None and policy_version is not None:
-                batch.is_stale[index, :length] = mask & (torch.tensor(row.segment.policy_versions) < policy_version)
-            batch.turns[index, :length] = _turns(trajectories[row.episode].turn_ends, row.number, mask)
-            if batch.temperatures is not None:
-                for span in row.segment.spans:
-                    batch.temperatures[index, span.start : span.end] = span.temperature
-        for episode, its_rows in itertools.groupby(range(len(rows)), key=lambda index: rows[index].episode):
-            batch._credit(trajectories[episode], {rows[index].number: index for index in its_rows})
-        return batch
-
-    def _credit(self, trajectory: Trajectory, rows: dict[int, int]) -> None:
-        """Writes the rewards of one episode to their tokens; `rows`: its segments' numbers -> their rows, in order."""
-        amounts: dict[tuple[int, int], list[float]] = defaultdict(list)
-        for end, paid in _payments(trajectory).items():
-            amounts[self._last_policy_token(rows, end)] += paid
-        for (row, index), paid in amounts.items():
-            self.rewards[row, index] = math.fsum(paid)
-
-    def _last_policy_token(self, rows: dict[int, int], end: tuple[int, int]) -> tuple[int, int]:
-        """Returns (row, index) of an episode's last policy token up to (segment, index) `end`, or of its first if none."""
-        for number, row in reversed(rows.items()):
-            columns = self.loss_mask[row].nonzero()[:, 0]
-            if number == end[0]:
-                columns = columns[columns <= end[1]]
-            if number <= end[0] and len(columns):
-                return row, int(columns[-1])
-        first = next(iter(rows.values()))
-        return first, int(self.loss_mask[first].nonzero()[0])
-
-    @classmethod
-    def _empty(cls, rows: Sequence[_Row], pad_token_id: int, num_unscored: int) -> PPOBatch:
-        lengths = [len(row.segment.token_ids) for row in rows]
-        shape = (len(rows), max(lengths))
+            versions = torch.tensor([version for segment in segments for version in segment.policy_versions])
+            stale = mask & (versions < policy_version)
         return cls(
-            token_ids=torch.full(shape, pad_token_id, dtype=torch.int64),
-            lengths=torch.tensor(lengths),
-            loss_mask=torch.zeros(shape, dtype=torch.bool),
-            sampled_logprobs=torch.zeros(shape),
-            rewards=torch.zeros(shape),
-            turns=torch.full(shape, -1),
+            token_ids=torch.tensor([token_id for segment in segments for token_id in segment.token_ids]),
+            cu_seqlens=cu_seqlens,
+            loss_mask=mask,
+            sampled_logprobs=sampled,
+            rewards=_rewards(trajectories, rows, cu_seqlens.tolist()),
+            turns=torch.cat([_turns(trajectories[row.episode].turn_ends, row) for row in rows]),
             episodes=torch.tensor([row.episode for row in rows]),
-            segments=torch.tensor([row.place for row in rows]),
-            groups=torch.tensor([row.group for row in rows]),
+            groups=torch.tensor([trajectories[row.episode].group for row in rows]),
+            baselines=None if baselines is None else torch.tensor([baselines[row.episode] for row in rows]),
+            is_stale=stale,
+            temperatures=_temperatures(segments),
             num_unscored=num_unscored,
         )
 
@@ -158,12 +125,16 @@ class PPOBatch:
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self.token_ids)
+        return len(self.episodes)
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] int64: number of tokens of every row."""
+        return self.cu_seqlens.diff()
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens in all rows, without padding."""
-        return int(self.lengths.sum())
+        return len(self.token_ids)
 
     @property
     def num_policy_tokens(self) -> int:
@@ -174,35 +145,73 @@ class PPOBatch:
         return len(torch.unique(self.episodes))
 
     @property
-    def attention_mask(self) -> Tensor:
-        """[B, T] bool, True before the padding. Causal attention does not need it: no token sees the padding to its right."""
-        return torch.arange(self.token_ids.shape[1], device=self.token_ids.device) < self.lengths[:, None]
+    def token_episodes(self) -> Tensor:
+        """[N] int64: the episode of every token."""
+        return self.episodes.repeat_interleave(self.lengths)
 
     @property
     def position_ids(self) -> Tensor:
-        """[B, T] int64: 0, 1, … in every row."""
-        return torch.arange(self.token_ids.shape[1], device=self.token_ids.device).expand_as(self.token_ids)
+        """[N] int64: 0, 1, … in every row."""
+        return _within_rows(self.cu_seqlens)
 
-    # -- cutting -----------------------------------------------------------------------------------------------
+    def padded(self, figure: Tensor, missing: float = 0) -> Tensor:
+        """[N] -> [B, T]: one line per row, `missing` on its right. `figure[batch.loss_mask]` and
+        `padded(figure)[padded(batch.loss_mask)]` are equal."""
+        return pad_sequence(figure.split(self.lengths.tolist()), batch_first=True, padding_value=missing)
 
-    def with_fields(self, **named: Tensor) -> PPOBatch:
+    def turn_values(self) -> dict[int, dict[int, float]]:
+        """Returns trajectory -> turn -> the critic's value before the turn's first policy token. The batch must be scored."""
+        if self.values is None:
+            raise ValueError("the batch has no values: score it with a critic")
+        mask = self.loss_mask
+        found: dict[int, dict[int, float]] = defaultdict(dict)
+        figures = (self.token_episodes[mask], self.turns[mask], self.values[mask])
+        for episode, turn, value in zip(*(figure.tolist() for figure in figures), strict=True):
+            found[episode].setdefault(turn, value)
+        return dict(found)
+
+    # -- by episode --------------------------------------------------------------------------------------------
+
+    def by_episode(self, figure: Tensor, missing: float = 0) -> Tensor:
+        """[N] -> [E, T]: one line per episode, its rows one after the other, `missing` on the right."""
+        return pad_sequence(figure.split(self._episode_lengths()), batch_first=True, padding_value=missing)
+
+    def by_token(self, figure: Tensor) -> Tensor:
+        """[E, T] -> [N]: the inverse of `by_episode`."""
+        return torch.cat([line[:length] for line, length in zip(figure, self._episode_lengths(), strict=True)])
+
+    def of_episodes(self, figure: Tensor) -> Tensor:
+        """[B] -> [E]: a value that all rows of an episode share, in the order of `by_episode`."""
+        return figure[self.episodes.diff(prepend=self.episodes[:1] - 1) != 0]
+
+    def _episode_lengths(self) -> list[int]:
+        """Number of tokens of every episode."""
+        return torch.unique_consecutive(self.token_episodes, return_counts=True)[1].tolist()
+
+    # -- splitting ---------------------------------------------------------------------------------------------
+
+    def with_fields(self, **named: Any) -> TokenBatch:
         """Returns the batch with later fields filled in."""
-        return self._replaced(named)
+        return replace(self, **named)
 
-    def to(self, device: torch.device | str) -> PPOBatch:
-        return self._map(lambda tensor: tensor.to(device))
+    def to(self, device: torch.device | str) -> TokenBatch:
+        return self.with_fields(**{name: tensor.to(device) for name, tensor in self._tensors().items()})
 
-    def select(self, rows: Tensor) -> PPOBatch:
-        """Returns these rows in this order, without padding that none of them needs."""
-        width = int(self.lengths[rows].max())
-        return self._map(lambda tensor: tensor[rows, :width] if tensor.dim() == 2 else tensor[rows])
+    def select(self, rows: Tensor) -> TokenBatch:
+        """Returns these rows in this order."""
+        tensors = {name: tensor for name, tensor in self._tensors().items() if name != "cu_seqlens"}
+        tokens = self.tokens_of(rows)
+        selected = {name: tensor[rows if name in OF_ROWS else tokens] for name, tensor in tensors.items()}
+        return self.with_fields(cu_seqlens=boundaries(self.lengths[rows]), **selected)
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> PPOBatch:
+    def tokens_of(self, rows: Tensor) -> Tensor:
+        """Returns the indices of the tokens of these rows, row by row."""
+        lengths = self.lengths[rows]
+        return self.cu_seqlens[rows].repeat_interleave(lengths) + _within_rows(boundaries(lengths))
+
+    def _tensors(self) -> dict[str, Tensor]:
         present = {field.name: getattr(self, field.name) for field in fields(self)}
-        return self._replaced({name: change(value) for name, value in present.items() if isinstance(value, Tensor)})
-
-    def _replaced(self, changed: dict[str, Any]) -> PPOBatch:
-        return replace(self, **changed)
+        return {name: value for name, value in present.items() if isinstance(value, Tensor)}
 
     def micro_batch_rows(self, max_tokens: int, *, packed: bool = False) -> list[Tensor]:
         """Returns row numbers of micro-batches of at most `max_tokens` tokens; a longer row is a micro-batch of its own.
@@ -217,7 +226,7 @@ class PPOBatch:
 
     def micro_batches(
         self, max_tokens: int, num_parts: int | None = None, *, packed: bool = False
-    ) -> Iterator[PPOBatch]:
+    ) -> Iterator[TokenBatch]:
         """Splits the batch as `micro_batch_rows` does, or into `num_parts`: with equal numbers of rows, longest first, or
         (`packed`) about equal numbers of tokens.
 
@@ -229,7 +238,7 @@ class PPOBatch:
             raise ValueError(f"num_parts must be above 0, got {num_parts}")
         return (self.select(rows) for rows in (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts))
 
-    def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[PPOBatch]:
+    def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[TokenBatch]:
         """Yields batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: in the batch's order).
 
         The last one may be smaller.
@@ -239,68 +248,75 @@ class PPOBatch:
         for chosen in order.split(num_episodes):
             yield self.select(torch.isin(self.episodes, chosen).nonzero()[:, 0])
 
-    # -- by episode --------------------------------------------------------------------------------------------
-
-    def by_episode(self, figure: Tensor, missing: int = 0) -> Tensor:
-        """[B, T] -> [E, S·T]: concatenates an episode's segments in order into one row; `missing` elsewhere."""
-        _, episode = torch.unique(self.episodes, return_inverse=True)
-        num_segments = int(self.segments.max()) + 1
-        wide = figure.new_full((int(episode.max()) + 1, num_segments, figure.shape[1]), missing)
-        wide[episode, self.segments] = figure
-        return wide.flatten(1)
-
-    def by_row(self, figure: Tensor) -> Tensor:
-        """[E, S·T] -> [B, T]: the inverse of `by_episode`."""
-        _, episode = torch.unique(self.episodes, return_inverse=True)
-        return figure.unflatten(1, (-1, self.token_ids.shape[1]))[episode, self.segments]
-
-    def of_episodes(self, figure: Tensor) -> Tensor:
-        """[B] -> [E]: a value that all rows of an episode share, in the order of `by_episode`."""
-        _, episode = torch.unique(self.episodes, return_inverse=True)
-        shared = figure.new_zeros(int(episode.max()) + 1)
-        shared[episode] = figure
-        return shared
-
-    @property
-    def episode_groups(self) -> Tensor:
-        """[E] int64: the group of every episode, in the order of `by_episode`."""
-        return self.of_episodes(self.groups)
-
-    def turn_values(self) -> dict[int, dict[int, float]]:
-        """Returns trajectory -> turn -> the critic's value before the turn's first policy token. The batch must be scored."""
-        if self.values is None:
-            raise ValueError("the batch has no values: score it with a critic")
-        turns = self.by_episode(self.turns, missing=-1)
-        seen = torch.nn.functional.pad(turns.cummax(dim=1).values[:, :-1], (1, 0), value=-1)
-        values, numbers = self.by_episode(self.values), torch.unique(self.episodes).tolist()
-        found: dict[int, dict[int, float]] = defaultdict(dict)
-        for row, column in (turns > seen).nonzero().tolist():
-            found[numbers[row]][int(turns[row, column])] = float(values[row, column])
-        return dict(found)
-
 
 class _Row(NamedTuple):
     """A segment that becomes a row."""
 
     episode: int
-    group: int
-    place: int
-    """Index among the rows of its episode."""
     number: int
     """Index among the segments of its episode."""
     segment: Segment
     mask: list[bool]
 
 
-def _turns(turn_ends: Sequence[tuple[int, int]], segment: int, mask: Tensor) -> Tensor:
-    """Returns the turn number of every policy token of a segment, -1 elsewhere: [T] int64.
+def boundaries(lengths: Tensor) -> Tensor:
+    """[B] numbers of tokens -> [B + 1] `cu_seqlens`."""
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+
+def _within_rows(cu_seqlens: Tensor) -> Tensor:
+    """Returns the index of every token within its row: [N] int64."""
+    starts = cu_seqlens[:-1].repeat_interleave(cu_seqlens.diff())
+    return torch.arange(len(starts), device=starts.device) - starts
+
+
+def _learned(segment: Segment, demonstration: bool) -> list[bool]:
+    """Returns the segment's mask without the tokens whose sampled log-probability is not finite."""
+    if demonstration:
+        return segment.loss_mask
+    pairs = zip(segment.loss_mask, segment.sampled_logprobs, strict=True)
+    return [flag and math.isfinite(logprob) for flag, logprob in pairs]
+
+
+def _turns(turn_ends: Sequence[tuple[int, int]], row: _Row) -> Tensor:
+    """Returns the turn number of every policy token of a row, -1 elsewhere: [T] int64.
 
     Tokens after the last finished turn belong to one more turn.
     """
-    finished = bisect.bisect_left(turn_ends, (segment, -1))
-    ends = torch.tensor([index for number, index in turn_ends if number == segment], dtype=torch.int64)
-    numbers = finished + torch.bucketize(torch.arange(len(mask)), ends)
-    return torch.where(mask, numbers, -1)
+    finished = bisect.bisect_left(turn_ends, (row.number, -1))
+    ends = torch.tensor([index for number, index in turn_ends if number == row.number], dtype=torch.int64)
+    numbers = finished + torch.bucketize(torch.arange(len(row.mask)), ends)
+    return numbers.where(torch.tensor(row.mask), torch.tensor(-1))
+
+
+def _temperatures(segments: Sequence[Segment]) -> Tensor | None:
+    """Returns the temperature of every token, None if all are 1."""
+    if all(span.temperature == 1.0 for segment in segments for span in segment.spans):
+        return None
+    rows = [torch.ones(len(segment.token_ids)) for segment in segments]
+    for row, segment in zip(rows, segments, strict=True):
+        for span in segment.spans:
+            row[span.start : span.end] = span.temperature
+    return torch.cat(rows)
+
+
+def _rewards(trajectories: Sequence[Trajectory], rows: Sequence[_Row], starts: Sequence[int]) -> Tensor:
+    """Returns the rewards at the tokens that they are credited to: [N] float32. `starts`: index of each row's first token."""
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    indices: dict[int, list[int]] = defaultdict(list)
+    for row, start in zip(rows, starts, strict=False):
+        of_policy = [index for index, flag in enumerate(row.mask) if flag]
+        places[row.episode] += [(row.number, index) for index in of_policy]
+        indices[row.episode] += [start + index for index in of_policy]
+    amounts: dict[int, list[float]] = defaultdict(list)
+    for episode, its_places in places.items():
+        for end, paid in _payments(trajectories[episode]).items():
+            last = max(bisect.bisect_right(its_places, end) - 1, 0)
+            amounts[indices[episode][last]] += paid
+    rewards = torch.zeros(starts[-1])
+    for index, paid in amounts.items():
+        rewards[index] = math.fsum(paid)
+    return rewards
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
@@ -319,11 +335,3 @@ def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
         raise RecordError(f"{where}: rewards for {len(reward.turns)} turns, but {len(ends)} were finished")
     by_turn = {end: [amount] for end, amount in zip(ends, reward.turns, strict=False)}
     return {**by_turn, (len(trajectory.segments), 0): list(reward.parts.values())}
-
-
-def _learned(segment: Segment, demonstration: bool) -> list[bool]:
-    """Returns the segment's mask without the tokens whose sampled log-probability is not finite."""
-    if demonstration:
-        return segment.loss_mask
-    pairs = zip(segment.loss_mask, segment.sampled_logprobs, strict=True)
-    return [flag and math.isfinite(logprob) for flag, logprob in pairs]

@@ -9,15 +9,15 @@ from midthought.algo.correction import rollout_weights
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 
 
 def credit_batch(
-    batch: PPOBatch, training: TrainingConfig, kl_controller: KLController
-) -> tuple[PPOBatch, dict[str, float]]:
+    batch: TokenBatch, training: TrainingConfig, kl_controller: KLController
+) -> tuple[TokenBatch, dict[str, float]]:
     """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
-    Segments of one episode are joined into one row, so the reward at its end reaches the earlier segments.
+    Estimators get one padded row per episode with all its segments, so the reward at its end reaches the earlier ones.
     Metrics: `kl_reference` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
     if the returns do not vary), `value_mean`, `return_mean`.
     """
@@ -38,7 +38,7 @@ def credit_batch(
         batch.by_episode(rewards),
         batch.by_episode(mask),
         values=None if batch.values is None else batch.by_episode(batch.values),
-        groups=batch.episode_groups,
+        groups=batch.of_episodes(batch.groups),
         turns=batch.by_episode(batch.turns, missing=-1),
         baselines=None if batch.baselines is None else batch.of_episodes(batch.baselines),
         gamma=training.gamma,
@@ -46,25 +46,26 @@ def credit_batch(
         whiten=training.whiten_advantages,
         norm_by_std=training.norm_adv_by_std,
     )
-    credited = batch.with_fields(advantages=batch.by_row(advantages), returns=batch.by_row(returns))
+    credited = batch.with_fields(advantages=batch.by_token(advantages), returns=batch.by_token(returns))
     if batch.values is not None and credited.returns is not None:
         figures |= _critic_figures(batch.values[mask], credited.returns[mask])
     return credited, figures
 
 
-def correct_batch(batch: PPOBatch, training: TrainingConfig) -> tuple[PPOBatch, dict[str, float]]:
+def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
     """Fills in `rollout_weights` of a scored batch as set by `rollout_correction`. Also returns its metrics."""
     assert batch.old_logprobs is not None and training.rollout_correction != "none"
     weights, figures = rollout_weights(
-        batch.by_episode(batch.old_logprobs),
-        batch.by_episode(batch.sampled_logprobs),
-        batch.by_episode(batch.loss_mask),
+        batch.old_logprobs,
+        batch.sampled_logprobs,
+        batch.loss_mask,
         training.rollout_correction,
         level=training.rollout_correction_level,
+        episodes=batch.token_episodes,
         max_weight=training.rollout_correction_max,
         min_weight=training.rollout_correction_min,
     )
-    return batch.with_fields(rollout_weights=batch.by_row(weights)), figures
+    return batch.with_fields(rollout_weights=weights), figures
 
 
 def _critic_figures(values: Tensor, returns: Tensor) -> dict[str, float]:

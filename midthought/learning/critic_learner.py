@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
 from midthought.learning.learner import Learner, fill
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
@@ -33,20 +33,20 @@ class CriticLearner(Learner):
         self._values = critic.token_values
 
     @torch.no_grad()
-    def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `values`; there are no metrics."""
-        values = torch.zeros(batch.token_ids.shape)
+        values = torch.zeros(batch.num_tokens)
         with self._forward_context():
             for rows, is_own in self.process_group.rows(
                 batch, self.training.max_micro_batch_tokens, packed=self.is_packed
             ):
                 micro = batch.select(rows).to(self.device)
-                fill(values, rows, self._values(micro, packed=self.is_packed), micro, is_own)
+                fill(values, batch, rows, self._values(micro, packed=self.is_packed), is_own)
         self.process_group.sum({"values": values})
         return batch.with_fields(values=values), {}
 
-    def _ppo_losses(self, micro: PPOBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
+    def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
         return self._value_losses(micro, num_tokens)
 
-    def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
+    def _sft_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
         raise ValueError("a critic learns nothing from demonstrations: that is for its policy's learner")

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TokenOutputs:
-    """Outputs of a forward pass for a batch's N policy tokens, in the order of `tensor[batch.loss_mask]`; float32."""
+    """Outputs of a forward pass for a batch's N policy tokens, in the order of `figure[batch.loss_mask]`; float32."""
 
     logprobs: Tensor  # [N]
     entropy: Tensor | None = None  # [N], nats
@@ -165,5 +165,5 @@ def wide(figures: Tensor) -> Tensor:
 
 
 def spread(figures: Tensor, mask: Tensor) -> Tensor:
-    """[N] -> [B, T]: puts values at the True positions of `mask`, 0 elsewhere; the inverse of `tensor[mask]`."""
+    """[n] -> the mask's shape: puts values at the True positions of `mask`, 0 elsewhere; the inverse of `tensor[mask]`."""
     return figures.new_zeros(mask.shape).masked_scatter(mask, figures)

@@ -20,10 +20,10 @@ from midthought.algo.aggregation import loss_weights
 from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
 from midthought.learning.attention import attending_by_rows, can_pack
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
-from midthought.learning.forward import TokenOutputs, hidden_states, spread
+from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
@@ -31,7 +31,7 @@ from midthought.learning.model import Critic, token_outputs
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
 
-Losses = Callable[[PPOBatch, int], dict[str, Tensor]]
+Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 """(micro-batch, policy tokens of the whole step) -> metrics that add up over micro-batches; `loss` has a gradient."""
 
 
@@ -123,7 +123,13 @@ class Learner:
             yield
 
     def _figures(
-        self, model: Any, micro: PPOBatch, *, values: bool = False, entropy: bool = False, learns_entropy: bool = False
+        self,
+        model: Any,
+        micro: TokenBatch,
+        *,
+        values: bool = False,
+        entropy: bool = False,
+        learns_entropy: bool = False,
     ) -> TokenOutputs:
         """Runs one pass of a policy over a micro-batch; `values`: also of the critic, even if it has its own trunk."""
         critic = self.critic if values else None
@@ -143,27 +149,27 @@ class Learner:
     # -- before the update -------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `old_logprobs`, and `reference_logprobs`, `values` and `rollout_weights` if the settings need them.
 
         Metrics: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens. They check the whole path
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
         With a rollout correction, also the metrics of `rollout_weights`.
         """
-        filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.token_ids.shape))
+        filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.num_tokens))
         parts = self.process_group.rows(batch, self.training.max_micro_batch_tokens, packed=self.is_packed)
         with self._forward_context():
             for rows, is_own in parts:
                 micro = batch.select(rows).to(self.device)
                 figures = self._figures(self.policy, micro, values=True)
-                fill(filled["old_logprobs"], rows, figures.logprobs, micro, is_own)
+                fill(filled["old_logprobs"], batch, rows, figures.logprobs, is_own)
                 if figures.values is not None:
-                    fill(filled["values"], rows, figures.values, micro, is_own)
+                    fill(filled["values"], batch, rows, figures.values, is_own)
             with self._reference_at_hand() as reference:
                 for rows, is_own in parts if reference is not None else ():
                     micro = batch.select(rows).to(self.device)
                     logprobs = self._figures(reference, micro).logprobs
-                    fill(filled["reference_logprobs"], rows, logprobs, micro, is_own)
+                    fill(filled["reference_logprobs"], batch, rows, logprobs, is_own)
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
@@ -190,7 +196,7 @@ class Learner:
             if self._offloaded is not None:
                 self._offloaded.to("cpu")
 
-    def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
         Returns the metrics of `credit_batch`.
@@ -199,7 +205,7 @@ class Learner:
 
     # -- updates -----------------------------------------------------------------------------------------------
 
-    def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
+    def update(self, batch: TokenBatch, *, critic_only: bool = False) -> dict[str, float]:
         """Runs PPO on a scored and credited batch: `ppo_epochs` passes in mini-batches. Metrics are means over the steps.
 
         With `critic_only` (critic warm-up) only the critic learns, to fit the values of this policy. The policy computes no
@@ -223,7 +229,7 @@ class Learner:
         means = {name: total / steps for name, total in totals.items()}
         return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped}
 
-    def _ppo_step(self, batch: PPOBatch, *, critic_only: bool) -> dict[str, float]:
+    def _ppo_step(self, batch: TokenBatch, *, critic_only: bool) -> dict[str, float]:
         """Takes one optimizer step. Computes the weights of its tokens before the batch is split into micro-batches."""
         training = self.training
         if critic_only:
@@ -232,14 +238,14 @@ class Learner:
                 return {"num_skipped_steps": 0.0}
             return self._step(batch, self._value_losses, ("critic",), num_parts=training.accumulation_steps)
         weights, denominator = loss_weights(
-            batch.loss_mask, batch.episodes, training.loss_agg, training.loss_norm_tokens
+            batch.loss_mask, batch.token_episodes, training.loss_agg, training.loss_norm_tokens
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
         return self._step(batch, losses, num_parts=training.accumulation_steps)
 
-    def sft_step(self, batch: PPOBatch) -> dict[str, float]:
+    def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """Takes one optimizer step of cross-entropy, averaged over all mask-True tokens of the batch (nats per token).
 
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
@@ -247,12 +253,12 @@ class Learner:
         taken = self._step(batch, self._sft_losses, ("policy",))
         return {**taken, "num_tokens": batch.num_policy_tokens}
 
-    def sft_gradients(self, batch: PPOBatch) -> None:
+    def sft_gradients(self, batch: TokenBatch) -> None:
         """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
         self._gradients(batch, self._sft_losses)
         self.optimizer.zero_grad()
 
-    def sft_loss(self, batch: PPOBatch) -> float:
+    def sft_loss(self, batch: TokenBatch) -> float:
         """Returns the cross-entropy that `sft_step` would report, without learning from it."""
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad(), self._forward_context():
@@ -264,7 +270,7 @@ class Learner:
 
     def _step(
         self,
-        batch: PPOBatch,
+        batch: TokenBatch,
         losses: Losses,
         modules: Sequence[str] = ("policy", "critic"),
         *,
@@ -278,7 +284,7 @@ class Learner:
         self.num_policy_steps += "policy" in modules
         return {**{name: float(value) for name, value in sums.items()}, **taken}
 
-    def _gradients(self, batch: PPOBatch, losses: Losses, num_parts: int | None = None) -> dict[str, Tensor]:
+    def _gradients(self, batch: TokenBatch, losses: Losses, num_parts: int | None = None) -> dict[str, Tensor]:
         """Accumulates the gradients of all micro-batches in the parameters. Returns the sums of their metrics."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
@@ -294,21 +300,21 @@ class Learner:
         self.process_group.sum(sums)
         return sums
 
-    def _micro_batches(self, batch: PPOBatch, num_parts: int | None = None) -> Iterator[tuple[PPOBatch, bool]]:
+    def _micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
         """Yields this rank's micro-batches. False: not counted, computed only because the other ranks wait for this rank."""
         return self.process_group.micro_batches(
             batch, self.training.max_micro_batch_tokens, num_parts, packed=self.is_packed
         )
 
-    def _sft_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
+    def _sft_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
         return {"loss": -self._figures(self.policy, micro).logprobs.sum() / num_tokens}
 
-    def _ppo_losses(self, micro: PPOBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
+    def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
         learns_entropy = self.training.entropy_coef != 0
         figures = self._figures(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
         return ppo_losses(figures, micro, self.training, num_tokens=num_tokens, denominator=denominator)
 
-    def _value_losses(self, micro: PPOBatch, num_tokens: int) -> dict[str, Tensor]:
+    def _value_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
         """Computes only the critic's loss. If the policy's trunk is shared, only the head gets a gradient."""
         assert self.critic is not None
         if self.critic.is_shared:
@@ -346,8 +352,8 @@ class Learner:
         self.kl_controller.load_state_dict(state["kl_controller"])
 
 
-def fill(filled: Tensor, rows: Tensor, figures: Tensor, micro: PPOBatch, is_own: bool) -> None:
-    """Writes a micro-batch's values into `filled` [B, T] at `rows`, if `is_own`."""
-    if not is_own:
-        return
-    filled[rows, : micro.token_ids.shape[1]] = spread(figures, micro.loss_mask).to(filled)
+def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, figures: Tensor, is_own: bool) -> None:
+    """Writes values at the policy tokens of these rows of the batch into `filled` [N], if `is_own`."""
+    if is_own:
+        tokens = batch.tokens_of(rows)
+        filled[tokens[batch.loss_mask[tokens]]] = figures.to(filled)

@@ -11,12 +11,12 @@ from torch import Tensor
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread
 
 
 def ppo_losses(
-    figures: TokenOutputs, micro: PPOBatch, training: TrainingConfig, *, num_tokens: int, denominator: float
+    figures: TokenOutputs, micro: TokenBatch, training: TrainingConfig, *, num_tokens: int, denominator: float
 ) -> dict[str, Tensor]:
     """Returns the loss terms, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
 
@@ -44,7 +44,7 @@ def ppo_losses(
     return {**metrics, **of_critic, "loss": loss + of_critic["loss"]}
 
 
-def value_losses(values: Tensor, micro: PPOBatch, training: TrainingConfig, *, num_tokens: int) -> dict[str, Tensor]:
+def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *, num_tokens: int) -> dict[str, Tensor]:
     """Returns only the critic's term: `values` [N] at the policy tokens, in row order; `loss` has a gradient."""
     mask = micro.loss_mask
     assert micro.values is not None and micro.returns is not None
@@ -60,21 +60,22 @@ def value_losses(values: Tensor, micro: PPOBatch, training: TrainingConfig, *, n
 
 
 def _policy_losses(
-    figures: TokenOutputs, micro: PPOBatch, training: TrainingConfig
+    figures: TokenOutputs, micro: TokenBatch, training: TrainingConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the policy loss of every policy token and its metrics, each [N] in row order."""
-    mask = micro.loss_mask
     assert micro.old_logprobs is not None and micro.advantages is not None
+    mask = micro.padded(micro.loss_mask)
     inputs = PolicyLossInputs(
-        old_logprobs=micro.old_logprobs,
+        old_logprobs=micro.padded(micro.old_logprobs),
         logprobs=spread(figures.logprobs, mask),
-        advantages=micro.advantages,
+        advantages=micro.padded(micro.advantages),
         mask=mask,
         clip_low=training.clip_low,
         clip_high=training.clip_high,
         dual_clip=training.dual_clip,
     )
-    losses, named = POLICY_LOSSES.find(training.policy_loss)(inputs)
+    padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs)
+    losses = padded[mask]
     if micro.rollout_weights is not None:
-        losses = losses * micro.rollout_weights
-    return losses[mask], {name: figure.detach()[mask] for name, figure in named.items()}
+        losses = losses * micro.rollout_weights[micro.loss_mask]
+    return losses, {name: figure.detach()[mask] for name, figure in named.items()}

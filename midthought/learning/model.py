@@ -15,9 +15,10 @@ from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.adapters import add_adapters, are_adapters_idle, has_adapters
 from midthought.learning.attention import attending_by_rows
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, policy_forward, spread, wide
 from midthought.learning.packing import ModelInputs
+from midthought.learning.padded_batch import PPOBatch
 from midthought.peft_weights import base_of
 
 
@@ -71,7 +72,7 @@ class Critic(nn.Module):
     def is_shared(self) -> bool:
         return self.trunk is None
 
-    def token_values(self, batch: PPOBatch, *, packed: bool = False) -> Tensor:
+    def token_values(self, batch: TokenBatch, *, packed: bool = False) -> Tensor:
         """Returns the values at the policy tokens of the batch, [N] in row order. The critic must have its own trunk."""
         if self.trunk is None:
             raise ValueError("a shared critic has no trunk: take the values of `token_outputs(policy, batch, critic)`")
@@ -141,8 +142,9 @@ class PolicyValueModel(nn.Module):
         """The critic's value head."""
         return self.critic.head
 
-    def forward(self, batch: PPOBatch, *, entropy: bool = False) -> TokenOutputs:
+    def forward(self, batch: TokenBatch | PPOBatch, *, entropy: bool = False) -> TokenOutputs:
         """Returns log-probabilities, values and (if requested) entropy at the policy tokens."""
+        batch = batch.flat() if isinstance(batch, PPOBatch) else batch
         figures = token_outputs(self.policy, batch, self.critic, entropy=entropy)
         if figures.values is None:
             figures.values = self.critic.token_values(batch)
@@ -151,7 +153,7 @@ class PolicyValueModel(nn.Module):
 
 def token_outputs(
     policy: Any,
-    batch: PPOBatch,
+    batch: TokenBatch,
     critic: Critic | None = None,
     *,
     entropy: bool = False,
@@ -160,7 +162,7 @@ def token_outputs(
     logits_mib: float | None = None,
 ) -> TokenOutputs:
     """Runs one forward pass. Returns log-probabilities of the policy tokens under the distribution that each was sampled
-    from (`PPOBatch.temperatures`); entropy and shared values if requested.
+    from (`TokenBatch.temperatures`); entropy and shared values if requested.
 
     `values` is filled if `critic` shares the policy's trunk. `packed`: concatenates the rows without padding, for a model
     that `can_pack`. `entropy_gradient`, `logits_mib`: see `policy_forward`.
@@ -175,8 +177,8 @@ def token_outputs(
     return figures
 
 
-def token_logprobs(policy: Any, batch: PPOBatch) -> Tensor:
-    """Returns log π(token t | tokens before t) at policy tokens, at each token's temperature; 0 elsewhere: [B, T] float32."""
+def token_logprobs(policy: Any, batch: TokenBatch) -> Tensor:
+    """Returns log π(token t | tokens before t) at policy tokens, at each token's temperature; 0 elsewhere: [N] float32."""
     return spread(token_outputs(policy, batch).logprobs, batch.loss_mask)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from midthought.learning.attention import row_arguments
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,27 +22,31 @@ class ModelInputs:
     arguments: dict[str, Any]
     """Keyword arguments of the model. No attention mask: padding is on the right, and attention is causal."""
     is_wanted: Tensor  # bool, as the tokens
-    """True for the states that predict a policy token; in row order, as in `tensor[batch.loss_mask]`."""
+    """True for the states that predict a policy token; in row order, as in `figure[batch.loss_mask]`."""
     targets: Tensor  # [n] int64
     """The policy tokens."""
     temperatures: Tensor | None  # [n] float32
     """Temperature that each policy token was sampled at; None: 1."""
 
     @classmethod
-    def of(cls, batch: PPOBatch, *, packed: bool = False) -> ModelInputs:
+    def of(cls, batch: TokenBatch, *, packed: bool = False) -> ModelInputs:
         """Builds the inputs. `packed`: for models that attend by rows (`attention.attending_by_rows`)."""
-        is_wanted, followers = batch.loss_mask[:, 1:], batch.token_ids[:, 1:]
-        targets = followers[is_wanted]
-        temperatures = None if batch.temperatures is None else batch.temperatures[:, 1:][is_wanted]
-        if not packed:
-            arguments = {"input_ids": batch.token_ids[:, :-1], "use_cache": False}
-            return cls(arguments=arguments, is_wanted=is_wanted, targets=targets, temperatures=temperatures)
-        places = torch.arange(1, batch.token_ids.shape[1], device=batch.token_ids.device)
-        lengths = (places * is_wanted).amax(dim=1).clamp(min=1)
-        is_kept = places <= lengths[:, None]
-        arguments = {
-            "input_ids": batch.token_ids[:, :-1][is_kept][None],
-            "use_cache": False,
-            **row_arguments(lengths.tolist(), places.device),
-        }
-        return cls(arguments=arguments, is_wanted=is_wanted[is_kept][None], targets=targets, temperatures=temperatures)
+        mask = batch.loss_mask
+        is_wanted = torch.cat([mask[1:], mask.new_zeros(1)])
+        temperatures = None if batch.temperatures is None else batch.temperatures[mask]
+        if packed:
+            positions, lengths = batch.position_ids, batch.lengths
+            places = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+            needed = torch.ones_like(lengths).scatter_reduce(0, places, (positions + 1) * is_wanted, "amax")
+            is_kept = positions < needed[places]
+            tokens, is_wanted = batch.token_ids[is_kept][None], is_wanted[is_kept][None]
+            arguments = row_arguments(needed.tolist(), tokens.device)
+        else:
+            tokens, is_wanted = (batch.padded(figure)[:, :-1] for figure in (batch.token_ids, is_wanted))
+            arguments = {}
+        return cls(
+            arguments={"input_ids": tokens, "use_cache": False, **arguments},
+            is_wanted=is_wanted,
+            targets=batch.token_ids[mask],
+            temperatures=temperatures,
+        )

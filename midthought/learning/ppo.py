@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from midthought.config import RecipeConfig
 from midthought.learning.actor_critic import AnyLearner
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import Trajectory
@@ -25,7 +25,6 @@ def learn(
     config: RecipeConfig,
     rollouts: RolloutBatch,
     iteration: int,
-    pad_token_id: int,
     before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
     """Trains on an iteration's episodes and sends the new weights to the source. Returns the metrics of both.
@@ -36,9 +35,8 @@ def learn(
     metrics["time/rollout_seconds"] = rollouts.data.seconds
     metrics["batch/num_episodes"] = len(rollouts.usable)
     if rollouts.usable:
-        batch = PPOBatch.from_trajectories(
+        batch = TokenBatch.from_trajectories(
             rollouts.usable,
-            pad_token_id=pad_token_id,
             baselines=rollouts.baselines,
             policy_version=rollouts.data.policy_version if config.inference.partial_rollouts else None,
         )
@@ -51,7 +49,7 @@ def learn(
 
 def improve(
     learner: AnyLearner,
-    batch: PPOBatch,
+    batch: TokenBatch,
     trajectories: Sequence[Trajectory] = (),
     *,
     critic_only: bool = False,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.run_checks import SupervisedChecks
 from midthought.precision import Precision, PrecisionChoice, faster_precision
@@ -25,7 +25,6 @@ def run_sft(
     *,
     start: int,
     num_steps: int,
-    pad_token_id: int,
     mixed_precision: bool | None,
     on_step: OnStep,
     on_precision: Callable[[PrecisionChoice], None] = lambda choice: None,
@@ -44,7 +43,7 @@ def run_sft(
         if deadline is not None and time.monotonic() >= deadline:
             return
         began = time.perf_counter()
-        batch = PPOBatch.from_trajectories(demonstrate(step), pad_token_id=pad_token_id, demonstrations=True)
+        batch = TokenBatch.from_trajectories(demonstrate(step), demonstrations=True)
         if mixed_precision is None:
             choice = measure_precision(learner, batch)
             mixed_precision = choice.precision == "bfloat16"
@@ -57,7 +56,7 @@ def run_sft(
         on_step(step + 1, {**metrics, "time/seconds": seconds, "time/tokens_per_second": batch.num_tokens / seconds})
 
 
-def measure_precision(learner: Learner, batch: PPOBatch) -> PrecisionChoice:
+def measure_precision(learner: Learner, batch: TokenBatch) -> PrecisionChoice:
     """Compares the forward and backward passes of a supervised step in float32 and under bfloat16 autocast, for a second or two.
 
     They run on one micro-batch, of at most about 4,096 tokens. Weights and optimizer stay as they are.

@@ -253,7 +253,6 @@ class RecipeRun(ABC):
                 demonstrations,
                 start=start,
                 num_steps=num_steps,
-                pad_token_id=self.tasks.pad_token_id,
                 mixed_precision=self._is_mixed(self._supervised),
                 on_step=log,
                 on_precision=self._note_precision,

@@ -52,11 +52,6 @@ class RecipeTasks(TrainingTasks):
 
     held_out_episode = episode
 
-    @property
-    def pad_token_id(self) -> int:
-        tokenizer = self.renderer.tokenizer
-        return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-
     def held_out(self, count: int) -> list[Task]:
         return list(self.parts["validation"])
 

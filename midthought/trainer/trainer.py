@@ -171,7 +171,6 @@ class Trainer:
         self._tasks.open(self.renderer)
         self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
         self._open_sources(prompts, model_path="" if model is not None else self.config.model.local_path)
-        self._pad_token_id = int(self.tokenizer.pad_token_id or 0)
         self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None
         self._checks = RunChecks(self.config.training)
@@ -276,9 +275,7 @@ class Trainer:
         rollouts = sort_episodes(as_rollout(data), self._frozen.training, self._rollouts)
         is_own = self._rollouts is not None and data is self._rollouts.data
         before_update = self._checks.before_update if is_own else None
-        metrics = learn(
-            self.source, self.learner, self._frozen, rollouts, self.iteration, self._pad_token_id, before_update
-        )
+        metrics = learn(self.source, self.learner, self._frozen, rollouts, self.iteration, before_update)
         metrics |= self._tasks.statistics(rollouts.data.trajectories)
         seconds = rollouts.data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from token_rows import rows_of
 
 from midthought.algo.aggregation import loss_weights
 from midthought.algo.kl import kl_divergence
@@ -82,7 +83,7 @@ def trl_loss(figures: dict[str, torch.Tensor], **settings) -> torch.Tensor:
 
 def our_loss(figures: dict[str, torch.Tensor], average: str, **settings) -> torch.Tensor:
     mask = figures["completion"] & ~figures["tools"]
-    weights, denominator = loss_weights(mask, torch.arange(ROWS), average, MAX_LENGTH)
+    weights, denominator = loss_weights(mask, rows_of(mask), average, MAX_LENGTH)
     advantages = figures["advantages"][:, None].expand(ROWS, LENGTH)
     options = {"clip_low": 0.2, "clip_high": 0.28, **settings}
     loss, _ = compute_policy_loss(

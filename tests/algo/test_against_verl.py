@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from token_rows import rows_of
 
 from midthought.algo.advantages import compute_advantage, compute_gae_advantage_return
 from midthought.algo.aggregation import loss_weights
@@ -102,7 +103,7 @@ def test_losses_and_averages_agree(kind, theirs, average):
         config=actor_config(global_batch_info=step),
         rollout_is_weights=weights,
     )
-    its_weights, denominator = loss_weights(mask, torch.arange(ROWS), average, CONSTANT)
+    its_weights, denominator = loss_weights(mask, rows_of(mask), average, CONSTANT)
     ours, figures = compute_policy_loss(
         old,
         new,
@@ -124,7 +125,7 @@ def test_losses_and_averages_agree(kind, theirs, average):
 def test_averages_agree(average):
     losses, mask = torch.randn(ROWS, LENGTH), torch.rand(ROWS, LENGTH) < 0.5
     mask[2] = False
-    weights, denominator = loss_weights(mask, torch.arange(ROWS), average, LENGTH)
+    weights, denominator = loss_weights(mask, rows_of(mask), average, LENGTH)
     expected = verl.agg_loss(losses, mask.float(), average)
     torch.testing.assert_close(masked_average(losses, mask, denominator, weights), expected)
 
@@ -157,5 +158,6 @@ def test_rollout_weights_agree(kind, threshold, level):
     theirs, _ = correction.compute_rollout_correction_weights(
         recomputed - sampled, mask.float(), rollout_is=level, rollout_is_threshold=threshold
     )
-    ours, _ = rollout_weights(recomputed, sampled, mask, kind, level=level, max_weight=1.5, min_weight=0.6)
+    options = {"level": level, "episodes": rows_of(mask), "max_weight": 1.5, "min_weight": 0.6}
+    ours, _ = rollout_weights(recomputed, sampled, mask, kind, **options)
     torch.testing.assert_close(ours, theirs)

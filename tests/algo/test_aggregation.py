@@ -8,7 +8,7 @@ from midthought.algo.losses import masked_average
 
 LOSSES = torch.tensor([[1.0, 50.0, 3.0], [5.0, 0.0, 0.0], [2.0, 4.0, 6.0]])
 MASK = torch.tensor([[True, False, True], [True, False, False], [True, True, True]])
-EPISODES = torch.tensor([7, 7, 3])
+EPISODES = torch.tensor([7, 7, 3])[:, None].expand(3, 3)
 """Episode 7 has two segments: 1, 3 and 5 (mean 3, sum 9); episode 3 has 2, 4, 6 (mean 4, sum 12)."""
 
 
@@ -29,7 +29,7 @@ def test_an_episode_counts_as_one_sequence_however_many_segments_it_has(kind, ex
 @pytest.mark.parametrize("kind", list(LossAggregation))
 def test_episodes_without_a_policy_token_are_not_counted(kind):
     rows = torch.tensor([0, 1, 2, 2])
-    mask, episodes = MASK[rows].clone(), torch.tensor([7, 7, 3, 9])
+    mask, episodes = MASK[rows].clone(), torch.tensor([7, 7, 3, 9])[:, None].expand(4, 3)
     mask[3] = False
     weights, denominator = loss_weights(mask, episodes, kind, norm_tokens=10)
     whole = loss_weights(MASK, EPISODES, kind, norm_tokens=10)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from token_rows import rows_of
 
 from midthought.algo.correction import rollout_weights
 
@@ -12,7 +13,7 @@ MASK = torch.tensor([[True, True, True, False], [True, True, False, False]])
 
 
 def weigh(kind: str, **bounds) -> tuple[list[list[float]], dict[str, float]]:
-    weights, figures = rollout_weights(RATIOS.log(), torch.zeros(2, 4), MASK, kind, **bounds)
+    weights, figures = rollout_weights(RATIOS.log(), torch.zeros(2, 4), MASK, kind, episodes=rows_of(MASK), **bounds)
     return [[round(weight, 5) for weight in row] for row in weights.tolist()], figures
 
 
@@ -40,14 +41,21 @@ def test_at_the_level_of_the_sequence_every_token_has_the_product_over_the_episo
 def test_where_both_compute_alike_every_weight_is_one(kind, level):
     same = torch.tensor([[-0.3, -700.0, math.nan]])
     mask = torch.tensor([[True, True, False]])
-    assert rollout_weights(same, same, mask, kind, level=level)[0].tolist() == [[1.0, 1.0, 0.0]]
+    weights, _ = rollout_weights(same, same, mask, kind, level=level, episodes=rows_of(mask))
+    assert weights.tolist() == [[1.0, 1.0, 0.0]]
 
 
 def test_weights_stay_finite_and_carry_no_gradient():
     recomputed = torch.tensor([[0.0, 0.0]], requires_grad=True)
     sampled, everywhere = torch.tensor([[-900.0, -900.0]]), torch.ones(1, 2, dtype=torch.bool)
-    weights, _ = rollout_weights(recomputed, sampled, everywhere, "truncated", level="sequence", max_weight=math.inf)
+    options = {"level": "sequence", "episodes": rows_of(everywhere), "max_weight": math.inf}
+    weights, _ = rollout_weights(recomputed, sampled, everywhere, "truncated", **options)
     assert torch.isfinite(weights).all() and not weights.requires_grad
+
+
+def test_a_weight_by_sequence_needs_the_episodes():
+    with pytest.raises(ValueError, match="needs the episode of every token"):
+        rollout_weights(RATIOS.log(), torch.zeros(2, 4), MASK, "masked", level="sequence")
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "none"}, {"kind": "masked", "level": "turn"}])

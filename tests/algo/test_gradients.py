@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from token_rows import rows_of
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -32,7 +33,9 @@ def checked(function, start: Tensor) -> bool:
 @pytest.mark.parametrize("average", list(LossAggregation))
 @pytest.mark.parametrize("dual_clip", [None, 1.3])
 def test_the_clipped_surrogate(figures, average, dual_clip):
-    weights, denominator = loss_weights(figures["mask"], torch.tensor([0, 0, 1, 2]), average, 10)
+    weights, denominator = loss_weights(
+        figures["mask"], torch.tensor([0, 0, 1, 2])[:, None].expand(ROWS, LENGTH), average, 10
+    )
 
     def loss(logprobs: Tensor) -> Tensor:
         given = figures["old"], logprobs, figures["advantages"], figures["mask"], 0.2, 0.28, denominator
@@ -44,7 +47,7 @@ def test_the_clipped_surrogate(figures, average, dual_clip):
 def test_gspo_where_all_tokens_of_a_row_share_one_advantage(figures):
     """Then the token form that is computed is the sequence's own objective."""
     mask, advantages = figures["mask"], torch.tensor([1.0, -0.7, 0.4, -1.2], dtype=torch.float64)
-    weights, denominator = loss_weights(mask, torch.arange(ROWS), "seq-mean-token-mean")
+    weights, denominator = loss_weights(mask, rows_of(mask), "seq-mean-token-mean")
 
     def loss(logprobs: Tensor) -> Tensor:
         given = figures["old"], logprobs, advantages[:, None].expand(ROWS, LENGTH), mask, 0.05, 0.07, denominator

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from token_rows import rows_of
 from torch import Tensor
 
 from midthought.algo.advantages import (
@@ -34,7 +35,7 @@ MASKED: dict[str, Callable[[Tensor], Tensor]] = {
     "value loss": lambda mask: compute_value_loss(A, B, C, mask)[0],
     "kl penalty": lambda mask: apply_kl_penalty(A, B, C, mask, 0.1)[0],
     "average": lambda mask: masked_average(A, mask),
-    "weights": lambda mask: loss_weights(mask, torch.arange(3), "seq-mean-token-mean")[0],
+    "weights": lambda mask: loss_weights(mask, rows_of(mask), "seq-mean-token-mean")[0],
     "correction": lambda mask: rollout_weights(A, B, mask, "truncated")[0],
 }
 
@@ -58,6 +59,8 @@ def test_a_mask_of_any_type_is_the_same_mask(name: str, dtype: torch.dtype) -> N
         lambda wrong: apply_kl_penalty(A, B, wrong, MASK, 0.1),
         lambda wrong: kl_divergence(A, wrong),
         lambda wrong: rollout_weights(A, wrong, MASK, "masked"),
+        lambda wrong: rollout_weights(A, B, MASK, "masked", level="sequence", episodes=wrong),
+        lambda wrong: loss_weights(MASK, wrong, "seq-mean-token-mean"),
     ],
 )
 @pytest.mark.parametrize("wrong", [A[:, :1], A[:1], A[0], A[:, :4]], ids=["[3, 1]", "[1, 5]", "[5]", "[3, 4]"])
@@ -95,7 +98,7 @@ def test_unknown_kinds_are_told_with_the_near_names() -> None:
     with pytest.raises(ValueError, match=r"unknown KL estimator 'k4'\. Did you mean 'k"):
         kl_divergence(A, B, "k4")
     with pytest.raises(ValueError, match=r"unknown loss aggregation 'token_mean'\. Did you mean 'token-mean'"):
-        loss_weights(MASK, torch.arange(3), "token_mean")
+        loss_weights(MASK, rows_of(MASK), "token_mean")
 
 
 def test_the_penalty_s_coefficient_stays_a_number() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from token_rows import rows_of
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -88,7 +89,7 @@ def judge(
     kind: str, average: str, mask: Tensor, figures: dict[str, Tensor], parts: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """The loss of an optimizer step and its gradient, worked out part by part (rows)."""
-    weights, denominator = loss_weights(mask, torch.arange(len(mask)) // 2, average, norm_tokens=11)
+    weights, denominator = loss_weights(mask, rows_of(mask) // 2, average, norm_tokens=11)
     start = figures["new"].clone().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     for rows in parts or [torch.arange(len(mask))]:
@@ -142,9 +143,10 @@ def test_padding_micro_batches_and_their_order_do_not_change_a_loss_or_its_gradi
 @pytest.mark.parametrize("kind", ["truncated", "masked"])
 def test_masked_values_do_not_change_a_bit_of_the_importance_weights(kind, level, seed, value):
     mask, figures = drawn(seed)
-    plain, numbers = rollout_weights(figures["old"], figures["new"], mask, kind, level=level)
+    options = {"level": level, "episodes": rows_of(mask)}
+    plain, numbers = rollout_weights(figures["old"], figures["new"], mask, kind, **options)
     broken = [spoilt(figures[name], mask, value) for name in ("old", "new")]
-    other, other_numbers = rollout_weights(*broken, mask, kind, level=level)
+    other, other_numbers = rollout_weights(*broken, mask, kind, **options)
     assert torch.equal(plain, other) and numbers == other_numbers
 
 

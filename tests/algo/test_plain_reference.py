@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 
 import pytest
 import torch
+from token_rows import rows_of
 
 from midthought.algo.advantages import AdvantageEstimator, compute_advantage
 from midthought.algo.aggregation import LossAggregation, loss_weights
@@ -234,7 +235,7 @@ def plain_average(kind: str, rows: list[list[float]], constant: int) -> float:
 def test_every_loss_under_every_average_gives_what_plain_loops_give(kind, average, seed):
     episodes = random_batch(seed)
     mask = policy_mask(episodes)
-    weights, denominator = loss_weights(mask, torch.arange(len(episodes)), average, norm_tokens=17)
+    weights, denominator = loss_weights(mask, rows_of(mask), average, norm_tokens=17)
     loss, _ = compute_policy_loss(
         table(episodes, "old"),
         table(episodes, "new"),
@@ -288,8 +289,9 @@ def test_every_divergence_and_its_penalty_give_what_plain_loops_give(kind, seed)
 def test_every_weight_gives_what_plain_loops_give(kind, level, seed):
     episodes = random_batch(seed)
     mask = policy_mask(episodes)
+    limits = {"max_weight": 1.5, "min_weight": 0.6}
     weights, figures = rollout_weights(
-        table(episodes, "old"), table(episodes, "sampled"), mask, kind, level=level, max_weight=1.5, min_weight=0.6
+        table(episodes, "old"), table(episodes, "sampled"), mask, kind, level=level, episodes=rows_of(mask), **limits
     )
     expected, outside = [], []
     for episode in episodes:

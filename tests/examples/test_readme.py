@@ -9,7 +9,7 @@ from typing import Any
 
 from midthought import Task, ToolRegistry, Trajectory, find_call_format
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.pretrained import save_model
@@ -55,7 +55,7 @@ def save_undecided_model(folder: Path, problems: list[dict[str, str]], multiply:
         demonstrations = [
             demonstration(renderer, prompts, row, uses_tool=each) for row in rows for each in (True, False)
         ]
-        learner.sft_step(PPOBatch.from_trajectories(demonstrations, demonstrations=True))
+        learner.sft_step(TokenBatch.from_trajectories(demonstrations, demonstrations=True))
     save_model(policy, tokenizer, folder)
 
 

@@ -11,6 +11,6 @@ def run_iterations(source, learner, tasks, config, *, start, num_iters, on_itera
     for iteration in range(start, num_iters):
         started = time.perf_counter()
         rollouts = collect(source, tasks, config, iteration)
-        metrics = learn(source, learner, config, rollouts, iteration, pad_token_id=0)
+        metrics = learn(source, learner, config, rollouts, iteration)
         metrics["time/seconds"] = time.perf_counter() - started
         on_iteration(iteration + 1, metrics, rollouts.data)

@@ -10,7 +10,7 @@ from process_workers import ProcessWorkers
 from test_distributed import difference, iterate, models, settings_of, weights, without_ties
 
 from midthought.learning.actor_critic import ActorCriticLearner
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.distributed.remote_learner import RemoteLearner
@@ -20,8 +20,8 @@ from midthought.learning.model import Critic, Models
 
 
 @pytest.fixture
-def batch(make_trajectory) -> PPOBatch:
-    return PPOBatch.from_trajectories(
+def batch(make_trajectory) -> TokenBatch:
+    return TokenBatch.from_trajectories(
         [make_trajectory(seed, group=seed // 2, num_results=1 + 2 * seed) for seed in range(10)]
     )
 

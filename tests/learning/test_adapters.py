@@ -12,7 +12,7 @@ from midthought.config import ConfigStore
 from midthought.engines.local.engine import LocalEngine
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters, has_adapters
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from midthought.learning.learner import Learner
 from midthought.learning.model import Models
@@ -24,8 +24,8 @@ IDS = torch.tensor([[3, 4, 5, 6]])
 
 
 @pytest.fixture
-def batch(make_trajectory) -> PPOBatch:
-    return PPOBatch.from_trajectories([make_trajectory(seed) for seed in range(6)])
+def batch(make_trajectory) -> TokenBatch:
+    return TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(6)])
 
 
 def lora_learner(policy):

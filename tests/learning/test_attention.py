@@ -7,7 +7,7 @@ import torch
 from precision import logit_tolerance
 
 from midthought.learning.attention import attending_by_rows, can_pack, row_arguments
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.model import Critic, spread, token_logprobs, token_outputs
 from midthought.learning.packing import ModelInputs
 from midthought.types import ToolCall, ToolEvent, ToolOutcome
@@ -33,8 +33,8 @@ REFUSED = {
 
 
 @pytest.fixture
-def batch(make_trajectory) -> PPOBatch:
-    return PPOBatch.from_trajectories([make_trajectory(seed, num_results=3 + 4 * seed) for seed in range(5)])
+def batch(make_trajectory) -> TokenBatch:
+    return TokenBatch.from_trajectories([make_trajectory(seed, num_results=3 + 4 * seed) for seed in range(5)])
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -65,21 +65,22 @@ def test_no_row_sees_another(make_policy, batch):
     policy = make_policy()
     with torch.no_grad():
         before = spread(token_outputs(policy, batch, packed=True).logprobs, batch.loss_mask)
-        batch.token_ids[1] = (batch.token_ids[1] + 7) % 40 + 3
+        tokens = batch.tokens_of(torch.tensor([1]))
+        batch.token_ids[tokens] = (batch.token_ids[tokens] + 7) % 40 + 3
         after = spread(token_outputs(policy, batch, packed=True).logprobs, batch.loss_mask)
-    others = [0, 2, 3, 4]
+    others = batch.tokens_of(torch.tensor([0, 2, 3, 4]))
     assert torch.equal(after[others], before[others])
-    assert not torch.allclose(after[1], before[1])
+    assert not torch.allclose(after[tokens], before[tokens])
 
 
 def test_nothing_behind_the_last_policy_token_is_computed(make_trajectory):
     trajectories = [make_trajectory(seed) for seed in range(3)]
     events = [ToolEvent(call=ToolCall(tool_name="look", success=True, result="so"), outcome=ToolOutcome.OK)]
     trajectories[1].add_results(events, [5] * 9)
-    batch = PPOBatch.from_trajectories(trajectories)
+    batch = TokenBatch.from_trajectories(trajectories)
     layout = ModelInputs.of(batch, packed=True)
     lengths = layout.arguments["rows"].lengths
-    assert list(lengths) == [int(mask.nonzero()[-1]) for mask in batch.loss_mask]
+    assert list(lengths) == [int(mask.nonzero()[-1]) for mask in batch.loss_mask.split(batch.lengths.tolist())]
     assert layout.arguments["input_ids"].shape == (1, sum(lengths))
     assert layout.arguments["position_ids"][0].tolist() == [place for length in lengths for place in range(length)]
     assert torch.equal(layout.targets, batch.token_ids[batch.loss_mask])
@@ -88,7 +89,7 @@ def test_nothing_behind_the_last_policy_token_is_computed(make_trajectory):
 def test_a_row_without_policy_tokens_gives_none_and_changes_no_other(make_policy, batch):
     policy = make_policy()
     mask = batch.loss_mask.clone()
-    mask[2] = False
+    mask[batch.tokens_of(torch.tensor([2]))] = False
     masked = batch.with_fields(loss_mask=mask)
     with torch.no_grad():
         found = spread(token_outputs(policy, masked, packed=True).logprobs, mask)

@@ -1,6 +1,7 @@
 """Batches: how trajectories become tensors, and that cutting them loses and changes nothing."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midthought.errors import RecordError
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
+from midthought.learning.padded_batch import PPOBatch
 from midthought.types import Completion, Finish, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory, Turn
 
 
@@ -47,7 +49,8 @@ def test_rows_are_padded_on_the_right_and_the_mask_is_that_of_the_record():
     assert batch.attention_mask.int().tolist() == [[1] * 6, [1, 1, 0, 0, 0, 0]]
     assert batch.position_ids.tolist() == [list(range(6))] * 2
     assert batch.groups.tolist() == [0, 4]
-    assert (batch.num_tokens, batch.num_policy_tokens, batch.num_episodes, len(batch)) == (8, 4, 2, 2)
+    flat = batch.flat()
+    assert (flat.num_tokens, flat.num_policy_tokens, flat.num_episodes, len(flat), len(batch)) == (8, 4, 2, 2, 2)
 
 
 def test_the_reward_sits_on_the_last_policy_token_even_where_a_tool_speaks_last():
@@ -61,7 +64,6 @@ def test_every_segment_is_a_row_and_only_the_last_with_policy_tokens_carries_the
     batch = PPOBatch.from_trajectories([trajectory, other])
     assert batch.token_ids.tolist() == [[1, 5, 6], [1, 2, 7], [4, 8, 0]]
     assert batch.episodes.tolist() == [0, 0, 1]
-    assert batch.segments.tolist() == [0, 1, 0]
     assert batch.rewards.tolist() == [[0, 0, 0], [0, 0, 1.0], [0, 3.0, 0]]
 
 
@@ -177,10 +179,9 @@ def test_a_reward_that_is_no_number_names_the_task_and_the_part(reward, name):
 
 def test_the_value_of_a_turn_is_that_before_its_first_policy_token():
     two = trajectory_of(("p", [1]), ("s", [5]), ("t", [7]), ("s", [6]), ("e", []), ("p", [1]), ("s", [8]), ("e", []))
-    batch = PPOBatch.from_trajectories([two, trajectory_of(*TURNS)])
-    batch = batch.select(torch.tensor([2, 1, 0]))
-    values = torch.arange(batch.token_ids.numel()).reshape(batch.token_ids.shape).float()
-    other, last, first = values.tolist()
+    batch = TokenBatch.from_trajectories([two, trajectory_of(*TURNS)])
+    values = torch.arange(batch.num_tokens).float()
+    first, last, other = (row.tolist() for row in values.split(batch.lengths.tolist()))
     found = batch.with_fields(values=values).turn_values()
     assert found == {0: {0: first[1], 1: last[1]}, 1: {0: other[1], 1: other[6], 2: other[7]}}
     with pytest.raises(ValueError, match="score it with a critic"):
@@ -189,10 +190,19 @@ def test_the_value_of_a_turn_is_that_before_its_first_policy_token():
 
 def test_every_row_of_an_episode_carries_its_baseline():
     two = trajectory_of(("p", [1]), ("s", [5]), ("p", [1]), ("s", [7]))
-    batch = PPOBatch.from_trajectories([two, trajectory_of(("p", [4]), ("s", [8]))], baselines=[0.25, 0.5])
+    batch = TokenBatch.from_trajectories([two, trajectory_of(("p", [4]), ("s", [8]))], baselines=[0.25, 0.5])
     assert batch.baselines.tolist() == [0.25, 0.25, 0.5]
     assert batch.of_episodes(batch.baselines).tolist() == [0.25, 0.5]
     assert batch.select(torch.tensor([2, 0])).baselines.tolist() == [0.5, 0.25]
+
+
+def test_padding_and_flattening_give_the_same_batch(make_trajectory):
+    batch = TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)], policy_version=1)
+    batch = batch.with_fields(values=batch.token_ids.float(), temperatures=batch.token_ids.float())
+    again = PPOBatch.of(batch, pad_token_id=7).flat()
+    for field in fields(TokenBatch):
+        value, its_value = getattr(batch, field.name), getattr(again, field.name)
+        assert torch.equal(value, its_value) if isinstance(value, torch.Tensor) else value == its_value
 
 
 # -- cutting -------------------------------------------------------------------------------------------------------
@@ -202,25 +212,26 @@ def test_every_row_of_an_episode_carries_its_baseline():
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=25), max_tokens=st.integers(1, 120))
 def test_micro_batches_hold_every_row_once_within_the_budget_and_without_needless_padding(lengths, max_tokens):
     trajectories = [trajectory_of(("p", [1]), ("s", [5] * length)) for length in lengths]
-    batch = PPOBatch.from_trajectories(trajectories)
+    batch = TokenBatch.from_trajectories(trajectories)
     rows = batch.micro_batch_rows(max_tokens)
     assert sorted(torch.cat(rows).tolist()) == list(range(len(lengths)))
     for micro in batch.micro_batches(max_tokens):
-        assert micro.token_ids.shape[1] == int(micro.lengths.max())
-        assert micro.token_ids.numel() <= max_tokens or len(micro) == 1
-    again = PPOBatch.from_trajectories(trajectories).micro_batch_rows(max_tokens)
+        padded = PPOBatch.of(micro)
+        assert padded.token_ids.shape[1] == int(micro.lengths.max())
+        assert padded.token_ids.numel() <= max_tokens or len(micro) == 1
+    again = TokenBatch.from_trajectories(trajectories).micro_batch_rows(max_tokens)
     assert all(torch.equal(one, other) for one, other in zip(rows, again, strict=True))
 
 
 def test_a_budget_of_nothing_is_refused(make_trajectory):
     with pytest.raises(ValueError, match="max_tokens must be above 0, got 0"):
-        PPOBatch.from_trajectories([make_trajectory(1)]).micro_batch_rows(0)
+        TokenBatch.from_trajectories([make_trajectory(1)]).micro_batch_rows(0)
 
 
 @settings(max_examples=20, deadline=None)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=9), num_parts=st.integers(1, 12))
 def test_a_number_of_parts_holds_every_row_once_in_parts_of_almost_one_size(lengths, num_parts):
-    batch = PPOBatch.from_trajectories([trajectory_of(("p", [1]), ("s", [5] * length)) for length in lengths])
+    batch = TokenBatch.from_trajectories([trajectory_of(("p", [1]), ("s", [5] * length)) for length in lengths])
     sizes = [len(micro) for micro in batch.micro_batches(4096, num_parts)]
     assert len(sizes) == min(num_parts, len(lengths))
     assert sum(sizes) == len(lengths) and max(sizes) - min(sizes) <= 1
@@ -230,15 +241,17 @@ def test_a_number_of_parts_holds_every_row_once_in_parts_of_almost_one_size(leng
 
 def test_no_part_at_all_is_refused(make_trajectory):
     with pytest.raises(ValueError, match="num_parts must be above 0, got 0"):
-        PPOBatch.from_trajectories([make_trajectory(1)]).micro_batches(10, 0)
+        TokenBatch.from_trajectories([make_trajectory(1)]).micro_batches(10, 0)
 
 
 def test_selecting_rows_takes_every_field_along(make_trajectory):
-    batch = PPOBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
+    batch = TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
     batch = batch.with_fields(old_logprobs=batch.token_ids.float(), values=-batch.token_ids.float())
     chosen = batch.select(torch.tensor([3, 1]))
-    width = int(batch.lengths[[3, 1]].max())
-    assert torch.equal(chosen.old_logprobs, batch.token_ids[[3, 1], :width].float())
+    rows = batch.token_ids.split(batch.lengths.tolist())
+    assert torch.equal(chosen.token_ids, torch.cat([rows[3], rows[1]]))
+    assert torch.equal(chosen.cu_seqlens, torch.tensor([0, len(rows[3]), len(rows[3]) + len(rows[1])]))
+    assert torch.equal(chosen.old_logprobs, chosen.token_ids.float())
     assert torch.equal(chosen.values, -chosen.token_ids.float())
     assert chosen.reference_logprobs is None
     assert chosen.episodes.tolist() == [3, 1]
@@ -248,7 +261,7 @@ def test_mini_batches_keep_the_segments_of_an_episode_together_and_take_every_ep
     trajectories = [
         trajectory_of(("p", [1]), ("s", [5]), *([("p", [1]), ("s", [6])] if number % 2 else [])) for number in range(5)
     ]
-    batch = PPOBatch.from_trajectories(trajectories)
+    batch = TokenBatch.from_trajectories(trajectories)
     minis = list(batch.mini_batches(2, torch.Generator().manual_seed(3)))
     seen = [sorted(set(mini.episodes.tolist())) for mini in minis]
     assert sorted(episode for episodes in seen for episode in episodes) == [0, 1, 2, 3, 4]
@@ -260,10 +273,11 @@ def test_mini_batches_keep_the_segments_of_an_episode_together_and_take_every_ep
 def test_an_episodes_segments_stand_side_by_side_and_come_back():
     two = trajectory_of(("p", [1]), ("s", [5, 6]), ("p", [1]), ("s", [7]), group=9)
     one = trajectory_of(("p", [4]), ("s", [8]), group=2)
-    batch = PPOBatch.from_trajectories([two, one])
-    figure = torch.arange(9.0).reshape(3, 3)
-    wide = batch.by_episode(figure)
-    assert wide.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 0, 0, 0]]
-    assert torch.equal(batch.by_row(wide), figure)
-    assert batch.episode_groups.tolist() == [9, 2]
+    batch = TokenBatch.from_trajectories([two, one])
+    figure = torch.arange(7.0)
+    wide = batch.by_episode(figure, missing=-1)
+    assert wide.tolist() == [[0, 1, 2, 3, 4], [5, 6, -1, -1, -1]]
+    assert torch.equal(batch.by_token(wide), figure)
+    assert batch.of_episodes(batch.groups).tolist() == [9, 2]
+    assert batch.token_episodes.tolist() == [0, 0, 0, 0, 0, 1, 1]
     assert batch.by_episode(batch.loss_mask).dtype == torch.bool

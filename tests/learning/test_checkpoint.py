@@ -10,7 +10,7 @@ from training_settings import changed, training
 
 from midthought.errors import CheckpointError
 from midthought.learning import checkpoint as module
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
@@ -32,7 +32,7 @@ def train(learner: Learner, make_trajectory, iterations: range) -> list[dict[str
     history = []
     for _ in iterations:
         seeds = [random.randrange(1000), int(np.random.randint(1000)), int(torch.randint(1000, ()))]
-        batch = PPOBatch.from_trajectories([make_trajectory(seed + extra) for seed in seeds for extra in (0, 1)])
+        batch = TokenBatch.from_trajectories([make_trajectory(seed + extra) for seed in seeds for extra in (0, 1)])
         batch, health = learner.score(batch)
         batch, credit = learner.credit(batch)
         history.append({**health, **credit, **learner.update(batch)})

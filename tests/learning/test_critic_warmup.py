@@ -9,7 +9,7 @@ import torch
 from training_settings import training
 
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Critic
@@ -22,8 +22,8 @@ CRITICS = {"separate": Critic.separate, "shared": Critic.shared}
 
 
 @pytest.fixture
-def batch(make_trajectory) -> PPOBatch:
-    return PPOBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
+def batch(make_trajectory) -> TokenBatch:
+    return TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(4)])
 
 
 @pytest.fixture(params=CRITICS)
@@ -32,7 +32,7 @@ def learner(request: Any, make_policy) -> Learner:
     return Learner(policy, CRITICS[request.param](policy), None, SETTINGS, SCHEDULE)
 
 
-def prepared(learner: Learner, batch: PPOBatch) -> PPOBatch:
+def prepared(learner: Learner, batch: TokenBatch) -> TokenBatch:
     return learner.credit(learner.score(batch)[0])[0]
 
 

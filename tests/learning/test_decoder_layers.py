@@ -24,9 +24,9 @@ def saved_bytes(policy, batch) -> int:
 
 @pytest.fixture
 def batch(make_trajectory):
-    from midthought.learning.batch import PPOBatch
+    from midthought.learning.batch import TokenBatch
 
-    return PPOBatch.from_trajectories([make_trajectory(seed, num_results=30) for seed in range(6)])
+    return TokenBatch.from_trajectories([make_trajectory(seed, num_results=30) for seed in range(6)])
 
 
 def test_less_is_remembered(make_policy, batch):

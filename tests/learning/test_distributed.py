@@ -14,7 +14,7 @@ from training_settings import changed, training
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.distributed.process_group import DistributedGroup, _rows_of_all
 from midthought.learning.distributed.remote_learner import RemoteLearner
@@ -91,14 +91,14 @@ def both(make_policy, way: dict[str, Any], **options: Any) -> Iterator[tuple[Lea
 
 
 @pytest.fixture
-def batch(make_trajectory) -> PPOBatch:
+def batch(make_trajectory) -> TokenBatch:
     """Ten episodes of unlike lengths: two optimizer steps, of which the micro-batches do not come out even."""
-    return PPOBatch.from_trajectories(
+    return TokenBatch.from_trajectories(
         [make_trajectory(seed, group=seed // 2, num_results=1 + 2 * seed) for seed in range(10)]
     )
 
 
-def iterate(learner: Learner | RemoteLearner, batch: PPOBatch, **options: Any) -> tuple[dict[str, float], PPOBatch]:
+def iterate(learner: Learner | RemoteLearner, batch: TokenBatch, **options: Any) -> tuple[dict[str, float], TokenBatch]:
     scored, health = learner.score(batch)
     credited, credit = learner.credit(scored)
     return {**health, **credit, **learner.update(credited, **options)}, scored
@@ -200,7 +200,7 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(make_policy, batc
         before = weights(ranked)
         scored, _ = ranked.score(batch)
         credited, _ = ranked.credit(scored)
-        credited.advantages[0] = float("inf")
+        credited.advantages[credited.tokens_of(torch.tensor([0]))] = float("inf")
         assert ranked.update(credited)["num_skipped_steps"] >= 1
         assert all(bool(tensor.isfinite().all()) for tensor in weights(ranked).values())
         assert before.keys() == weights(ranked).keys()
@@ -233,7 +233,7 @@ def test_every_rank_has_as_many_passes_and_every_row_counts_once(num_ranks, pack
 
 def test_rows_that_cannot_be_evened_within_the_budget_stay_as_they_were_cut(batch):
     lengths = torch.tensor([60, *[40] * 3, *[20] * 3] + [1] * 3)
-    uneven = batch.with_fields(lengths=lengths.clamp(max=batch.token_ids.shape[1]))
+    uneven = batch.with_fields(cu_seqlens=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]))
     for max_tokens in (60, 41, 100):
         for rows in _rows_of_all(uneven, max_tokens, 2, packed=True):
             assert len(rows) == 1 or int(uneven.lengths[rows].sum()) <= max_tokens

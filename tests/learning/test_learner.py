@@ -13,7 +13,7 @@ from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, policy_loss
 from midthought.config import TrainingConfig
 from midthought.errors import CheckpointError
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, frozen_copy, token_logprobs
@@ -23,8 +23,8 @@ SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_si
 
 
 @pytest.fixture
-def batch(make_trajectory) -> PPOBatch:
-    return PPOBatch.from_trajectories([make_trajectory(seed, group=seed // 2) for seed in range(8)])
+def batch(make_trajectory) -> TokenBatch:
+    return TokenBatch.from_trajectories([make_trajectory(seed, group=seed // 2) for seed in range(8)])
 
 
 def build_learner(make_policy, *, critic="separate", reference=True, seed=0, total_steps=None, **changes) -> Learner:
@@ -35,7 +35,7 @@ def build_learner(make_policy, *, critic="separate", reference=True, seed=0, tot
     return Learner(policy, critics[critic](policy), other, changed(SETTINGS, **changes), schedule)
 
 
-def prepared(learner: Learner, batch: PPOBatch) -> PPOBatch:
+def prepared(learner: Learner, batch: TokenBatch) -> TokenBatch:
     return learner.credit(learner.score(batch)[0])[0]
 
 
@@ -66,8 +66,7 @@ def test_the_health_figure_is_the_distance_of_recomputed_from_sampled_logprobs(m
         truth = token_logprobs(learner.policy, batch)
     _, figures = learner.score(batch.with_fields(sampled_logprobs=truth))
     assert figures["logprob_difference_max"] < logit_tolerance(learner.policy)
-    one = batch.loss_mask.nonzero()[3]
-    truth[one[0], one[1]] += 0.25
+    truth[batch.loss_mask.nonzero()[3]] += 0.25
     _, figures = learner.score(batch.with_fields(sampled_logprobs=truth))
     assert figures["logprob_difference_max"] == pytest.approx(0.25, abs=1e-4)
     assert figures["logprob_difference_mean"] == pytest.approx(0.25 / batch.num_policy_tokens, abs=1e-4)
@@ -80,7 +79,7 @@ def test_without_discount_every_policy_token_of_every_segment_has_the_episodes_r
         trajectory.begin_segment([4, 5, 6])
     trajectory.add_sampled(Completion(token_ids=(9,), sampled_logprobs=(-1.0,), finish=Finish.END))
     trajectory.reward = Reward(parts={"right": 0.75})
-    batch = PPOBatch.from_trajectories([trajectory])
+    batch = TokenBatch.from_trajectories([trajectory])
     credited = prepared(build_learner(make_policy, reference=False), batch)
     torch.testing.assert_close(credited.returns, 0.75 * batch.loss_mask)
 
@@ -90,10 +89,9 @@ def test_the_kl_penalty_is_taken_off_the_rewards_before_credit(make_policy, batc
     scored, _ = learner.score(batch)
     credited, figures = learner.credit(scored)
     divergence = scored.old_logprobs - scored.reference_logprobs
-    first = int(batch.loss_mask[0].nonzero()[0])
-    assert float(credited.returns[0, first]) == pytest.approx(
-        float(batch.rewards[0].sum() - 0.1 * divergence[0].sum()), abs=1e-4
-    )
+    first, end = int(batch.loss_mask.nonzero()[0]), int(batch.lengths[0])
+    expected = float(batch.rewards[:end].sum() - 0.1 * divergence[:end].sum())
+    assert float(credited.returns[first]) == pytest.approx(expected, abs=1e-4)
     assert figures["kl_reference"] == pytest.approx(float(divergence[batch.loss_mask].mean()), abs=1e-5)
     assert figures["kl_coef"] == 0.1
 
@@ -109,7 +107,7 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_
     scored, _ = learner.score(batch)
     _, constant = learner.credit(scored)
     assert constant["explained_variance"] == pytest.approx(0.0, abs=1e-6)
-    returns = batch.rewards.sum(1, keepdim=True) * batch.loss_mask
+    returns = batch.by_episode(batch.rewards).sum(1)[batch.token_episodes] * batch.loss_mask
     _, perfect = learner.credit(scored.with_fields(values=returns))
     assert perfect["explained_variance"] == pytest.approx(1.0)
 
@@ -117,7 +115,7 @@ def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_
 def test_grpo_needs_no_critic_and_compares_within_the_group(make_policy, batch):
     learner = build_learner(make_policy, critic=None, reference=False, adv_estimator=AdvantageEstimator.GRPO)
     credited = prepared(learner, batch)
-    scores = credited.advantages.sum(1) / batch.loss_mask.sum(1)
+    scores = batch.by_episode(credited.advantages).sum(1) / batch.by_episode(batch.loss_mask).sum(1)
     torch.testing.assert_close(scores, torch.tensor([-(0.5**0.5), 0.5**0.5] * 4), atol=1e-4, rtol=1e-4)
     assert "value_loss" not in learner.update(credited)
 
@@ -135,13 +133,13 @@ def two_turns(paid: tuple[float, ...], group: int = 0) -> Trajectory:
 
 
 def test_a_turns_reward_reaches_its_own_turn_and_those_before_it(make_policy):
-    batch = PPOBatch.from_trajectories([two_turns((1.0, 0.5))])
+    batch = TokenBatch.from_trajectories([two_turns((1.0, 0.5))])
     credited = prepared(build_learner(make_policy, reference=False), batch)
     assert credited.returns[batch.loss_mask].tolist() == [1.5, 1.5, 0.5, 0.5]
 
 
 def test_turn_level_grpo_compares_turns_of_one_number_over_the_segments(make_policy):
-    batch = PPOBatch.from_trajectories([two_turns((1.0, 0.0)), two_turns((0.0, 1.0))])
+    batch = TokenBatch.from_trajectories([two_turns((1.0, 0.0)), two_turns((0.0, 1.0))])
     learner = build_learner(make_policy, critic=None, reference=False, adv_estimator="grpo_turns")
     advantages = prepared(learner, batch).advantages[batch.loss_mask]
     half = 0.5**0.5  # turn 0: to go 1 and 1, no spread; turn 1: 0 and 1
@@ -151,10 +149,10 @@ def test_turn_level_grpo_compares_turns_of_one_number_over_the_segments(make_pol
 
 def test_remax_takes_the_baseline_of_every_episode(make_policy, make_trajectory):
     trajectories = [make_trajectory(seed, reward=1.0) for seed in range(2)]
-    batch = PPOBatch.from_trajectories(trajectories, baselines=[0.25, 2.0])
+    batch = TokenBatch.from_trajectories(trajectories, baselines=[0.25, 2.0])
     learner = build_learner(make_policy, critic=None, reference=False, adv_estimator="remax")
     credited = prepared(learner, batch)
-    expected = torch.tensor([[0.75], [-1.0]]) * batch.loss_mask
+    expected = torch.tensor([0.75, -1.0])[batch.token_episodes] * batch.loss_mask
     torch.testing.assert_close(credited.advantages, expected)
 
 
@@ -164,8 +162,9 @@ def test_scoring_weighs_recomputed_against_sampled_logprobs_where_asked_to(level
         make_policy, rollout_correction="masked", rollout_correction_level=level, rollout_correction_max=1e4
     )
     scored, figures = learner.score(batch)
+    options = {"level": level, "episodes": batch.token_episodes, "max_weight": 1e4}
     expected, its_figures = rollout_weights(
-        scored.old_logprobs, batch.sampled_logprobs, batch.loss_mask, "masked", level=level, max_weight=1e4
+        scored.old_logprobs, batch.sampled_logprobs, batch.loss_mask, "masked", **options
     )
     torch.testing.assert_close(scored.rollout_weights, expected)
     assert its_figures.items() <= figures.items()
@@ -241,7 +240,7 @@ def test_neither_cutting_nor_order_nor_padding_changes_any_loss_under_any_averag
         ({"accumulation_steps": 100}, [3, 6, 0, 5, 1, 4, 2]),
     ):
         learner = build_learner(make_policy, **settings, **cut)
-        batch = PPOBatch.from_trajectories([trajectories[number] for number in order])
+        batch = TokenBatch.from_trajectories([trajectories[number] for number in order])
         found.append((learner.update(prepared(learner, batch)), gradients(learner)))
     rounding = tolerance(torch.float32, num_operations=batch.num_tokens)  # gradients are sums over tokens
     for metrics, gradient in found[1:]:
@@ -349,7 +348,7 @@ def test_ppo_learns_which_token_is_rewarded(critic, make_policy):
             trajectory.reward = Reward(parts={"even": float(token % 2 == 0)})
             trajectories.append(trajectory)
         rates.append(float((drawn % 2 == 0).float().mean()))
-        batch = PPOBatch.from_trajectories(trajectories)
+        batch = TokenBatch.from_trajectories(trajectories)
         scored, health = learner.score(batch)
         assert health["logprob_difference_max"] < logit_tolerance(learner.policy)
         learner.update(learner.credit(scored)[0])
@@ -503,7 +502,7 @@ def test_the_state_of_another_model_is_refused(make_policy, batch):
 
 def test_settings_that_are_given_later_hold_for_the_next_step(make_policy, make_trajectory):
     learner = build_learner(make_policy, critic=None, reference=False, lr_schedule="linear", total_steps=10)
-    batch = PPOBatch.from_trajectories([make_trajectory(1)])
+    batch = TokenBatch.from_trajectories([make_trajectory(1)])
     learner.sft_step(batch)
     learner.set_training(changed(learner.training, learning_rate=1e-7), TrainingSchedule(total_steps=2))
     before = [parameter.detach().clone() for parameter in learner.policy.parameters()]

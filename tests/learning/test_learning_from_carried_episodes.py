@@ -14,7 +14,7 @@ from training_settings import training
 
 from midthought.config import RecipeConfig, create_default_config
 from midthought.errors import SettingsError
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.rollout.rollout_batch import ShuffledTasks, collect, staleness
 from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory
@@ -274,30 +274,30 @@ def test_staleness_by_hand():
 
 
 def test_the_batch_says_which_tokens_older_policies_sampled():
-    batch = PPOBatch.from_trajectories([aged(1, 2, 3), aged(3)], policy_version=3)
-    assert batch.is_stale.tolist() == [[False, True, False, True, False], [False] * 5]
-    assert batch.loss_mask.tolist() == [[False, True, False, True, True], [False, True, False, False, False]]
-    assert PPOBatch.from_trajectories([aged(1)]).is_stale is None
+    batch = TokenBatch.from_trajectories([aged(1, 2, 3), aged(3)], policy_version=3)
+    assert batch.is_stale.tolist() == [False, True, False, True, False] + [False] * 3
+    assert batch.loss_mask.tolist() == [False, True, False, True, True, False, True, False]
+    assert TokenBatch.from_trajectories([aged(1)]).is_stale is None
 
 
 def test_stale_tokens_are_weighed_by_the_ratio_token_by_token_and_truncated(make_policy):
     """w = min(exp(log π_now − log π_sampled), 2): the recomputed ones come from a real model, the sampled ones by hand."""
     learner = Learner(make_policy(), None, None, training(rollout_correction="truncated"))
-    plain, _ = learner.score(PPOBatch.from_trajectories([aged(1, 2, 3)]))
-    now = plain.old_logprobs[0, [1, 3, 4]]
+    plain, _ = learner.score(TokenBatch.from_trajectories([aged(1, 2, 3)]))
+    now = plain.old_logprobs[[1, 3, 4]]
     shifts = torch.tensor([0.5, -3.0, 0.0])  # sampled = now + shift: once likelier, once much less likely, once alike
-    batch = PPOBatch.from_trajectories([aged(1, 2, 3, logprobs=(now + shifts).tolist())], policy_version=3)
+    batch = TokenBatch.from_trajectories([aged(1, 2, 3, logprobs=(now + shifts).tolist())], policy_version=3)
     scored, health = learner.score(batch)
     expected = torch.tensor([math.exp(-0.5), 2.0, 1.0])  # exp(3) = 20.1 is cut at 2
-    torch.testing.assert_close(scored.rollout_weights[0, [1, 3, 4]], expected, rtol=1e-4, atol=1e-5)
-    assert scored.rollout_weights[0, [0, 2]].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(scored.rollout_weights[[1, 3, 4]], expected, rtol=1e-4, atol=1e-5)
+    assert scored.rollout_weights[[0, 2]].tolist() == [0.0, 0.0]
     assert health["rollout_truncated_fraction"] == pytest.approx(1 / 3)
     assert health["logprob_difference_max"] < 1e-5  # of the fresh token alone
 
 
 def test_where_all_tokens_are_stale_their_difference_says_nothing_of_the_engines_health(make_policy):
     learner = Learner(make_policy(), None, None, training())
-    _, health = learner.score(PPOBatch.from_trajectories([aged(1, 2)], policy_version=3))
+    _, health = learner.score(TokenBatch.from_trajectories([aged(1, 2)], policy_version=3))
     assert math.isnan(health["logprob_difference_max"]) and math.isnan(health["logprob_difference_mean"])
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from precision import logit_tolerance
 
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.logprobs import LogitShape
 from midthought.learning.model import (
     Critic,
@@ -15,6 +15,7 @@ from midthought.learning.model import (
     token_logprobs,
     token_outputs,
 )
+from midthought.learning.padded_batch import PPOBatch
 
 ARCHITECTURES = {
     "Qwen3": {},
@@ -32,18 +33,17 @@ def architecture(make_policy, name: str):
     return make_policy(name.split()[0], **ARCHITECTURES[name])
 
 
-def batch_of(make_trajectory, count: int = 5) -> PPOBatch:
-    return PPOBatch.from_trajectories([make_trajectory(seed) for seed in range(count)])
+def batch_of(make_trajectory, count: int = 5) -> TokenBatch:
+    return TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(count)])
 
 
-def plain_logprobs(policy, batch: PPOBatch) -> torch.Tensor:
+def plain_logprobs(policy, batch: TokenBatch) -> torch.Tensor:
     """Row by row, without padding, with all logits: the slow way that cannot be wrong."""
-    result = torch.zeros(batch.token_ids.shape)
-    for row, length in enumerate(batch.lengths.tolist()):
-        ids = batch.token_ids[row : row + 1, :length]
-        distribution = policy(input_ids=ids).logits.float().log_softmax(-1)
-        result[row, 1:length] = distribution[0, :-1].gather(-1, ids[0, 1:, None])[:, 0]
-    return result.where(batch.loss_mask, 0.0)
+    rows = []
+    for ids in batch.token_ids.split(batch.lengths.tolist()):
+        distribution = policy(input_ids=ids[None]).logits.float().log_softmax(-1)
+        rows += [torch.zeros(1), distribution[0, :-1].gather(-1, ids[1:, None])[:, 0]]
+    return torch.cat(rows).where(batch.loss_mask, 0.0)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -69,9 +69,9 @@ def test_logits_are_made_at_policy_tokens_only(name, make_policy, make_trajector
 
 def test_the_policy_is_left_as_it_was(make_policy, make_trajectory):
     policy, batch = make_policy(), batch_of(make_trajectory)
-    before = policy(input_ids=batch.token_ids).logits
+    before = policy(input_ids=batch.token_ids[None]).logits
     token_logprobs(policy, batch)
-    assert torch.equal(policy(input_ids=batch.token_ids).logits, before)
+    assert torch.equal(policy(input_ids=batch.token_ids[None]).logits, before)
     assert not policy.get_output_embeddings()._forward_pre_hooks
 
 
@@ -104,20 +104,21 @@ def test_where_the_architecture_does_something_unknown_to_its_logits_all_are_kep
 def test_changing_tokens_to_the_right_changes_no_figure_on_the_left(make_policy, make_trajectory):
     policy, batch = make_policy(), batch_of(make_trajectory, 1)
     before = token_logprobs(policy, batch)
-    last = int(batch.loss_mask[0].nonzero()[-1])
-    batch.token_ids[0, last] = (batch.token_ids[0, last] + 1) % 40 + 3
+    last = int(batch.loss_mask.nonzero()[-1])
+    batch.token_ids[last] = (batch.token_ids[last] + 1) % 40 + 3
     after = token_logprobs(policy, batch)
-    torch.testing.assert_close(after[:, :last], before[:, :last])
-    assert after[0, last] != before[0, last]
+    torch.testing.assert_close(after[:last], before[:last])
+    assert after[last] != before[last]
 
 
 @torch.no_grad()
 def test_entropy_is_that_of_the_whole_distribution(make_policy, make_trajectory):
     policy, batch = make_policy(), batch_of(make_trajectory)
     entropy = token_outputs(policy, batch, entropy=True).entropy
-    distribution = torch.distributions.Categorical(logits=policy(input_ids=batch.token_ids).logits[:, :-1])
+    padded = PPOBatch.of(batch)
+    distribution = torch.distributions.Categorical(logits=policy(input_ids=padded.token_ids).logits[:, :-1])
     torch.testing.assert_close(
-        entropy, distribution.entropy()[batch.loss_mask[:, 1:]], atol=logit_tolerance(policy), rtol=0
+        entropy, distribution.entropy()[padded.loss_mask[:, 1:]], atol=logit_tolerance(policy), rtol=0
     )
 
 
@@ -127,9 +128,12 @@ def test_a_value_judges_the_state_before_its_token(shared, make_policy, make_tra
     policy, batch = make_policy(), batch_of(make_trajectory)
     critic = Critic.shared(policy) if shared else Critic.separate(policy)
     critic.head.linear.weight.normal_()
-    values = spread(PolicyValueModel(policy, critic)(batch).values, batch.loss_mask)
-    hidden = policy.base_model(input_ids=batch.token_ids).last_hidden_state
-    expected = (hidden @ critic.head.linear.weight[0])[:, :-1].where(batch.loss_mask[:, 1:], 0.0)
+    padded = PPOBatch.of(batch)
+    figures = PolicyValueModel(policy, critic)(padded)
+    assert torch.equal(figures.values, PolicyValueModel(policy, critic)(batch).values)
+    values = spread(figures.values, padded.loss_mask)
+    hidden = policy.base_model(input_ids=padded.token_ids).last_hidden_state
+    expected = (hidden @ critic.head.linear.weight[0])[:, :-1].where(padded.loss_mask[:, 1:], 0.0)
     torch.testing.assert_close(values[:, 1:], expected, atol=logit_tolerance(policy), rtol=0)
 
 

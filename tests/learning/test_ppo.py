@@ -355,7 +355,8 @@ def test_the_overlong_penalty_is_a_part_of_the_reward_of_its_own():
     # two tokens after the prompt, of at most four, all of them within the buffer: half of the penalty
     assert told[0][1]["reward/overlong"] == pytest.approx(-0.25)
     assert told[0][1]["reward/mean"] == pytest.approx(0.75)
-    assert learner.batches[0].rewards.sum(1).tolist() == pytest.approx([0.75] * 4)
+    batch = learner.batches[0]
+    assert batch.by_episode(batch.rewards).sum(1).tolist() == pytest.approx([0.75] * 4)
 
 
 def test_without_it_rewards_stay_as_they_were_given():
@@ -379,8 +380,7 @@ def test_scored_episodes_get_the_critics_value_of_every_turn():
 
     class Scoring(FakeLearner):
         def score(self, batch):
-            columns = torch.arange(batch.token_ids.shape[1]).expand(batch.token_ids.shape).float()
-            return batch.with_fields(values=columns), {}
+            return batch.with_fields(values=batch.position_ids.float()), {}
 
     source, seen = Turns(), []
     learner = Scoring(source.log)
@@ -395,8 +395,8 @@ def test_scored_episodes_get_the_critics_value_of_every_turn():
 
 def test_the_batch_holds_what_the_policy_wrote():
     batch = run(num_iters=1)[1].batches[0]
-    assert batch.token_ids.tolist() == [[1, 5, 6]] * 4
-    assert torch.equal(batch.loss_mask, torch.tensor([[False, True, True]] * 4))
+    assert batch.token_ids.tolist() == [1, 5, 6] * 4
+    assert torch.equal(batch.loss_mask, torch.tensor([False, True, True] * 4))
 
 
 def test_the_figures_of_an_iteration_by_hand():

@@ -9,7 +9,7 @@ from training_settings import changed, training
 
 from midthought.learning.adapters import add_adapters
 from midthought.learning.attention import can_pack
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
 
@@ -42,17 +42,20 @@ OF_FLOAT32 = tolerance(torch.float32, num_operations=4)
 
 
 @pytest.fixture
-def batch(make_trajectory) -> PPOBatch:
+def batch(make_trajectory) -> TokenBatch:
     """Results of 1 to 29 tokens; one row without a policy token that counts, one of which only the last does."""
     trajectories = [make_trajectory(seed, group=seed // 2, num_results=1 + 4 * seed) for seed in range(8)]
-    batch = PPOBatch.from_trajectories(trajectories)
+    batch = TokenBatch.from_trajectories(trajectories)
     mask = batch.loss_mask.clone()
-    mask[3] = False
-    mask[6, : int(mask[6].nonzero()[-1])] = False
+    unscored, almost = (batch.tokens_of(torch.tensor([row])) for row in (3, 6))
+    mask[unscored] = False
+    mask[almost[: int(mask[almost].nonzero()[-1])]] = False
     return batch.with_fields(loss_mask=mask)
 
 
-def step(policy, critic, way: dict, batch: PPOBatch, *, is_lora: bool = False) -> tuple[dict, torch.Tensor, PPOBatch]:
+def step(
+    policy, critic, way: dict, batch: TokenBatch, *, is_lora: bool = False
+) -> tuple[dict, torch.Tensor, TokenBatch]:
     """Metrics and gradients of one PPO step by that way, and the scored batch."""
     policy = copy.deepcopy(policy)
     own_critic = {"separate": Critic.separate, "shared": Critic.shared, None: lambda policy: None}[critic](policy)
@@ -75,9 +78,7 @@ def step(policy, critic, way: dict, batch: PPOBatch, *, is_lora: bool = False) -
     changes = {"adv_estimator": "gae" if critic else "grpo", **way}
     learner = Learner(policy, own_critic, reference, changed(SETTINGS, **changes))
     scored, _ = learner.score(batch)
-    shifted = scored.old_logprobs + 0.1 * torch.sin(torch.arange(scored.old_logprobs.numel())).view(
-        scored.old_logprobs.shape
-    )
+    shifted = scored.old_logprobs + 0.1 * torch.sin(torch.arange(batch.num_tokens))
     credited, _ = learner.credit(scored.with_fields(old_logprobs=shifted * scored.loss_mask))
     metrics = learner.update(credited)
     modules = [policy] + ([own_critic] if own_critic is not None else [])

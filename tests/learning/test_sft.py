@@ -41,7 +41,6 @@ def train(learner, demonstrate=lambda step: DEMONSTRATIONS, *, start=0, num_step
         demonstrate,
         start=start,
         num_steps=num_steps,
-        pad_token_id=0,
         mixed_precision=changes.pop("mixed_precision", False),
         on_step=lambda step, metrics: told.append((step, dict(metrics))),
         **changes,

@@ -13,9 +13,10 @@ from training_settings import changed, training
 from midthought.config import TrainingConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import frozen_copy
+from midthought.learning.padded_batch import PPOBatch
 from midthought.types import Completion, Reward, Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
 
 WAYS = {
@@ -44,10 +45,10 @@ def play(engine: LocalEngine, temperatures: list[float], seed: int) -> Trajector
     return trajectory
 
 
-def batch_of(policy, *temperatures: float, num_episodes: int = 6) -> PPOBatch:
+def batch_of(policy, *temperatures: float, num_episodes: int = 6) -> TokenBatch:
     """Sampled by the local engine from the policy."""
     engine = LocalEngine(policy, eos_token_ids=[2], max_seq_len=128)
-    return PPOBatch.from_trajectories([play(engine, list(temperatures), seed) for seed in range(num_episodes)])
+    return TokenBatch.from_trajectories([play(engine, list(temperatures), seed) for seed in range(num_episodes)])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -67,8 +68,10 @@ def test_at_temperature_one_nothing_is_divided(make_policy):
     assert batch_of(make_policy(), 1.0, 1.0).temperatures is None
 
 
-def plain_loss(policy, reference, batch: PPOBatch, settings: TrainingConfig) -> torch.Tensor:
+def plain_loss(policy, reference, tokens: TokenBatch, settings: TrainingConfig) -> torch.Tensor:
     """PPO's loss written out: clipped ratio, entropy bonus and k3 divergence under softmax(logits / T), mean over tokens."""
+
+    batch = PPOBatch.of(tokens)
 
     def distributions(model) -> torch.Tensor:
         logits = model(input_ids=batch.token_ids, attention_mask=batch.attention_mask.long()).logits[:, :-1]
@@ -105,7 +108,7 @@ def test_the_gradient_is_that_of_the_loss_written_out_in_float64(make_policy, ki
     learner = Learner(copy.deepcopy(policy), None, reference, changed(settings, **WAYS[way]))
     credited = learner.credit(learner.score(batch)[0])[0]
     # an old policy of its own, so that ratios differ from 1 and some are clipped
-    shift = 0.3 * torch.randn(batch.token_ids.shape, generator=torch.Generator().manual_seed(0))
+    shift = 0.3 * torch.randn(batch.num_tokens, generator=torch.Generator().manual_seed(0))
     credited = credited.with_fields(old_logprobs=credited.old_logprobs + shift * batch.loss_mask)
     learner.update(credited)
     loss = plain_loss(policy, reference, credited, settings)
@@ -123,7 +126,7 @@ def test_the_entropy_is_that_of_the_sampled_distribution(make_policy):
     entropies = []
     for temperature in (0.5, 1.0, 2.0):
         batch = batch_of(policy, 1.0)
-        batch = batch.with_fields(temperatures=torch.full(batch.token_ids.shape, temperature))
+        batch = batch.with_fields(temperatures=torch.full((batch.num_tokens,), temperature))
         learner = Learner(copy.deepcopy(policy), None, None, training(adv_estimator="grpo", kl_coef=0.0))
         metrics = learner.update(learner.credit(learner.score(batch)[0])[0])
         entropies.append(metrics["entropy"])
@@ -133,7 +136,7 @@ def test_the_entropy_is_that_of_the_sampled_distribution(make_policy):
 def test_demonstrations_are_learned_at_temperature_one(make_policy):
     trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), [3, 4])
     trajectory.add_demonstrated([5, 6, 2])
-    assert PPOBatch.from_trajectories([trajectory], demonstrations=True).temperatures is None
+    assert TokenBatch.from_trajectories([trajectory], demonstrations=True).temperatures is None
 
 
 def test_rows_of_a_batch_keep_their_temperatures_when_it_is_cut(make_policy):
@@ -150,4 +153,4 @@ def test_the_temperature_of_a_completion_wins_over_the_one_requested():
     said = Completion(token_ids=(4,), sampled_logprobs=(-1.0,), finish="length", temperature=0.9)
     trajectory.add_sampled(said, temperature=0.2)
     trajectory.reward = Reward(parts={"right": 1.0})
-    assert PPOBatch.from_trajectories([trajectory]).temperatures.tolist() == [[1.0, pytest.approx(0.9)]]
+    assert TokenBatch.from_trajectories([trajectory]).temperatures.tolist() == [1.0, pytest.approx(0.9)]

@@ -17,7 +17,7 @@ from precision import logit_tolerance
 from small_environments import QUESTIONS, Colours
 
 from midthought import RayPPOTrainer, RolloutData, SettingsError, TrainerCallback, create_default_config, tool
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.learning.small_model import make_policy
 from midthought.types import SpanKind, StopReason
@@ -135,9 +135,7 @@ def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own
     num_stale, shift = 0, 0.0
     for iteration, batch in enumerate(watch.batches):
         usable = [t for t in watch.episodes[iteration] if t.reward is not None]
-        versions = torch.full(batch.token_ids.shape, -1)
-        for row, trajectory in enumerate(usable):
-            versions[row, : len(trajectory.token_ids)] = torch.tensor(trajectory.segments[0].policy_versions)
+        versions = torch.tensor([version for t in usable for version in t.segments[0].policy_versions])
         under = {version: logprobs(probe, watch.weights[version], batch) for version in range(iteration + 1)}
         for version, found in under.items():
             own = batch.loss_mask & (versions == version)
@@ -161,9 +159,9 @@ def test_every_token_knows_the_weights_that_sampled_it_and_is_weighed_by_its_own
 
 
 @torch.no_grad()
-def logprobs(model, state, batch: PPOBatch):
+def logprobs(model, state, batch: TokenBatch):
     model.load_state_dict(state)
-    found = torch.zeros(batch.token_ids.shape)
+    found = torch.zeros(batch.num_tokens)
     found[batch.loss_mask] = token_outputs(model.eval(), batch).logprobs
     return found
 

@@ -40,7 +40,7 @@ from midthought import (
 from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import num_calls, weighted
 from midthought.errors import RecordError, TrainingStoppedError
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.types import SpanKind
 
 
@@ -216,16 +216,17 @@ def test_a_parser_of_ones_own_says_what_a_call_is(talker):
 def test_rewards_by_turn_reach_the_tokens_of_their_turn(talker):
     with RayPPOTrainer(settings("grpo_turns", kl_coef=0.0), Colours, **talker) as trainer:
         episodes = trainer.rollout().trajectories
-        batch, _ = trainer.learner.credit(trainer.learner.score(PPOBatch.from_trajectories(episodes))[0])
+        batch, _ = trainer.learner.credit(trainer.learner.score(TokenBatch.from_trajectories(episodes))[0])
     to_go = [[sum(t.rewards[turn:]) for t in episodes] for turn in range(2)]
     assert len(set(to_go[1])) > 1, "the policy says various things"
     for turn, row in itertools.product(range(2), range(4)):
-        tokens = batch.advantages[row][batch.turns[row] == turn]
+        tokens = batch.tokens_of(torch.tensor([row]))
+        tokens = tokens[batch.turns[tokens] == turn]
         mean = sum(to_go[turn]) / 4
         deviation = math.sqrt(sum((value - mean) ** 2 for value in to_go[turn]) / 3)
         expected = (to_go[turn][row] - mean) / (deviation + 1e-6)
-        assert tokens.tolist() == pytest.approx([expected] * len(tokens), abs=1e-5)
-        assert batch.rewards[row][batch.turns[row] == turn].tolist()[-1] == episodes[row].rewards[turn]
+        assert batch.advantages[tokens].tolist() == pytest.approx([expected] * len(tokens), abs=1e-5)
+        assert batch.rewards[tokens].tolist()[-1] == episodes[row].rewards[turn]
 
 
 async def asynchronous(trajectory, environment):

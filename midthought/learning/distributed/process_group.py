@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.micro_batching import split_by_rows, split_by_tokens
 
 
@@ -22,14 +22,14 @@ class ProcessGroup(Protocol):
 
     is_alone: bool
 
-    def rows(self, batch: PPOBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
-        """Returns row numbers of this rank's micro-batches, split as in `PPOBatch.micro_batch_rows`; False: do not count it."""
+    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+        """Returns row numbers of this rank's micro-batches, split as in `TokenBatch.micro_batch_rows`; False: do not count it."""
         ...
 
     def micro_batches(
-        self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
-    ) -> Iterator[tuple[PPOBatch, bool]]:
-        """Returns this rank's micro-batches of an optimizer step, as in `PPOBatch.micro_batches`; False: do not count it."""
+        self, batch: TokenBatch, max_tokens: int, num_parts: int | None, *, packed: bool
+    ) -> Iterator[tuple[TokenBatch, bool]]:
+        """Returns this rank's micro-batches of an optimizer step, as in `TokenBatch.micro_batches`; False: do not count it."""
         ...
 
     def sum(self, figures: Mapping[str, Tensor]) -> None:
@@ -42,12 +42,12 @@ class SingleProcess:
 
     is_alone = True
 
-    def rows(self, batch: PPOBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
         return [(rows, True) for rows in batch.micro_batch_rows(max_tokens, packed=packed)]
 
     def micro_batches(
-        self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
-    ) -> Iterator[tuple[PPOBatch, bool]]:
+        self, batch: TokenBatch, max_tokens: int, num_parts: int | None, *, packed: bool
+    ) -> Iterator[tuple[TokenBatch, bool]]:
         return ((micro, True) for micro in batch.micro_batches(max_tokens, num_parts, packed=packed))
 
     def sum(self, figures: Mapping[str, Tensor]) -> None:
@@ -64,12 +64,12 @@ class DistributedGroup:
         self._number = dist.get_rank()
         self._num_ranks = dist.get_world_size()
 
-    def rows(self, batch: PPOBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
+    def rows(self, batch: TokenBatch, max_tokens: int, *, packed: bool) -> list[tuple[Tensor, bool]]:
         return self._own(batch, _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed))
 
     def micro_batches(
-        self, batch: PPOBatch, max_tokens: int, num_parts: int | None, *, packed: bool
-    ) -> Iterator[tuple[PPOBatch, bool]]:
+        self, batch: TokenBatch, max_tokens: int, num_parts: int | None, *, packed: bool
+    ) -> Iterator[tuple[TokenBatch, bool]]:
         """`num_parts`: number of micro-batches on every rank."""
         if num_parts is None:
             cut = _rows_of_all(batch, max_tokens, self._num_ranks, packed=packed)
@@ -87,7 +87,7 @@ class DistributedGroup:
         for figure, total in zip(ordered, message.split([figure.numel() for figure in ordered]), strict=True):
             figure.copy_(total.view(figure.shape))
 
-    def _own(self, batch: PPOBatch, cut: list[Tensor]) -> list[tuple[Tensor, bool]]:
+    def _own(self, batch: TokenBatch, cut: list[Tensor]) -> list[tuple[Tensor, bool]]:
         """Ranks run their passes in parallel (each gathers weights), so every rank needs the same number of passes, and passes
         of similar size run at the same time. If there are too few parts, the smallest one is repeated and not counted."""
         cut = sorted(cut, key=lambda rows: -int(batch.lengths[rows].sum()))
@@ -96,7 +96,7 @@ class DistributedGroup:
         return padded[self._number :: self._num_ranks]
 
 
-def _rows_of_all(batch: PPOBatch, max_tokens: int, num_ranks: int, *, packed: bool) -> list[Tensor]:
+def _rows_of_all(batch: TokenBatch, max_tokens: int, num_ranks: int, *, packed: bool) -> list[Tensor]:
     """Returns micro-batches of at most `max_tokens` for all ranks; if possible, equally many per rank, of about equal size."""
     cut = batch.micro_batch_rows(max_tokens, packed=packed)
     evened = (split_by_tokens if packed else split_by_rows)(batch.lengths, -(-len(cut) // num_ranks) * num_ranks)
@@ -105,7 +105,7 @@ def _rows_of_all(batch: PPOBatch, max_tokens: int, num_ranks: int, *, packed: bo
     return evened if fits else cut
 
 
-def _num_tokens(batch: PPOBatch, rows: Tensor, *, packed: bool) -> int:
+def _num_tokens(batch: TokenBatch, rows: Tensor, *, packed: bool) -> int:
     """Returns the number of tokens in a pass over these rows, with padding unless `packed`."""
     lengths = batch.lengths[rows]
     return int(lengths.sum()) if packed else len(lengths) * int(lengths.max())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import credit_batch
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, Models
@@ -89,26 +89,26 @@ class RemoteLearner:
 
     # -- learning ----------------------------------------------------------------------------------------------
 
-    def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.score`."""
-        scored: tuple[PPOBatch, dict[str, float]] = self._call("score", batch)
+        scored: tuple[TokenBatch, dict[str, float]] = self._call("score", batch)
         return scored
 
-    def credit(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""
         return credit_batch(batch, self.training, self.kl_controller)
 
-    def update(self, batch: PPOBatch, *, critic_only: bool = False) -> dict[str, float]:
+    def update(self, batch: TokenBatch, *, critic_only: bool = False) -> dict[str, float]:
         """See `Learner.update`. Afterwards the policy in this process has the new weights."""
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
         return self._learned(*self._call("update", batch, critic_only))
 
-    def sft_step(self, batch: PPOBatch) -> dict[str, float]:
+    def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """See `Learner.sft_step`. Uses this thread's autocast. Afterwards the policy in this process has the new weights."""
         return self._learned(*self._call("sft_step", batch, self._autocast()))
 
-    def sft_loss(self, batch: PPOBatch) -> float:
+    def sft_loss(self, batch: TokenBatch) -> float:
         """See `Learner.sft_loss`."""
         return float(self._call("sft_loss", batch, self._autocast()))
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from midthought.config import TrainingConfig
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.distributed.fsdp import shard_models
@@ -76,21 +76,21 @@ class LearnerWorker:
     def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
         self.learner.set_training(training, schedule)
 
-    def score(self, batch: PPOBatch) -> tuple[PPOBatch, dict[str, float]]:
+    def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         return self.learner.score(batch)
 
-    def update(self, batch: PPOBatch, critic_only: bool) -> tuple[dict[str, float], tuple[int, int]]:
+    def update(self, batch: TokenBatch, critic_only: bool) -> tuple[dict[str, float], tuple[int, int]]:
         """Returns the metrics and the numbers of optimizer steps taken: in total, and by the policy."""
         metrics = self.learner.update(batch, critic_only=critic_only)
         return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
 
-    def sft_step(self, batch: PPOBatch, autocast: torch.dtype | None) -> tuple[dict[str, float], tuple[int, int]]:
+    def sft_step(self, batch: TokenBatch, autocast: torch.dtype | None) -> tuple[dict[str, float], tuple[int, int]]:
         """Returns the same. `autocast`: the type in which passes are computed; None: the weights' type."""
         with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
             metrics = self.learner.sft_step(batch)
         return metrics, (self.learner.num_steps, self.learner.num_policy_steps)
 
-    def sft_loss(self, batch: PPOBatch, autocast: torch.dtype | None) -> float:
+    def sft_loss(self, batch: TokenBatch, autocast: torch.dtype | None) -> float:
         with torch.autocast(self._device.type, dtype=autocast, enabled=autocast is not None):
             return self.learner.sft_loss(batch)
 

@@ -18,7 +18,7 @@ import torch
 from midthought import BaseEnvironment, create_default_config, tool
 from midthought.config import TrainingConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.learning.batch import PPOBatch
+from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
@@ -167,7 +167,7 @@ def caller(renderer: Renderer, prompts: PromptBuilder, question: str, call: str,
     demonstration.add_demonstrated(renderer.control("</think>red<|im_end|>"))
     taught = make_policy(renderer.tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
     learner = Learner(taught, None, None, TrainingConfig(learning_rate=3e-3, warmup_steps=0))
-    batch = PPOBatch.from_trajectories([demonstration], demonstrations=True)
+    batch = TokenBatch.from_trajectories([demonstration], demonstrations=True)
     for _ in range(60):
         learner.sft_step(batch)
     return taught
