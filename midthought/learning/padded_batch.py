@@ -17,7 +17,7 @@ _PADDING = {"turns": -1, "temperatures": 1.0}
 
 @dataclass(frozen=True, kw_only=True)
 class PPOBatch:
-    """B rows (segments of E episodes), padded on the right to T tokens; the fields are those of `TokenBatch`.
+    """B rows (segments of E episodes), padded on the right to T tokens, with the fields of `TokenBatch`.
 
     Pass `flat()` to a learner.
     """
