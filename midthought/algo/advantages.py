@@ -181,7 +181,7 @@ def _dr_grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """`A = s - mean of the others in the group = n / (n - 1) (s - mean of the group)` at every policy token.
 
-    Source: REINFORCE leave-one-out, Ahmadian et al. 2024 (arXiv 2402.14740), section 3.3. In a group of one, `A = s`.
+    Source: REINFORCE leave-one-out, Ahmadian et al. 2024 (arXiv 2402.14740). In a group of one, `A = s`.
     """
     assert inputs.groups is not None
     means, _, counts = _group_figures(inputs.scores, inputs.groups, inputs.present)
