@@ -160,7 +160,7 @@ def _grpo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 
 def _standardised(inputs: CreditInputs, *, by_std: bool) -> tuple[Tensor, Tensor]:
     assert inputs.groups is not None
-    means, deviations, _ = _group_figures(inputs.scores, inputs.groups, inputs.present)
+    means, deviations, _ = _group_statistics(inputs.scores, inputs.groups, inputs.present)
     centred = torch.where(inputs.present, inputs.scores - means, 0.0)
     if by_std:
         centred = centred / (deviations + GRPO_EPSILON)
@@ -184,7 +184,7 @@ def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     Source: REINFORCE leave-one-out, Ahmadian et al. 2024 (arXiv 2402.14740). In a group of one, `A = s`.
     """
     assert inputs.groups is not None
-    means, _, counts = _group_figures(inputs.scores, inputs.groups, inputs.present)
+    means, _, counts = _group_statistics(inputs.scores, inputs.groups, inputs.present)
     centred = (inputs.scores - means) * counts / (counts - 1).clamp(min=1)
     advantages = inputs.over_tokens(centred)
     return advantages, advantages
@@ -228,7 +228,7 @@ def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     present = torch.zeros_like(to_go).scatter_add(1, turns, mask.to(to_go.dtype)) > 0
     _, member = torch.unique(inputs.groups, return_inverse=True)
     places = member[:, None] * num_turns + torch.arange(num_turns, device=member.device)
-    means, deviations, counts = _group_figures(to_go.flatten(), places.flatten(), present.flatten())
+    means, deviations, counts = _group_statistics(to_go.flatten(), places.flatten(), present.flatten())
     centred = torch.where(counts > 1, to_go.flatten() - means, 0.0)
     if inputs.norm_by_std:
         centred = centred / (deviations + GRPO_EPSILON)
@@ -236,7 +236,7 @@ def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     return advantages, torch.where(mask, to_go.gather(1, turns), 0.0)
 
 
-def _group_figures(scores: Tensor, groups: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _group_statistics(scores: Tensor, groups: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns mean, unbiased standard deviation and size of every row's group, each [E]. Only `present` rows are members.
 
     A group of one has mean 0 and standard deviation 1.

@@ -100,7 +100,7 @@ def estimate(name: str, inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 def check_inputs(inputs: CreditInputs) -> None:
     """Raises ValueError for a wrong shape, or a reward or baseline that is not finite."""
     _check_shapes(inputs)
-    _check_figures(inputs)
+    _check_finite(inputs)
 
 
 def numbered(groups: Tensor | Sequence[Hashable]) -> Tensor:
@@ -135,7 +135,7 @@ def _check_shapes(inputs: CreditInputs) -> None:
             raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask requires {list(expected)}")
 
 
-def _check_figures(inputs: CreditInputs) -> None:
+def _check_finite(inputs: CreditInputs) -> None:
     broken = (inputs.mask & ~torch.isfinite(inputs.rewards)).nonzero()
     if len(broken):
         row, token = broken[0].tolist()

@@ -107,7 +107,7 @@ def clipped_surrogate(inputs: PolicyLossInputs) -> TokenLosses:
     log_ratios = inputs.log_ratios()
     ratios = log_ratios.exp()
     losses, clipped = _clipped(ratios, inputs, inputs.dual_clip)
-    return inputs.over_rows(losses), _figures(inputs, log_ratios, ratios, clipped)
+    return inputs.over_rows(losses), _metrics(inputs, log_ratios, ratios, clipped)
 
 
 @policy_loss("gspo")
@@ -128,7 +128,7 @@ def sequence_clipped_surrogate(inputs: PolicyLossInputs) -> TokenLosses:
     own = inputs.logprobs[mask]
     ratios = (held + (own - own.detach())).exp()
     losses, clipped = _clipped(ratios, inputs)
-    return inputs.over_rows(losses), _figures(inputs, inputs.log_ratios(), ratios, clipped)
+    return inputs.over_rows(losses), _metrics(inputs, inputs.log_ratios(), ratios, clipped)
 
 
 @policy_loss("cispo")
@@ -142,7 +142,7 @@ def clipped_weight(inputs: PolicyLossInputs) -> TokenLosses:
     ratios = log_ratios.exp().detach()
     weights = ratios.clamp(1.0 - inputs.clip_low, 1.0 + inputs.clip_high)
     losses = -weights * inputs.advantages[inputs.mask] * inputs.logprobs[inputs.mask]
-    return inputs.over_rows(losses), _figures(inputs, log_ratios, ratios, weights != ratios)
+    return inputs.over_rows(losses), _metrics(inputs, log_ratios, ratios, weights != ratios)
 
 
 def _clipped(ratios: Tensor, inputs: PolicyLossInputs, dual_clip: float | None = None) -> tuple[Tensor, Tensor]:
@@ -157,7 +157,7 @@ def _clipped(ratios: Tensor, inputs: PolicyLossInputs, dual_clip: float | None =
 
 
 @torch.no_grad()
-def _figures(inputs: PolicyLossInputs, log_ratios: Tensor, ratios: Tensor, clipped: Tensor) -> dict[str, Tensor]:
+def _metrics(inputs: PolicyLossInputs, log_ratios: Tensor, ratios: Tensor, clipped: Tensor) -> dict[str, Tensor]:
     return {
         "clip_fraction": inputs.over_rows(clipped.to(ratios.dtype)),
         "approx_kl": inputs.over_rows(log_ratios.exp() - 1.0 - log_ratios),
@@ -194,9 +194,9 @@ def compute_policy_loss(
         clip_high=clip_high,
         dual_clip=dual_clip,
     )
-    losses, figures = POLICY_LOSSES.find(kind)(inputs)
+    losses, metrics = POLICY_LOSSES.find(kind)(inputs)
     loss = masked_average(losses, mask, denominator, weights)
-    return loss, {name: masked_average(figure.detach(), mask, denominator) for name, figure in figures.items()}
+    return loss, {name: masked_average(values.detach(), mask, denominator) for name, values in metrics.items()}
 
 
 # -- value and entropy -------------------------------------------------------------------------------------------

@@ -69,8 +69,8 @@ class ActorCriticLearner:
 
     def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.score`."""
-        (scored, figures), (valued, _) = self._both("score", batch)
-        return scored.with_fields(values=valued.values), figures
+        (scored, metrics), (valued, _) = self._both("score", batch)
+        return scored.with_fields(values=valued.values), metrics
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""

@@ -130,12 +130,12 @@ def _difference(model: Any, config: Any) -> str:
     generator = torch.Generator().manual_seed(0)
     token_ids = torch.randint(config.vocab_size, (len(PROBE_LENGTHS), max(PROBE_LENGTHS)), generator=generator)
     is_there = torch.arange(max(PROBE_LENGTHS)) < torch.tensor(PROBE_LENGTHS)[:, None]
-    alone = _figures(model, token_ids.to(device))[is_there.to(device)]
+    alone = _outputs(model, token_ids.to(device))[is_there.to(device)]
     windows: list[int | None] = []
     arguments = {**row_arguments(PROBE_LENGTHS, device), "windows": windows}
     try:
         with attending_by_rows(model):
-            together = _figures(model, token_ids[is_there][None].to(device), **arguments)
+            together = _outputs(model, token_ids[is_there][None].to(device), **arguments)
     except (TypeError, ValueError) as error:
         return str(error)
     if len(windows) != config.num_hidden_layers:
@@ -147,15 +147,15 @@ def _difference(model: Any, config: Any) -> str:
         return "its layers do not tell their attention how far it sees"
     difference = float((together[0] - alone).abs().max() / alone.abs().max())
     tolerance = TOLERANCES.get(next(model.parameters()).dtype, 0.05)
-    return "" if difference <= tolerance else f"figures differ by {difference:.1g} of the largest"
+    return "" if difference <= tolerance else f"outputs differ by {difference:.1g} of the largest"
 
 
-def _figures(model: Any, token_ids: Tensor, **arguments: Any) -> Tensor:
+def _outputs(model: Any, token_ids: Tensor, **arguments: Any) -> Tensor:
     """Returns the logits of a causal LM, or the hidden states of a trunk."""
     with torch.autocast(token_ids.device.type, enabled=False):
         outputs = model(input_ids=token_ids, use_cache=False, **arguments)
-    figures: Tensor = outputs.logits if hasattr(outputs, "logits") else outputs.last_hidden_state
-    return figures.double()
+    found: Tensor = outputs.logits if hasattr(outputs, "logits") else outputs.last_hidden_state
+    return found.double()
 
 
 def _configs(model: Any) -> list[Any]:

@@ -154,10 +154,10 @@ class TokenBatch:
         """[N] int64: 0, 1, … in every row."""
         return _within_rows(self.cu_seqlens)
 
-    def padded(self, figure: Tensor, missing: float = 0) -> Tensor:
-        """[N] -> [B, T]: one line per row, `missing` on its right. `figure[batch.loss_mask]` and
-        `padded(figure)[padded(batch.loss_mask)]` are equal."""
-        return pad_sequence(figure.split(self.lengths.tolist()), batch_first=True, padding_value=missing)
+    def padded(self, tensor: Tensor, missing: float = 0) -> Tensor:
+        """[N] -> [B, T]: one line per row, `missing` on its right. `tensor[batch.loss_mask]` and
+        `padded(tensor)[padded(batch.loss_mask)]` are equal."""
+        return pad_sequence(tensor.split(self.lengths.tolist()), batch_first=True, padding_value=missing)
 
     def turn_values(self) -> dict[int, dict[int, float]]:
         """Returns trajectory -> turn -> the critic's value before the turn's first policy token. The batch must be scored."""
@@ -165,24 +165,24 @@ class TokenBatch:
             raise ValueError("the batch has no values: score it with a critic")
         mask = self.loss_mask
         found: dict[int, dict[int, float]] = defaultdict(dict)
-        figures = (self.token_episodes[mask], self.turns[mask], self.values[mask])
-        for episode, turn, value in zip(*(figure.tolist() for figure in figures), strict=True):
+        columns = (self.token_episodes[mask], self.turns[mask], self.values[mask])
+        for episode, turn, value in zip(*(column.tolist() for column in columns), strict=True):
             found[episode].setdefault(turn, value)
         return dict(found)
 
     # -- by episode --------------------------------------------------------------------------------------------
 
-    def by_episode(self, figure: Tensor, missing: float = 0) -> Tensor:
+    def by_episode(self, tensor: Tensor, missing: float = 0) -> Tensor:
         """[N] -> [E, T]: one line per episode, its rows one after the other, `missing` on the right."""
-        return pad_sequence(figure.split(self._episode_lengths()), batch_first=True, padding_value=missing)
+        return pad_sequence(tensor.split(self._episode_lengths()), batch_first=True, padding_value=missing)
 
-    def by_token(self, figure: Tensor) -> Tensor:
+    def by_token(self, tensor: Tensor) -> Tensor:
         """[E, T] -> [N]: the inverse of `by_episode`."""
-        return torch.cat([line[:length] for line, length in zip(figure, self._episode_lengths(), strict=True)])
+        return torch.cat([line[:length] for line, length in zip(tensor, self._episode_lengths(), strict=True)])
 
-    def of_episodes(self, figure: Tensor) -> Tensor:
+    def of_episodes(self, tensor: Tensor) -> Tensor:
         """[B] -> [E]: a value that all rows of an episode share, in the order of `by_episode`."""
-        return figure[self.episodes.diff(prepend=self.episodes[:1] - 1) != 0]
+        return tensor[self.episodes.diff(prepend=self.episodes[:1] - 1) != 0]
 
     def _episode_lengths(self) -> list[int]:
         """Number of tokens of every episode."""

@@ -26,12 +26,12 @@ def credit_batch(
     mask, rewards = batch.loss_mask, batch.rewards
     if batch.reference_logprobs is None and (training.kl_coef or training.kl_loss_coef):
         raise ValueError("kl_coef and kl_loss_coef need a reference policy: give the learner one, or set both to 0")
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if batch.reference_logprobs is not None:
-        figures["kl_coef"] = coef = kl_controller.coef
+        metrics["kl_coef"] = coef = kl_controller.coef
         logprobs, reference = batch.old_logprobs, batch.reference_logprobs
         rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef, training.kl_kind)
-        figures["kl_reference"] = float(masked_average(kl_divergence(logprobs, reference), mask))
+        metrics["kl_reference"] = float(masked_average(kl_divergence(logprobs, reference), mask))
         kl_controller.update(float(kl), batch.num_episodes)
     advantages, returns = compute_advantage(
         training.adv_estimator,
@@ -48,14 +48,14 @@ def credit_batch(
     )
     credited = batch.with_fields(advantages=batch.by_token(advantages), returns=batch.by_token(returns))
     if batch.values is not None and credited.returns is not None:
-        figures |= _critic_figures(batch.values[mask], credited.returns[mask])
-    return credited, figures
+        metrics |= _critic_metrics(batch.values[mask], credited.returns[mask])
+    return credited, metrics
 
 
 def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
     """Fills in `rollout_weights` of a scored batch as set by `rollout_correction`. Also returns its metrics."""
     assert batch.old_logprobs is not None and training.rollout_correction != "none"
-    weights, figures = rollout_weights(
+    weights, metrics = rollout_weights(
         batch.old_logprobs,
         batch.sampled_logprobs,
         batch.loss_mask,
@@ -65,10 +65,10 @@ def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBat
         max_weight=training.rollout_correction_max,
         min_weight=training.rollout_correction_min,
     )
-    return batch.with_fields(rollout_weights=weights), figures
+    return batch.with_fields(rollout_weights=weights), metrics
 
 
-def _critic_figures(values: Tensor, returns: Tensor) -> dict[str, float]:
+def _critic_metrics(values: Tensor, returns: Tensor) -> dict[str, float]:
     variance = float(returns.var(correction=0))
     explained = 1.0 - float((returns - values).var(correction=0)) / variance if variance > 0 else 0.0
     return {"explained_variance": explained, "value_mean": float(values.mean()), "return_mean": float(returns.mean())}

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TokenOutputs:
-    """Outputs of a forward pass for a batch's N policy tokens, in the order of `figure[batch.loss_mask]`; float32."""
+    """Outputs of a forward pass for a batch's N policy tokens, in the order of `tensor[batch.loss_mask]`; float32."""
 
     logprobs: Tensor  # [N]
     entropy: Tensor | None = None  # [N], nats
@@ -60,8 +60,8 @@ def policy_forward(
         if num_at_once is None or len(targets) <= num_at_once:
             return forward(states[-1][None])
         blocked = BlockedHead(head.weight, head.bias, LogitShape.of(policy.config.get_text_config()), num_at_once)
-        figures = blocked.figures(states[-1], targets, temperatures, entropy=entropy)
-        found.append((blocked.sample(states[-1][:1]), *figures))
+        outputs = blocked.outputs(states[-1], targets, temperatures, entropy=entropy)
+        found.append((blocked.sample(states[-1][:1]), *outputs))
         first = forward(states[-1][None, :1].detach())
         return _Linked.apply(first.detach(), states[-1]) if is_sharded(policy) else first
 
@@ -71,7 +71,7 @@ def policy_forward(
         outputs = policy(**layout.arguments, output_hidden_states=True)
         logits, states = outputs.logits[is_wanted][None], [outputs.hidden_states[-1][is_wanted]]
     if not found:
-        return _plain_figures(logits[0], targets, temperatures, entropy, entropy_gradient), states[0]
+        return _plain_outputs(logits[0], targets, temperatures, entropy, entropy_gradient), states[0]
     sample, logprobs, entropies = found[0]
     if not are_alike(sample, logits[0]):
         _log.warning("what %s does to its logits is not known: all of them are kept", type(policy).__name__)
@@ -98,7 +98,7 @@ def hidden_states(policy: Any, layout: ModelInputs) -> Tensor:
     return states[0]
 
 
-def _plain_figures(
+def _plain_outputs(
     logits: Tensor, targets: Tensor, temperatures: Tensor | None, entropy: bool, entropy_gradient: bool
 ) -> TokenOutputs:
     """Computes the outputs from all logits [N, V] at once."""
@@ -159,11 +159,11 @@ def _answering(
             head.forward = own
 
 
-def wide(figures: Tensor) -> Tensor:
+def wide(values: Tensor) -> Tensor:
     """Converts to float32; float64 stays."""
-    return figures if figures.dtype == torch.float64 else figures.float()
+    return values if values.dtype == torch.float64 else values.float()
 
 
-def spread(figures: Tensor, mask: Tensor) -> Tensor:
+def spread(values: Tensor, mask: Tensor) -> Tensor:
     """[n] -> the mask's shape: puts values at the True positions of `mask`, 0 elsewhere; the inverse of `tensor[mask]`."""
-    return figures.new_zeros(mask.shape).masked_scatter(mask, figures)
+    return values.new_zeros(mask.shape).masked_scatter(mask, values)

@@ -38,7 +38,7 @@ Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 class Learner:
     """A policy, an optional critic and frozen reference, and the optimizer of policy and critic.
 
-    An iteration of PPO: `batch, figures = score(batch)`, `batch, more = credit(batch)`, `metrics = update(batch)`.
+    An iteration of PPO: `batch, metrics = score(batch)`, `batch, more = credit(batch)`, `metrics = update(batch)`.
     Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating. Parameters that
     do not require a gradient do not learn: in a LoRA policy (`peft`), only the adapters learn. If a LoRA policy is its
     own reference, it is compared with itself without adapters. Raises ValueError if no parameter of the policy learns, or
@@ -122,7 +122,7 @@ class Learner:
                 stack.enter_context(self._recomputed.active())
             yield
 
-    def _figures(
+    def _forward(
         self,
         model: Any,
         micro: TokenBatch,
@@ -133,7 +133,7 @@ class Learner:
     ) -> TokenOutputs:
         """Runs one pass of a policy over a micro-batch; `values`: also of the critic, even if it has its own trunk."""
         critic = self.critic if values else None
-        figures = token_outputs(
+        outputs = token_outputs(
             model,
             micro,
             critic,
@@ -142,9 +142,9 @@ class Learner:
             packed=self.is_packed,
             logits_mib=self.training.logits_mib,
         )
-        if critic is not None and figures.values is None:
-            figures.values = critic.token_values(micro, packed=self.is_packed)
-        return figures
+        if critic is not None and outputs.values is None:
+            outputs.values = critic.token_values(micro, packed=self.is_packed)
+        return outputs
 
     # -- before the update -------------------------------------------------------------------------------------
 
@@ -161,14 +161,14 @@ class Learner:
         with self._forward_context():
             for rows, is_own in parts:
                 micro = batch.select(rows).to(self.device)
-                figures = self._figures(self.policy, micro, values=True)
-                fill(filled["old_logprobs"], batch, rows, figures.logprobs, is_own)
-                if figures.values is not None:
-                    fill(filled["values"], batch, rows, figures.values, is_own)
+                outputs = self._forward(self.policy, micro, values=True)
+                fill(filled["old_logprobs"], batch, rows, outputs.logprobs, is_own)
+                if outputs.values is not None:
+                    fill(filled["values"], batch, rows, outputs.values, is_own)
             with self._reference_at_hand() as reference:
                 for rows, is_own in parts if reference is not None else ():
                     micro = batch.select(rows).to(self.device)
-                    logprobs = self._figures(reference, micro).logprobs
+                    logprobs = self._forward(reference, micro).logprobs
                     fill(filled["reference_logprobs"], batch, rows, logprobs, is_own)
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
@@ -290,12 +290,12 @@ class Learner:
         self.optimizer.zero_grad()
         with self._forward_context():
             for micro, is_own in self._micro_batches(batch, num_parts):
-                figures = losses(micro.to(self.device), batch.num_policy_tokens)
+                terms = losses(micro.to(self.device), batch.num_policy_tokens)
                 if not is_own:
-                    figures = {name: 0.0 * value for name, value in figures.items()}
-                figures["loss"].backward()
+                    terms = {name: 0.0 * value for name, value in terms.items()}
+                terms["loss"].backward()
                 self.optimizer.gather()
-                for name, value in figures.items():
+                for name, value in terms.items():
                     sums[name] = sums.get(name, 0.0) + value.detach()
         self.process_group.sum(sums)
         return sums
@@ -307,12 +307,12 @@ class Learner:
         )
 
     def _sft_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
-        return {"loss": -self._figures(self.policy, micro).logprobs.sum() / num_tokens}
+        return {"loss": -self._forward(self.policy, micro).logprobs.sum() / num_tokens}
 
     def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
         learns_entropy = self.training.entropy_coef != 0
-        figures = self._figures(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
-        return ppo_losses(figures, micro, self.training, num_tokens=num_tokens, denominator=denominator)
+        outputs = self._forward(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
+        return ppo_losses(outputs, micro, self.training, num_tokens=num_tokens, denominator=denominator)
 
     def _value_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
         """Computes only the critic's loss. If the policy's trunk is shared, only the head gets a gradient."""
@@ -352,8 +352,8 @@ class Learner:
         self.kl_controller.load_state_dict(state["kl_controller"])
 
 
-def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, figures: Tensor, is_own: bool) -> None:
+def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:
     """Writes values at the policy tokens of these rows of the batch into `filled` [N], if `is_own`."""
     if is_own:
         tokens = batch.tokens_of(rows)
-        filled[tokens[batch.loss_mask[tokens]]] = figures.to(filled)
+        filled[tokens[batch.loss_mask[tokens]]] = values.to(filled)

@@ -57,7 +57,7 @@ class BlockedHead:
     num_tokens: int
     """Maximum number of tokens in a block."""
 
-    def figures(
+    def outputs(
         self, hidden: Tensor, targets: Tensor, temperatures: Tensor | None = None, *, entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Computes each target's log-probability, and entropy in nats (zeros if not requested): [N, H], [N], [N] -> [N], [N].

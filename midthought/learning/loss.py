@@ -16,31 +16,31 @@ from midthought.learning.forward import TokenOutputs, spread
 
 
 def ppo_losses(
-    figures: TokenOutputs, micro: TokenBatch, training: TrainingConfig, *, num_tokens: int, denominator: float
+    outputs: TokenOutputs, micro: TokenBatch, training: TrainingConfig, *, num_tokens: int, denominator: float
 ) -> dict[str, Tensor]:
     """Returns the loss terms, averaged as the settings say, and metrics, averaged over tokens; `loss` has a gradient.
 
     `num_tokens`, `denominator`: the policy tokens of the whole step, and the divisor of the policy loss
-    (`algo.aggregation`), so that micro-batches add up. `figures.values` are the critic's, None without a critic.
+    (`algo.aggregation`), so that micro-batches add up. `outputs.values` are the critic's, None without a critic.
     """
-    assert figures.entropy is not None
+    assert outputs.entropy is not None
     mask = micro.loss_mask
     weights = None if micro.loss_weights is None else micro.loss_weights[mask]
 
     def averaged(losses: Tensor) -> Tensor:
         return (losses if weights is None else losses * weights).sum() / denominator
 
-    losses, metrics = _policy_losses(figures, micro, training)
-    metrics = {name: figure.sum() / num_tokens for name, figure in metrics.items()}
-    metrics |= {"policy_loss": averaged(losses), "entropy": figures.entropy.sum() / num_tokens}
-    loss = metrics["policy_loss"] - training.entropy_coef * averaged(figures.entropy)
+    losses, metrics = _policy_losses(outputs, micro, training)
+    metrics = {name: values.sum() / num_tokens for name, values in metrics.items()}
+    metrics |= {"policy_loss": averaged(losses), "entropy": outputs.entropy.sum() / num_tokens}
+    loss = metrics["policy_loss"] - training.entropy_coef * averaged(outputs.entropy)
     if micro.reference_logprobs is not None and training.kl_loss_coef:
-        kl = kl_divergence(figures.logprobs, micro.reference_logprobs[mask], training.kl_loss_kind)
+        kl = kl_divergence(outputs.logprobs, micro.reference_logprobs[mask], training.kl_loss_kind)
         metrics["kl_loss"] = averaged(kl)
         loss = loss + training.kl_loss_coef * metrics["kl_loss"]
-    if figures.values is None:
+    if outputs.values is None:
         return {**metrics, "loss": loss}
-    of_critic = value_losses(figures.values, micro, training, num_tokens=num_tokens)
+    of_critic = value_losses(outputs.values, micro, training, num_tokens=num_tokens)
     return {**metrics, **of_critic, "loss": loss + of_critic["loss"]}
 
 
@@ -60,14 +60,14 @@ def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *,
 
 
 def _policy_losses(
-    figures: TokenOutputs, micro: TokenBatch, training: TrainingConfig
+    outputs: TokenOutputs, micro: TokenBatch, training: TrainingConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the policy loss of every policy token and its metrics, each [N] in row order."""
     assert micro.old_logprobs is not None and micro.advantages is not None
     mask = micro.padded(micro.loss_mask)
     inputs = PolicyLossInputs(
         old_logprobs=micro.padded(micro.old_logprobs),
-        logprobs=spread(figures.logprobs, mask),
+        logprobs=spread(outputs.logprobs, mask),
         advantages=micro.padded(micro.advantages),
         mask=mask,
         clip_low=training.clip_low,
@@ -78,4 +78,4 @@ def _policy_losses(
     losses = padded[mask]
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights[micro.loss_mask]
-    return losses, {name: figure.detach()[mask] for name, figure in named.items()}
+    return losses, {name: values.detach()[mask] for name, values in named.items()}

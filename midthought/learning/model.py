@@ -145,10 +145,10 @@ class PolicyValueModel(nn.Module):
     def forward(self, batch: TokenBatch | PPOBatch, *, entropy: bool = False) -> TokenOutputs:
         """Returns log-probabilities, values and (if requested) entropy at the policy tokens."""
         batch = batch.flat() if isinstance(batch, PPOBatch) else batch
-        figures = token_outputs(self.policy, batch, self.critic, entropy=entropy)
-        if figures.values is None:
-            figures.values = self.critic.token_values(batch)
-        return figures
+        outputs = token_outputs(self.policy, batch, self.critic, entropy=entropy)
+        if outputs.values is None:
+            outputs.values = self.critic.token_values(batch)
+        return outputs
 
 
 def token_outputs(
@@ -169,12 +169,12 @@ def token_outputs(
     """
     layout = ModelInputs.of(batch, packed=packed)
     with attending_by_rows(policy) if packed else nullcontext():
-        figures, hidden = policy_forward(
+        outputs, hidden = policy_forward(
             policy, layout, entropy=entropy, entropy_gradient=entropy_gradient, logits_mib=logits_mib
         )
     if critic is not None and critic.is_shared:
-        figures.values = critic.head(hidden)
-    return figures
+        outputs.values = critic.head(hidden)
+    return outputs
 
 
 def token_logprobs(policy: Any, batch: TokenBatch) -> Tensor:

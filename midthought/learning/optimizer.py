@@ -88,10 +88,10 @@ class Optimizer:
         if finite:
             self._adam.step()
             self._round()
-        figures = {GRADIENT_NORMS[name]: norm for name, norm in norms.items()}
+        metrics = {GRADIENT_NORMS[name]: norm for name, norm in norms.items()}
         if "policy" in rates:
-            figures["learning_rate"] = rates["policy"]
-        return {**figures, "num_skipped_steps": float(not finite)}
+            metrics["learning_rate"] = rates["policy"]
+        return {**metrics, "num_skipped_steps": float(not finite)}
 
     def learning_rate_factor(self, module: str, step: int) -> float:
         """Returns the factor of the module's peak learning rate at its own step."""

@@ -22,7 +22,7 @@ class ModelInputs:
     arguments: dict[str, Any]
     """Keyword arguments of the model. No attention mask: padding is on the right, and attention is causal."""
     is_wanted: Tensor  # bool, as the tokens
-    """True for the states that predict a policy token; in row order, as in `figure[batch.loss_mask]`."""
+    """True for the states that predict a policy token; in row order, as in `tensor[batch.loss_mask]`."""
     targets: Tensor  # [n] int64
     """The policy tokens."""
     temperatures: Tensor | None  # [n] float32
@@ -42,7 +42,7 @@ class ModelInputs:
             tokens, is_wanted = batch.token_ids[is_kept][None], is_wanted[is_kept][None]
             arguments = row_arguments(needed.tolist(), tokens.device)
         else:
-            tokens, is_wanted = (batch.padded(figure)[:, :-1] for figure in (batch.token_ids, is_wanted))
+            tokens, is_wanted = (batch.padded(tensor)[:, :-1] for tensor in (batch.token_ids, is_wanted))
             arguments = {}
         return cls(
             arguments={"input_ids": tokens, "use_cache": False, **arguments},

@@ -43,7 +43,7 @@ def test_figures_and_gradients_are_those_of_all_logits(shape, num_tokens, temper
         hidden, weight, bias, targets = given()
         if is_blocked:
             head = BlockedHead(weight, bias, SHAPES[shape], num_tokens)
-            figures = head.figures(hidden, targets, temperatures, entropy=True)
+            figures = head.outputs(hidden, targets, temperatures, entropy=True)
         else:
             figures = plain(hidden, weight, bias, targets, SHAPES[shape], temperatures)
         some_loss(*figures).backward()
@@ -56,7 +56,7 @@ def test_it_passes_torchs_own_check_of_gradients():
     hidden, weight, bias, targets = given()
 
     def figures(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return BlockedHead(tensors[1], tensors[2], LogitShape(cap=2.0), 5).figures(tensors[0], targets, entropy=True)
+        return BlockedHead(tensors[1], tensors[2], LogitShape(cap=2.0), 5).outputs(tensors[0], targets, entropy=True)
 
     assert torch.autograd.gradcheck(figures, (hidden, weight, bias))
 
@@ -64,7 +64,7 @@ def test_it_passes_torchs_own_check_of_gradients():
 def test_without_entropy_or_bias_and_with_a_frozen_weight_only_the_states_get_a_gradient():
     hidden, weight, _, targets = given()
     frozen = weight.detach()
-    logprobs, entropies = BlockedHead(frozen, None, LogitShape(), 4).figures(hidden, targets)
+    logprobs, entropies = BlockedHead(frozen, None, LogitShape(), 4).outputs(hidden, targets)
     assert not entropies.requires_grad and not entropies.any()
     logprobs.exp().sum().backward()
     mine, hidden.grad = hidden.grad, None
@@ -82,7 +82,7 @@ def test_bfloat16_is_as_near_to_the_truth_as_all_logits_at_once(autocast):
             hidden, weight, bias = (tensor.detach().double().requires_grad_() for tensor in (hidden, weight, bias))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast and name != "exact"):
             if name == "blocked":
-                logprobs, _ = BlockedHead(weight, bias, LogitShape(), 5).figures(hidden, targets)
+                logprobs, _ = BlockedHead(weight, bias, LogitShape(), 5).outputs(hidden, targets)
             else:
                 logits = torch.nn.functional.linear(hidden, weight, bias)
                 logits = logits if name == "exact" else logits.float()
@@ -99,7 +99,7 @@ def test_an_impossible_token_adds_nothing():
     with torch.no_grad():
         bias[5] = -torch.inf
     targets[targets == 5] = 6
-    logprobs, entropies = BlockedHead(weight, bias, LogitShape(), 4).figures(hidden, targets, entropy=True)
+    logprobs, entropies = BlockedHead(weight, bias, LogitShape(), 4).outputs(hidden, targets, entropy=True)
     some_loss(logprobs, entropies).backward()
     keep = torch.arange(VOCABULARY) != 5
     expected = plain(hidden, weight[keep], bias[keep], targets - (targets > 5).long(), LogitShape())
@@ -114,7 +114,7 @@ def test_no_more_logits_exist_than_a_block_holds(monkeypatch):
         BlockedHead, "logits", lambda self, hidden, *rest: seen.append(len(hidden)) or own(self, hidden, *rest)
     )
     hidden, weight, bias, targets = given()
-    BlockedHead(weight, bias, LogitShape(), 5).figures(hidden, targets)[0].sum().backward()
+    BlockedHead(weight, bias, LogitShape(), 5).outputs(hidden, targets)[0].sum().backward()
     assert sum(seen) == 2 * TOKENS and max(seen) <= 5
 
 

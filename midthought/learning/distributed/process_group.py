@@ -32,7 +32,7 @@ class ProcessGroup(Protocol):
         """Returns this rank's micro-batches of an optimizer step, as in `TokenBatch.micro_batches`; False: do not count it."""
         ...
 
-    def sum(self, figures: Mapping[str, Tensor]) -> None:
+    def sum(self, tensors: Mapping[str, Tensor]) -> None:
         """Sums over all ranks, in place. Every rank passes the same names and shapes."""
         ...
 
@@ -50,7 +50,7 @@ class SingleProcess:
     ) -> Iterator[tuple[TokenBatch, bool]]:
         return ((micro, True) for micro in batch.micro_batches(max_tokens, num_parts, packed=packed))
 
-    def sum(self, figures: Mapping[str, Tensor]) -> None:
+    def sum(self, tensors: Mapping[str, Tensor]) -> None:
         """Does nothing: the sums are complete."""
 
 
@@ -77,15 +77,15 @@ class DistributedGroup:
             cut = (split_by_tokens if packed else split_by_rows)(batch.lengths, num_parts * self._num_ranks)
         return ((batch.select(rows), is_own) for rows, is_own in self._own(batch, cut))
 
-    def sum(self, figures: Mapping[str, Tensor]) -> None:
+    def sum(self, tensors: Mapping[str, Tensor]) -> None:
         """Sums everything in one message, in float64."""
-        ordered = [figures[name] for name in sorted(figures)]
+        ordered = [tensors[name] for name in sorted(tensors)]
         if not ordered:
             return
-        message = torch.cat([figure.detach().reshape(-1).to(self._device, torch.float64) for figure in ordered])
+        message = torch.cat([tensor.detach().reshape(-1).to(self._device, torch.float64) for tensor in ordered])
         dist.all_reduce(message)
-        for figure, total in zip(ordered, message.split([figure.numel() for figure in ordered]), strict=True):
-            figure.copy_(total.view(figure.shape))
+        for tensor, total in zip(ordered, message.split([tensor.numel() for tensor in ordered]), strict=True):
+            tensor.copy_(total.view(tensor.shape))
 
     def _own(self, batch: TokenBatch, cut: list[Tensor]) -> list[tuple[Tensor, bool]]:
         """Ranks run their passes in parallel (each gathers weights), so every rank needs the same number of passes, and passes
