@@ -11,9 +11,10 @@ import torch
 from benchmarks.bare import BareLoop
 from benchmarks.reciter import Reciter
 from benchmarks.work import Latency, LookTool, Shape, Work, at_once
+from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.engines.local.engine import LocalEngine
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tools.definition import Tool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -86,7 +87,7 @@ def make_parts(reciter: Reciter, engine: Engine, tool: Tool, shape: Shape) -> Ro
         executor=ToolExecutor(registry, timeout_seconds=600.0, max_concurrency=shape.num_episodes),
         messages=_one_message,
         environment=_NoEnvironment,
-        settings=RolloutSettings(
+        settings=InferenceConfig(
             max_tokens=shape.num_response,
             max_tool_calls_per_cot=shape.num_calls,
             max_turns=shape.num_spans,

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from midthought.config import InferenceConfig
@@ -33,42 +33,6 @@ from midthought.types import (
     Trajectory,
     Turn,
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RolloutSettings:
-    """Limits of an episode, and its sampling options."""
-
-    max_tokens: int = 512
-    """Maximum tokens after the prompt, sampled by the policy or inserted (results, replies)."""
-    max_segment_length: int = 256
-    """Maximum tokens of one `engine.sample` call. An episode with budget left is continued by the next call; its cache is
-    kept."""
-    max_tool_calls_per_cot: int = 5
-    """Maximum calls between two chat turns; further ones are answered with "no calls left"."""
-    max_result_tokens: int = 256
-    """Maximum tokens of one result; longer ones are cut, and the record contains what the model read."""
-    max_turns: int = 5
-    """Maximum turns (answers) of the policy; a call or reply after the last one ends the episode instead."""
-    keep_thoughts: bool = True
-    """After a reply, continue from exactly what was sampled. False: start a new segment with the conversation without
-    earlier thoughts, as chat templates that drop them do when serving."""
-    temperature: float = 1.0
-    top_p: float = 1.0
-
-    @classmethod
-    def from_config(cls, inference: InferenceConfig) -> RolloutSettings:
-        """Creates it from the `inference` section of the settings."""
-        return cls(
-            max_tokens=inference.max_tokens,
-            max_segment_length=inference.max_segment_length,
-            max_tool_calls_per_cot=inference.max_tool_calls_per_cot,
-            max_result_tokens=inference.max_result_tokens,
-            max_turns=inference.max_turns,
-            keep_thoughts=inference.keep_thoughts,
-            temperature=inference.temperature,
-            top_p=inference.top_p,
-        )
 
 
 class EpisodeEnvironment(Protocol):
@@ -107,7 +71,8 @@ class RolloutParts:
     """Returns the initial conversation (`role`, `content`) of a task."""
     environment: Callable[[Task], EpisodeEnvironment]
     """Creates the environment of one episode; a stateless one may be the same every time."""
-    settings: RolloutSettings = RolloutSettings()
+    settings: InferenceConfig = field(default_factory=InferenceConfig)
+    """Limits of an episode, and its sampling options."""
 
 
 class TokenWatch:

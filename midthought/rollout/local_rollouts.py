@@ -126,7 +126,7 @@ class LocalRollouts(Rollouts):
 
 def _at_temperature(parts: RolloutParts, temperature: float) -> RolloutParts:
     """Returns the parts with this temperature and without top-p truncation."""
-    settings = dataclasses.replace(parts.settings, temperature=temperature, top_p=1.0)
+    settings = parts.settings.changed(temperature=temperature, top_p=1.0)
     return dataclasses.replace(parts, settings=settings)
 
 

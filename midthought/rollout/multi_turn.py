@@ -14,13 +14,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode, call_blocking
 from midthought.env.reasoning import THINK_CLOSE
 from midthought.errors import EngineError, SettingsError, near_names
-from midthought.rollout.episode import Episode, RolloutParts, RolloutSettings, open_tools, run_episode
+from midthought.rollout.episode import Episode, RolloutParts, open_tools, run_episode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.multi_turn import MultiTurnManager, tool_figures
@@ -79,7 +80,7 @@ class MultiTurnInferenceEngine:
         self._executor = tools.executor if tools else ToolExecutor(ToolRegistry())
         about_tools = tools.get_system_prompt() if tools else ""
         self._system_prompt = "\n\n".join(filter(None, (system_prompt, about_tools)))
-        self._settings = RolloutSettings(
+        self._settings = InferenceConfig(
             max_tokens=sys.maxsize,
             max_tool_calls_per_cot=max_tool_calls_per_cot,
             max_result_tokens=max_result_tokens,
@@ -270,7 +271,7 @@ class MultiTurnInferenceEngine:
             executor=self._executor,
             messages=lambda task: messages,
             environment=lambda task: world,
-            settings=dataclasses.replace(self._settings, max_turns=max_turns),
+            settings=self._settings.changed(max_turns=max_turns),
         )
         task = Task(task_id=f"conversation-{number}", prompt=opening, answer="")
         trajectory = Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed)

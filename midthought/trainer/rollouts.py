@@ -15,7 +15,7 @@ from midthought.engines.engine import TrainedEngine
 from midthought.engines.servers.training import check_backend
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
-from midthought.rollout.episode import EpisodeEnvironment, RolloutParts, RolloutSettings
+from midthought.rollout.episode import EpisodeEnvironment, RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.tokenization import Renderer
@@ -102,7 +102,7 @@ def make_source(
         executor=ToolExecutor(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
         messages=prompts.messages,
         environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
-        settings=RolloutSettings.from_config(inference),
+        settings=inference,
     )
     return choose_source(parts, engine, inference, seed=seed, loop=loop, worker_group=worker_group)
 

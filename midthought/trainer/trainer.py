@@ -184,7 +184,7 @@ class Trainer:
 
     def _open_sources(self, prompts: PromptBuilder, *, model_path: str) -> None:
         """Creates the engine, and the sources of training and held-out episodes, which share the engine."""
-        inference = self.config.inference
+        inference = self.config.frozen().inference
         longest = self._tasks.longest_prompt(lambda task: len(self.renderer.prompt(prompts.messages(task))))
         max_seq_len = (
             longest + inference.max_tokens

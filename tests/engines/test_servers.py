@@ -18,6 +18,7 @@ from fake_server import FakeServer, Fault, hashed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy
@@ -28,7 +29,7 @@ from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.streams import Chunk, EventSplitter, PartialCompletion, RetryableError, add_events
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
@@ -464,7 +465,7 @@ def trajectories(engine: Engine, renderer: Renderer) -> list[Trajectory]:
         executor=ToolExecutor(registry),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda _: Judge(),
-        settings=RolloutSettings(max_tokens=2000, max_segment_length=40),
+        settings=InferenceConfig(max_tokens=2000, max_segment_length=40),
     )
     tasks = [Task(task_id=f"t{number}", prompt=f"Who found tide {number}?", answer="Ada") for number in range(3)]
     return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=n) for n, task in enumerate(tasks)]))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from midthought.config import EnvironmentConfig
+from midthought.config import EnvironmentConfig, InferenceConfig
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
@@ -25,7 +25,7 @@ from midthought.env.episode import (
 from midthought.env.game import SimpleGameEnvironment
 from midthought.env.reward_functions import takes_environment
 from midthought.errors import EpisodeError, RewardError, SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
@@ -587,7 +587,7 @@ def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3, **limits
         executor=ToolExecutor(ToolRegistry()),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=tasks.episode,
-        settings=RolloutSettings(max_tokens=4000, max_turns=8, **limits),
+        settings=InferenceConfig(max_tokens=4000, max_turns=8, **limits),
     )
     starts = [EpisodeStart(task=task, seed=0) for task in tasks.make(num_groups, seed=5) for _ in range(2)]
     trajectories = asyncio.run(run_episodes(parts, starts))

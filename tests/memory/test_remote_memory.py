@@ -18,13 +18,14 @@ pytest.importorskip("prometheus_client", reason="the serve extra is not installe
 from serving import served
 from small_tokenizer import small_tokenizer
 
+from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.connect import open_memory
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.tool import MemoryRetrievalTool
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
@@ -209,7 +210,7 @@ def test_a_rollout_that_asks_the_service_is_the_rollout_that_asks_the_store(serv
             executor=ToolExecutor(ToolRegistry([MemoryRetrievalTool(memory, mode="hybrid")])),
             messages=lambda task: [{"role": "user", "content": task.prompt}],
             environment=lambda task: Plain(),
-            settings=RolloutSettings(max_tokens=4000, max_result_tokens=1000),
+            settings=InferenceConfig(max_tokens=4000, max_result_tokens=1000),
         )
         starts = [EpisodeStart(task=Task(task_id="t", prompt="Who found it?", answer="Zoë"), seed=1)]
         (played,) = asyncio.run(run_episodes(parts, starts))

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from precision import logit_tolerance
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedConfig, Qwen3Config
 
+from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import Script, ScriptedEngine
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolParameter
@@ -88,7 +89,7 @@ def run(
         executor=tools or executor(),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=judge,
-        settings=RolloutSettings(**{"max_tokens": 4000, **limits}),
+        settings=InferenceConfig(**{"max_tokens": 4000, **limits}),
     )
     starts = [EpisodeStart(task=task(number), seed=1000 + number) for number in range(num_episodes)]
     trajectories = asyncio.run(run_episodes(parts, starts, on_finished=on_finished))

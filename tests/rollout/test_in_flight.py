@@ -9,9 +9,10 @@ from collections import defaultdict
 
 import pytest
 
+from midthought.config import InferenceConfig
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.errors import EngineError, SettingsError
-from midthought.rollout.episode import RolloutParts, RolloutSettings
+from midthought.rollout.episode import RolloutParts
 from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.trajectory_json import trajectory_to_json
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -122,7 +123,7 @@ class Bench:
             executor=ToolExecutor(ToolRegistry([other_tool or look])),
             messages=lambda task: task.messages(),
             environment=lambda task: environment(),
-            settings=RolloutSettings(max_tokens=2000, max_segment_length=32),
+            settings=InferenceConfig(max_tokens=2000, max_segment_length=32),
         )
         limits = {"max_carry_overs": 2, **limits}
         self.stream = InFlightEpisodes(parts, self.loop, seed=1, deterministic=deterministic, **limits)

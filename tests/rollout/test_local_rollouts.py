@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
-from midthought.rollout.episode import RolloutParts, RolloutSettings
+from midthought.rollout.episode import RolloutParts
 from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
@@ -52,7 +53,7 @@ def make_source(renderer):
             executor=ToolExecutor(ToolRegistry()),
             messages=lambda task: [{"role": "user", "content": task.prompt}],
             environment=lambda task: Judge(),
-            settings=RolloutSettings(max_tokens=8),
+            settings=InferenceConfig(max_tokens=8),
         )
         return LocalRollouts(parts, engine, seed=seed)
 
@@ -124,7 +125,7 @@ def test_an_evaluation_may_use_another_executor_and_leaves_the_sources_own(make_
             return dataclasses.replace(completion, token_ids=(token_id,), sampled_logprobs=(-1.0,))
 
     source.parts.engine.__class__ = Calls
-    source.parts = dataclasses.replace(source.parts, settings=RolloutSettings(max_tokens=60))
+    source.parts = dataclasses.replace(source.parts, settings=InferenceConfig(max_tokens=60))
     source.evaluate(TASKS[:1], executor=Watching(ToolRegistry()))
     assert asked == ["t0"]
     assert type(source.parts.executor) is ToolExecutor

@@ -9,9 +9,10 @@ import math
 
 import pytest
 
+from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import RecordError
-from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
+from midthought.rollout.episode import RolloutParts, run_episode
 from midthought.rollout.replay import replayed
 from midthought.rollout.trajectory_json import trajectory_from_json, trajectory_to_json
 from midthought.tools.call_formats.hermes import HermesFormat
@@ -82,7 +83,7 @@ def parts(engine, renderer, call_format, asked):
         executor=ToolExecutor(ToolRegistry([look])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda task: Judge(),
-        settings=RolloutSettings(max_tokens=600, max_segment_length=23, max_result_tokens=40),
+        settings=InferenceConfig(max_tokens=600, max_segment_length=23, max_result_tokens=40),
     )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from midthought.config import EnvironmentConfig
+from midthought.config import EnvironmentConfig, InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.environment import BaseEnvironment
 from midthought.env.episode import EnvironmentEpisode
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.builtin.environment_step import EnvironmentStepTool
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -88,7 +88,7 @@ def parts_of(renderer: Renderer, tool: Tool, environment: Any, scripts: list[str
         executor=ToolExecutor(ToolRegistry([tool])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=environment,
-        settings=RolloutSettings(max_tokens=2000),
+        settings=InferenceConfig(max_tokens=2000),
     )
 
 

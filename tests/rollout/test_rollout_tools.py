@@ -12,10 +12,11 @@ import pytest
 from test_episode_rollout import small_model
 from transformers import Qwen3Config
 
+from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling, Stopper
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -52,7 +53,7 @@ def episodes(
         executor=box,
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda _: Silent(),
-        settings=RolloutSettings(**{"max_tokens": 2000, **limits}),
+        settings=InferenceConfig(**{"max_tokens": 2000, **limits}),
     )
     starts = [
         EpisodeStart(task=Task(task_id=f"t{number}", prompt="Who?", answer="Ada"), seed=number, group=number // 2)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from midthought.config import InferenceConfig
 from midthought.engines.byte_tokenizer import byte_tokenizer
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.reasoning import last_answer, own_text
 from midthought.errors import SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -76,7 +77,7 @@ def play(
         executor=ToolExecutor(ToolRegistry([Add()])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda task: Host(replies),
-        settings=RolloutSettings(**{"max_tokens": 4000, **limits}),
+        settings=InferenceConfig(**{"max_tokens": 4000, **limits}),
     )
     start = EpisodeStart(task=Task(task_id="t", prompt="What is it?", answer="5"), seed=1)
     trajectory = asyncio.run(run_episodes(parts, [start]))[0]

@@ -52,7 +52,7 @@ import psutil
 from midthought import create_inference_engine
 from midthought.errors import MidthoughtError
 from midthought.engines.engine import Sampling
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.tools.function_tool import tool
 from midthought.tools.registry import ToolRegistry
@@ -118,7 +118,7 @@ def trajectories(engine, temperature):
     parts = RolloutParts(
         engine=engine.core, renderer=engine.renderer, call_format=EveryFew(), executor=ToolExecutor(registry),
         messages=lambda task: [{"role": "user", "content": task.prompt}], environment=lambda task: Judge(),
-        settings=RolloutSettings(max_tokens=150, max_segment_length=24, temperature=temperature),
+        settings=InferenceConfig(max_tokens=150, max_segment_length=24, temperature=temperature),
     )
     starts = [EpisodeStart(task=Task(task_id=str(n), prompt=f"Who found tide {n}?", answer=""), seed=n) for n in range(6)]
     found = asyncio.run(run_episodes(parts, starts))

@@ -23,8 +23,9 @@ from midthought.cluster.verl.record import RECORD, record_of, response_of, task_
 from midthought.cluster.verl.references import load
 from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
 from midthought.cluster.verl.tools import as_midthought_tool
+from midthought.config import InferenceConfig
 from midthought.errors import DataError, EpisodeError
-from midthought.rollout.episode import RolloutParts, RolloutSettings, run_episode
+from midthought.rollout.episode import RolloutParts, run_episode
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
@@ -81,7 +82,7 @@ class MidthoughtAgentLoop(AgentLoopBase):
             request_id=f"det-{int(priority)}" if rollout.get("full_determinism") else uuid4().hex,
             priority=int(priority),
         )
-        settings = RolloutSettings(
+        settings = InferenceConfig(
             max_tokens=rollout.response_length,
             max_segment_length=shared.options.max_segment_length,
             max_tool_calls_per_cot=shared.options.max_tool_calls_per_cot,

@@ -10,8 +10,9 @@ import pytest
 import ray_worlds
 import torch
 
+from midthought.config import InferenceConfig
 from midthought.engines.create import policy_engine
-from midthought.rollout.episode import RolloutParts, RolloutSettings
+from midthought.rollout.episode import RolloutParts
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
@@ -62,7 +63,7 @@ def make_parts(policy: Any, renderer: Renderer) -> Callable[..., RolloutParts]:
             executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
             messages=ray_worlds.messages,
             environment=environment,
-            settings=RolloutSettings(**({"max_tokens": 24} | settings)),
+            settings=InferenceConfig(**({"max_tokens": 24} | settings)),
         )
 
     return make

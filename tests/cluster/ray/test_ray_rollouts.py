@@ -26,12 +26,12 @@ from ray_worlds import (
     tasks,
 )
 
-from midthought.config import RayConfig
+from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.create import policy_engine
 from midthought.errors import EngineError, SettingsError
 from midthought.evaluation.arms import ToolOff
 from midthought.learning.adapters import add_adapters
-from midthought.rollout.episode import RolloutParts, RolloutSettings
+from midthought.rollout.episode import RolloutParts
 from midthought.rollout.local_rollouts import LocalRollouts
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
@@ -178,7 +178,7 @@ def test_64_episodes_on_two_actors_each_see_only_the_state_of_their_own_tool(clu
         executor=ToolExecutor(ToolRegistry([Diary(tmp_path / "diaries")])),
         messages=ray_worlds.messages,
         environment=OneAnswer(tmp_path / "log"),
-        settings=RolloutSettings(max_tokens=1000),
+        settings=InferenceConfig(max_tokens=1000),
     )
     source = RayRollouts(
         parts, parts.engine, RolloutWorkerGroup(RayConfig(cpus_per_actor=0.5, num_actors=2), policy, make), seed=3
@@ -322,7 +322,7 @@ def test_adapters_travel_with_the_policy_and_later_alone(cluster, tokenizer, ren
         executor=ToolExecutor(ToolRegistry()),
         messages=ray_worlds.messages,
         environment=OneAnswer(tmp_path / "log"),
-        settings=RolloutSettings(max_tokens=16),
+        settings=InferenceConfig(max_tokens=16),
     )
     worker_group = crew_of(policy, renderer, num_actors=1)
     source = RayRollouts(parts, engine, worker_group, seed=3)

@@ -15,10 +15,11 @@ from worlds import Look, Manager, task
 from midthought.cluster.verl import engine as engine_module
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
 from midthought.cluster.verl.job import NullEnvironment
+from midthought.config import InferenceConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import EngineError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episode, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episode, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
@@ -39,7 +40,7 @@ def parts(engine: Any, renderer: Renderer) -> RolloutParts:
         executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda task: task.messages(),
         environment=lambda task: NullEnvironment(),
-        settings=RolloutSettings(max_tokens=400),
+        settings=InferenceConfig(max_tokens=400),
     )
 
 
@@ -129,7 +130,7 @@ def test_requests_ask_for_ids_log_probabilities_and_ours_before_verls(renderer: 
 @given(budget=st.integers(1, 80), segment=st.integers(1, 40))
 def test_budgets_and_segments_cut_an_episode_as_they_do_at_home(budget: int, segment: int) -> None:
     renderer = SMALL["renderer"]
-    limits = RolloutSettings(max_tokens=budget, max_segment_length=segment)
+    limits = InferenceConfig(max_tokens=budget, max_segment_length=segment)
     found = []
     for engine in (
         ScriptedEngine(["".join(WRITTEN)], renderer),

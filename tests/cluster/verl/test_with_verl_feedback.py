@@ -36,7 +36,7 @@ from midthought.recipes.feedback.conversation import CALL_FORMAT, system_message
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.recipes.feedback.verl import feedback_tool, settings, sft_job, supply
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -128,7 +128,7 @@ def _at_home(engine: Any, renderer: Renderer, tasks: Sequence[Task], model_path:
         executor=ToolExecutor(ToolRegistry([feedback_tool(critic="hints")])),
         messages=lambda task: task.messages(*spoken),
         environment=supply(renderer, [], chosen.reward.model_dump()).environment,
-        settings=RolloutSettings.from_config(chosen.inference),
+        settings=chosen.inference,
     )
     return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0) for task in tasks]))
 

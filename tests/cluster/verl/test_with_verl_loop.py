@@ -18,10 +18,11 @@ from worlds import EveryFew, Judge, Look, Manager, task
 
 from midthought.cluster.verl.record import RECORD
 from midthought.cluster.verl.rows import rows_of
+from midthought.config import InferenceConfig
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.scripted import ScriptedEngine
 from midthought.errors import DataError, EpisodeError, SettingsError
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.executor import ToolExecutor
@@ -48,7 +49,7 @@ def at_home(
         executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda each: each.messages("Be short."),
         environment=lambda each: Judge(replies),
-        settings=RolloutSettings(**{"max_tokens": 160, "max_segment_length": 24, **limits}),
+        settings=InferenceConfig(**{"max_tokens": 160, "max_segment_length": 24, **limits}),
     )
     starts = [EpisodeStart(task=task(number), seed=5) for number in range(NUM_ROWS)]
     found = asyncio.run(run_episodes(parts, starts))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.critics.settings import FeedbackSettings
@@ -16,7 +17,7 @@ from midthought.recipes.feedback.demonstrations import Writing, corpus
 from midthought.recipes.feedback.policy import CHAT_TEMPLATE
 from midthought.recipes.feedback.reward import FeedbackEnvironment, FeedbackRewardConfig
 from midthought.recipes.feedback.rounds import RoundReader
-from midthought.rollout.episode import EpisodeStart, RolloutParts, RolloutSettings, run_episodes
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.executor import ToolExecutor
@@ -74,7 +75,7 @@ def play(renderer: Renderer, reader: RoundReader):
             executor=ToolExecutor(registry),
             messages=Task.messages,
             environment=lambda task: environment,
-            settings=RolloutSettings(max_tokens=2000, max_turns=max_turns, max_tool_calls_per_cot=3),
+            settings=InferenceConfig(max_tokens=2000, max_turns=max_turns, max_tool_calls_per_cot=3),
         )
         return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0) for task in tasks]))
 
