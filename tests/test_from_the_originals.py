@@ -17,7 +17,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "from-the-originals.md"
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split(" | "))
     for line in PAGE.read_text("utf-8").splitlines()
-    if line.startswith("| ") and not line.startswith(("| ---", "| there"))
+    if line.startswith("| ") and not line.startswith(("| ---", "| original"))
 ]
 HERE = sorted({name for _, right in ROWS for name in re.findall(r"`([^`]+)`", right)})
 
