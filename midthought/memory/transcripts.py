@@ -11,7 +11,7 @@ from pathlib import Path
 from midthought.errors import TranscriptError
 from midthought.memory.asr_repetitions import without_repetitions
 from midthought.memory.duplicates import duplicate_groups
-from midthought.memory.formats import SUFFIXES, format_of
+from midthought.memory.formats import format_of, suffixes
 from midthought.memory.formats.decoding import decode
 from midthought.memory.turns import UNKNOWN_SPEAKER, Turn, turns_of, without_unusable_characters
 
@@ -40,7 +40,7 @@ class Transcript:
     turns: tuple[Turn, ...]
     path: Path
     format: str = ""
-    """`Markdown`, `text`, `JSON`, `SRT`, `VTT` or `HTML`, detected from the content."""
+    """`Markdown`, `text`, `JSON`, `SRT`, `VTT`, `HTML` or a registered one, detected from the content."""
     encoding: str = "utf-8"
     num_repeats: int = 0
     """Number of hallucinated repetitions of a speech recogniser that were dropped."""
@@ -138,7 +138,7 @@ def read_transcripts(folder: str | Path, *, each_once: bool = False) -> Transcri
         raise TranscriptError(_failure_message(failures))
     if not transcripts:
         raise TranscriptError(
-            f"{folder}: no transcript in this folder; add files with the suffixes {' '.join(SUFFIXES)}"
+            f"{folder}: no transcript in this folder; add files with the suffixes {' '.join(suffixes())}"
         )
     copies = _copies(transcripts)
     if each_once:
@@ -162,7 +162,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _has_known_suffix(path: Path) -> bool:
-    return not path.suffix or path.suffix.lower() in SUFFIXES
+    return not path.suffix or path.suffix.lower() in suffixes()
 
 
 def _copies(transcripts: list[Transcript]) -> tuple[tuple[Path, ...], ...]:

@@ -7,13 +7,15 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from midthought.memory.formats.reading import Reading, name_of, untimed_headers
+from midthought.memory.formats.reading import Reading, head_of, name_of, untimed_headers
+from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import unescape
 from midthought.memory.turns import CLOCK_PATTERN, Segment, clock_time
 
-CUE_TIME = re.compile(rf"^[^\S\n]{{0,9}}{CLOCK_PATTERN}[^\S\n]{{0,9}}-->[^\S\n]{{0,9}}[\d:.,]{{4,30}}", re.MULTILINE)
+_CUE_TIME = re.compile(rf"^[^\S\n]{{0,9}}{CLOCK_PATTERN}[^\S\n]{{0,9}}-->[^\S\n]{{0,9}}[\d:.,]{{4,30}}", re.MULTILINE)
 """A line that starts a cue."""
 
+_REMEDY = "give it cues with '{} --> {}' and words"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+(?P<name>[^<>]*)>")
 _TAG = re.compile(r"</?(?:b|c|font|i|lang|rt|ruby|u)(?:[.\s][^<>]*)?>|</v>|<\d[\d:.]*>", re.IGNORECASE)
 _DASH = re.compile(r"^\s*(?:>>+|[-–—])\s+")
@@ -24,6 +26,17 @@ class _Cue(NamedTuple):
     lines: list[str]
 
 
+def _has_cues(text: str, suffix: str) -> bool:
+    return bool(_CUE_TIME.search(text if suffix in (".srt", ".vtt") else head_of(text)))
+
+
+@transcript_format(
+    "VTT",
+    suffixes=(".vtt",),
+    remedy=_REMEDY.format("HH:MM:SS.mmm", "HH:MM:SS.mmm"),
+    shown_by=lambda text, suffix: text.startswith("WEBVTT"),
+)
+@transcript_format("SRT", suffixes=(".srt",), remedy=_REMEDY.format("HH:MM:SS,mmm", "HH:MM:SS,mmm"), shown_by=_has_cues)
 def read_captions(text: str) -> Reading:
     """Ignores notes, styles, numbers and headers between cues. Lines repeated by roll-up captions are read once."""
     cues = _unrolled(_cues(text))
@@ -45,7 +58,7 @@ def _cues(text: str) -> list[_Cue]:
     is_vtt = text.startswith("WEBVTT")
     inside = False
     for line in text.split("\n"):
-        if start := CUE_TIME.match(line):
+        if start := _CUE_TIME.match(line):
             if inside and (number := cues[-1].lines) and number[-1] == str(len(cues) + 1):
                 number.pop()  # number of a cue without a blank line before it
             cues.append(_Cue(clock_time(start["time"]), []))

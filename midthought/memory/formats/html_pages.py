@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 
+from midthought.memory.formats.markdown import SPEAKER
 from midthought.memory.formats.plain_text import read_plain_text
 from midthought.memory.formats.reading import Reading, name_of
+from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import unescape, without_comments
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
+_START = re.compile(
+    r"\s*<(?:!doctype html|html|head|body|cite|time|p|div|section|article|main|table|ul|ol|h[1-6])\b", re.IGNORECASE
+)
+_SUFFIXES = (".html", ".htm")
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})\b[^<>]*>|<![^<>]*>")
 _UNSPOKEN = re.compile(r"<(script|style|svg|template|noscript)\b", re.IGNORECASE)
 _BLOCK = re.compile(
@@ -19,6 +25,16 @@ _MAX_TAGS = 500_000
 """About one tag for every word of a day."""
 
 
+def _is_page(text: str, suffix: str) -> bool:
+    return bool(_START.match(text)) and (suffix in _SUFFIXES or not SPEAKER.search(text))
+
+
+@transcript_format(
+    "HTML",
+    suffixes=_SUFFIXES,
+    remedy="write each turn as '<cite>Name:</cite> <time>0:00</time> <p>text</p>'",
+    shown_by=_is_page,
+)
 def read_html(text: str) -> Reading:
     """`<cite>` names the speaker, `<time>` the time of the next `<p>`. Pages without `<cite>` are read line by line."""
     if (num_tags := text.count("<")) > _MAX_TAGS:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from midthought.memory.formats.reading import Reading
+from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import Segment, clock_time, without_unusable_characters
 
 Entry = dict[str, Any]
 
+_START = re.compile(r"\s*(?:\{|\[\s*(?:[\[\]{\"]|-?\d+\s*[],]|null|true|false))")
+_STRONG_START = re.compile(r"\s*(?:\{\s*(?:\"|\})|\[\s*(?:\{|\]))")
+"""A start that is JSON's in a file of any suffix; `[1]` and `[null` are not."""
 _LISTS = ("content", "segments", "transcription", "chunks", "utterances")
 _SPEAKER_KEYS = ("speaker", "speaker_name", "speaker_id")
 
 
+def _is_json(text: str, suffix: str) -> bool:
+    return bool(_STRONG_START.match(text) or (suffix == ".json" and _START.match(text)))
+
+
+@transcript_format(
+    "JSON",
+    suffixes=(".json",),
+    remedy="give it {'speakers', 'episode', 'content': [{'speaker', 'transcript', 'time'}]} or {'segments': [...]}",
+    shown_by=_is_json,
+)
 def read_json(text: str) -> Reading:
     """`{speakers, episode, content: [{speaker, transcript, time}]}`, or `{segments: [...]}`, or the list by itself.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from midthought.memory.formats.reading import Reading
+from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import plain_words
 from midthought.memory.turns import Segment
 
@@ -19,6 +20,12 @@ _LINE_PREFIX = re.compile(r"^\s*(?:>\s?)*(?:[-*+]\s+)?")
 _FRONT_FIELD = re.compile(r"^(?:title|episode):(?P<title>.*)$", re.MULTILINE)
 
 
+@transcript_format(
+    "Markdown",
+    suffixes=(".md", ".markdown"),
+    remedy="write each turn as '**Speaker:** text'",
+    shown_by=lambda text, suffix: bool(SPEAKER.search(text)),
+)
 def read_markdown(text: str) -> Reading:
     """The title is in the front matter or the first heading; a turn's paragraphs, lists and quotes are its words."""
     title, text = _front_title(text)

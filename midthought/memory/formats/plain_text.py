@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from midthought.memory.formats.reading import BRACKETED_TIME, Reading, looks_like_name, name_of, untimed_headers
+from midthought.memory.formats.registry import transcript_format
 from midthought.memory.markup import mark_times
 from midthought.memory.turns import CLOCK, CLOCK_PATTERN, Segment, clock_time
 
@@ -26,6 +27,12 @@ _TIME_FIRST = re.compile(
 )
 
 
+@transcript_format(
+    "text",
+    suffixes=(".txt", ".text"),
+    remedy="write each turn as 'Name (00:00:29):', 'Name: text' or '00:00:29 text'",
+    shown_by=lambda text, suffix: False,  # the format of a text that shows no other
+)
 def read_plain_text(text: str) -> Reading:
     """The notation is the one that most lines follow; a line before the first of them may be the title."""
     lines = [line.strip() for line in text.split("\n")]

@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from midthought.memory.turns import CLOCK_PATTERN, Segment
 
 BRACKETED_TIME = rf"[(\[]{CLOCK_PATTERN}[)\]]"
 MAX_NAME_LETTERS = 80
+_HEAD_LETTERS = 20_000
+_HEAD_LINES = 8
 
 _NAME_ONLY = re.compile(r"^(?P<name>[^:\[\]]{1,60}?|\[[^:\[\]]{1,60}\]):(?:\s+(?P<rest>.*))?$", re.DOTALL)
 _NAME_WORD = re.compile(
@@ -25,6 +28,12 @@ class Reading(NamedTuple):
 
     title: str | None
     segments: list[Segment]
+
+
+def head_of(text: str) -> str:
+    """Returns the first non-empty lines. A file of another suffix must show its format in them: pages about captions contain
+    captions, too."""
+    return "\n".join(islice((line for line in text[:_HEAD_LETTERS].split("\n") if line.strip()), _HEAD_LINES))
 
 
 def looks_like_name(text: str) -> bool:

@@ -1,0 +1,111 @@
+"""Formats of the user: one decorated function. The library's own are found in their folder."""
+
+import sys
+
+import pytest
+
+from midthought.errors import SettingsError, TranscriptError
+from midthought.memory import formats
+from midthought.memory.formats import FORMATS, Reading, transcript_format
+from midthought.memory.transcripts import read_transcript, read_transcripts
+from midthought.memory.turns import Segment
+
+LYRICS = "[ti:The Tide Clock]\n[00:12.00]Ann: The clock ran fast.\n[00:15.00]Bob: I wind it.\n"
+
+
+@pytest.fixture(autouse=True)
+def registered_formats_are_forgotten(monkeypatch):
+    before = dict(FORMATS)
+    yield
+    FORMATS.clear()
+    FORMATS.update(before)
+
+
+def read_lyrics(text: str) -> Reading:
+    title, *lines = text.splitlines()
+    spoken = [line.partition("]")[2].partition(": ") for line in lines]
+    return Reading(title[4:-1], [Segment(name, words) for name, _, words in spoken])
+
+
+def write(folder, name: str, text: str):
+    (folder / name).write_text(text, "utf-8")
+    return folder / name
+
+
+def test_a_registered_format_reads_the_files_with_its_suffix(tmp_path):
+    path = write(tmp_path, "tide.LRC", LYRICS)
+    assert read_transcripts(write(tmp_path, "b.txt", "Ann: Yes.\nAnn: No.").parent).left_out == (path,)
+    transcript_format("lyrics", suffixes=(".lrc",), remedy="write '[00:12.00]Ann: words'")(read_lyrics)
+    transcript = read_transcript(path)
+    assert (transcript.format, transcript.episode) == ("lyrics", "The Tide Clock")
+    assert [(turn.speaker, turn.text) for turn in transcript.turns] == [
+        ("Ann", "The clock ran fast."),
+        ("Bob", "I wind it."),
+    ]
+    assert read_transcripts(tmp_path).left_out == ()
+    assert read_transcript(write(tmp_path, "a.md", LYRICS)).format == "text"
+
+
+def test_a_format_that_recognizes_its_content_is_asked_before_the_librarys_formats(tmp_path):
+    path = write(tmp_path, "tide.md", LYRICS + "**Ann:** Yes.\n")
+    assert read_transcript(path).format == "Markdown"
+    transcript_format("lyrics", remedy="…", shown_by=lambda text, suffix: text.startswith("[ti:"))(read_lyrics)
+    assert read_transcript(path).format == "lyrics"
+    assert read_transcript(write(tmp_path, "b.md", "**Ann:** Yes.\n")).format == "Markdown"
+
+
+def test_the_remedy_of_a_registered_format_is_part_of_the_error(tmp_path):
+    @transcript_format("empty", suffixes=(".lrc",), remedy="write '[00:12.00]Ann: words'")
+    def read_nothing(text: str) -> Reading:
+        raise ValueError("it has no line of words")
+
+    with pytest.raises(TranscriptError, match=r"a\.lrc: it has no line of words; write '\[00:12\.00\]Ann: words'"):
+        read_transcript(write(tmp_path, "a.lrc", LYRICS))
+
+
+def test_a_second_registration_replaces_the_first_and_the_last_one_has_the_suffix(tmp_path):
+    path = write(tmp_path, "a.lrc", LYRICS)
+    for title in ("first", "second"):
+        transcript_format("lyrics", suffixes=(".lrc",), remedy="…")(
+            lambda text, title=title: Reading(title, [Segment("Ann", "Yes.")])
+        )
+    assert read_transcript(path).episode == "second"
+    transcript_format("other", suffixes=(".lrc",), remedy="…")(read_lyrics)
+    assert read_transcript(path).format == "other"
+
+
+@pytest.mark.parametrize(
+    ("name", "suffixes", "message"),
+    [
+        ("Markdown", (), "transcript format 'Markdown' is built in; register yours under another name"),
+        (
+            "lyrics",
+            ("lrc",),
+            r"transcript format 'lyrics': write the suffix 'lrc' in lower case with a dot, as '\.lrc'",
+        ),
+        (
+            "lyrics",
+            (".LRC",),
+            r"transcript format 'lyrics': write the suffix '\.LRC' in lower case with a dot, as '\.lrc'",
+        ),
+    ],
+)
+def test_a_built_in_name_and_a_malformed_suffix_are_refused(name, suffixes, message):
+    with pytest.raises(SettingsError, match=message):
+        transcript_format(name, suffixes=suffixes, remedy="…")(read_lyrics)
+    assert "lyrics" not in FORMATS
+
+
+def test_a_new_file_in_the_folder_of_formats_is_found(tmp_path, monkeypatch):
+    write(
+        tmp_path,
+        "lyrics.py",
+        "from midthought.memory.formats.reading import Reading\n"
+        "from midthought.memory.formats.registry import transcript_format\n"
+        "@transcript_format('lyrics', suffixes=('.lrc',), remedy='…')\n"
+        "def read_lyrics(text): return Reading('found', [])\n",
+    )
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    formats.import_formats()
+    sys.modules.pop("midthought.memory.formats.lyrics")
+    assert FORMATS["lyrics"].read("").title == "found"
