@@ -1,4 +1,4 @@
-"""Loads objects by `module:name`, as the files of a bundle reference them."""
+"""Loads objects by `module:name`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from midthought.config import (
     read_yaml,
 )
 from midthought.errors import SettingsError
-from midthought.recipes import RECIPES, find_recipe
+from midthought.recipes import find_recipe, recipe_names
 from midthought.recipes.podcast.settings import PodcastConfig
 
 PACKAGE = Path(__file__).parent.parent / "midthought"
@@ -33,7 +33,9 @@ def sections(store: type[Section]) -> dict[str, type[Section]]:
 
 
 LIBRARY = "the library"
-SECTIONS = {LIBRARY: sections(ConfigStore)} | {name: sections(find_recipe(name).config_class()) for name in RECIPES}
+SECTIONS = {LIBRARY: sections(ConfigStore)} | {
+    name: sections(find_recipe(name).config_class()) for name in recipe_names()
+}
 KEYS = [
     (owner, section, key)
     for owner in SECTIONS
@@ -133,7 +135,7 @@ READ = {
     owner: set(settings_read_by_themselves()).union(
         *(pairs for path, pairs in READ_BY.items() if can_read(path, owner))
     )
-    for owner in RECIPES
+    for owner in recipe_names()
 }
 READ[LIBRARY] = set().union(*READ.values())
 

@@ -38,7 +38,7 @@ def test_the_blocks_of_a_page_run(page, scripted_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     for number, block in enumerate(blocks(page)):
-        exec(compile(block, f"{page.name}, block {number + 1}", "exec"), names)
+        exec(compile(block, f"{page.name}, block {number + 1}", "exec", dont_inherit=True), names)
 
 
 def test_the_library_and_the_page_on_extending_are_among_them():

@@ -25,6 +25,7 @@ LAYERS = [
         "precision",
         "http_json",
         "response_cache",
+        "references",
     ),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "engines"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from midthought.cli.training import require_verl_options
+from midthought.cli.training import RECIPE_NAMES, require_verl_options
 from midthought.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def settings(
     recipe: Annotated[
-        str, typer.Argument(help="Whose settings: podcast, feedback, or library (the Trainer).")
+        str, typer.Argument(help=f"Whose settings: {RECIPE_NAMES}, or library (the Trainer).")
     ] = "library",
 ) -> None:
     """Print every setting with its default and meaning."""
@@ -35,7 +35,7 @@ def plan(
         typer.Argument(metavar="[KEY=VALUE]…", help="e.g. model=Qwen/Qwen3-8B gpus=8 (docs/scaling.md)"),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Plan a run with the settings of this recipe: podcast or feedback.")
+        str | None, typer.Option(help=f"Plan a run with the settings of this recipe: {RECIPE_NAMES}.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="With --recipe: YAML file of settings, or the name of one that is included.")
@@ -77,25 +77,11 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
 
 
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:
-    from importlib import import_module
-
     from midthought.recipes import find_recipe
-    from midthought.recipes.presets import begin
 
-    found: Any = find_recipe(recipe)
+    found = find_recipe(recipe)
     if engine != "midthought":
         require_verl_options(engine, "all", resume=False)
-        chosen: RecipeConfig = import_module(f"midthought.recipes.{recipe}.verl").settings(words, config)
+        chosen: RecipeConfig = found.for_verl().settings(words, config)
         return chosen
-    chosen, _ = begin(
-        found.config_class(),
-        Path(found.__file__).parent,
-        found.SHIPPED,
-        Path(),
-        words=words,
-        config=config,
-        stage="all",
-        from_path=None,
-        resume=False,
-    )
-    return chosen
+    return found.begin(Path(), words=words, config=config)[0]

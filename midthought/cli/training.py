@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from midthought.errors import SettingsError, near_names
+from midthought.recipes import recipe_names
+
+if TYPE_CHECKING:
+    from midthought.recipes.recipe import Recipe
+
+RECIPE_NAMES = f"{', '.join(recipe_names())}, or MODULE:NAME of your own"
 
 Assignments = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]…", help="Settings, e.g. training.seed=1")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the final table.")]
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of the recipe: podcast or feedback.")],
+    recipe: Annotated[str, typer.Argument(help=f"Name of the recipe: {RECIPE_NAMES}.")],
     settings: Assignments = None,
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings, or the name of one that is included.")
@@ -38,10 +44,10 @@ def train(
     from midthought.report.console import Console
 
     found = find_recipe(recipe)
-    path = run or _timed_folder(recipe)
+    path = run or _timed_folder(found.name)
     if engine != "midthought":
         require_verl_options(engine, stage, resume)
-        _train_with_verl(recipe, path, settings or [], config, stage, from_, dry_run)
+        _train_with_verl(found, path, settings or [], config, stage, from_, dry_run)
         return
     if dry_run:
         raise SettingsError("--dry-run is of --engine verl; this library's own trainer has nothing to write beforehand")
@@ -65,7 +71,7 @@ def train(
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or Hugging Face model folder.")],
     settings: Assignments = None,
-    recipe: Annotated[str, typer.Option(help="Recipe whose evaluation is run: podcast or feedback.")] = "podcast",
+    recipe: Annotated[str, typer.Option(help=f"Recipe whose evaluation is run: {RECIPE_NAMES}.")] = "podcast",
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings; default: the settings of the model's run.")
     ] = None,
@@ -101,22 +107,17 @@ def _timed_folder(name: str) -> Path:
 
 
 def _train_with_verl(
-    recipe: str, path: Path, words: list[str], config: Path | None, stage: str, from_path: Path | None, dry_run: bool
+    recipe: Recipe, path: Path, words: list[str], config: Path | None, stage: str, from_path: Path | None, dry_run: bool
 ) -> None:
     """Write a bundle for verl and start it: the stage `sft` uses verl's SFT trainer, all others its RL trainer."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
     from midthought.cluster.verl.bundle import SCRIPT, write_bundle
     from midthought.cluster.verl.installed import launch, require_verl
     from midthought.cluster.verl.sft_bundle import write_sft_bundle
 
-    if find_spec(f"midthought.recipes.{recipe}.verl") is None:
-        raise SettingsError(f"--engine verl: the recipe {recipe!r} does not support verl yet; leave --engine out")
-    supplied = import_module(f"midthought.recipes.{recipe}.verl")
+    supplied = recipe.for_verl()
     if stage == "sft" and not hasattr(supplied, "sft_job"):
         raise SettingsError(
-            f"--stage sft with --engine verl: verl learns whole messages, and the demonstrations of {recipe!r} hold results "
+            f"--stage sft with --engine verl: verl learns whole messages, and the demonstrations of {recipe.name!r} hold results "
             "within an answer; leave --engine out for the warm-up"
         )
     chosen = supplied.settings(words, config, from_path)

@@ -1,45 +1,41 @@
-"""Recipes: data, reward and settings for one kind of training. Each is a folder with its YAML files."""
+"""Recipes: data, reward and settings for one kind of training. Each is a folder, whose package has a `Recipe` named `recipe`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+import os
+import pkgutil
+import sys
+from typing import TYPE_CHECKING
 
-from midthought.config import RecipeConfig
 from midthought.errors import SettingsError, near_names
+from midthought.references import load
 
-RECIPES = ("podcast", "feedback")
+if TYPE_CHECKING:
+    from midthought.recipes.recipe import Recipe
 
 
-class Recipe(Protocol):
-    """Interface of a recipe's package, used by the command line."""
-
-    def run(
-        self,
-        path: Path,
-        console: Any,
-        *,
-        words: Sequence[str],
-        config: Path | None,
-        stage: str,
-        from_path: Path | None,
-        resume: bool,
-        allow_changes: bool = False,
-    ) -> dict[str, Any]:
-        """Runs the recipe in the folder `path` and returns the summary."""
-        ...
-
-    def config_class(self) -> type[RecipeConfig]:
-        """Returns the class of the recipe's settings."""
-        ...
+def recipe_names() -> list[str]:
+    """Returns the names of the library's recipes: the packages in this folder. They are not imported."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 
 
 def find_recipe(name: str) -> Recipe:
-    """Returns the recipe with this name. Raises `SettingsError` with similar names if there is none."""
-    if name not in RECIPES:
-        raise SettingsError(f"unknown recipe {name!r}. {near_names(name, RECIPES)}")
-    from importlib import import_module
+    """Returns a recipe of the library, or that of your own module as `module:name`; the working directory is searched, too.
 
-    recipe: Recipe = import_module(f"midthought.recipes.{name}")
-    return recipe
+    Raises `SettingsError` if there is none, with similar names.
+    """
+    from midthought.recipes.recipe import Recipe
+
+    if ":" in name:
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        found = load(name)
+    elif name in recipe_names():
+        found = load(f"{__name__}.{name}:recipe")
+    else:
+        raise SettingsError(f"unknown recipe {name!r}. {near_names(name, recipe_names())}")
+    if not isinstance(found, Recipe):
+        raise SettingsError(
+            f"{name} is no Recipe but a {type(found).__name__}; give a midthought.recipes.recipe.Recipe"
+        )
+    return found

@@ -17,15 +17,16 @@ from midthought.plan.choices import as_recorded
 STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
 FOR_GIVEN_MODELS = "own"
-"""Names of presets that every recipe has."""
+"""Names of the default presets. If a recipe does not have one, the defaults of its settings are used."""
 
+Presets = Mapping[str, Path | Mapping[str, Any]]
+"""YAML files or values by name."""
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
 
 def begin(
     settings: type[AnyConfig],
-    folder: Path,
-    shipped: Sequence[str],
+    presets: Presets,
     path: Path,
     *,
     words: Sequence[str],
@@ -36,7 +37,7 @@ def begin(
 ) -> tuple[AnyConfig, Path | None]:
     """Returns the settings of a run in `path`, and the initial policy.
 
-    `config` is a YAML file, or one of the names `shipped` in `folder`. Default: the run's own settings if it is resumed or one of
+    `config` is a YAML file, or the name of a preset. Default: the run's own settings if it is resumed or one of
     its policies is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a
     user's file replaces values of `own`. In a resumed run, `auto` is the value that the run chose at its start. A model to
     evaluate that does not belong to a run becomes `model.local_path`. Raises `SettingsError`, `CheckpointError`.
@@ -53,10 +54,10 @@ def begin(
         config = path / "config.yaml"
     elif config is None and stage == "evaluate" and from_path:
         config = (run_of(from_path) or from_path) / "config.yaml"
-    is_shipped = config is not None and str(config) in shipped and not config.exists()
+    is_shipped = config is not None and str(config) in presets and not config.exists()
     values: dict[str, Any] = {}
     if config is not None:
-        values = read_yaml(folder / f"{config}.yaml" if is_shipped else config)
+        values = _values_of(presets, str(config)) if is_shipped else read_yaml(config)
     has_model = _names_a_model(merge_configs(values, assigned)) or _is_given(from_path)
     if is_shipped and str(config) == FOR_MADE_MODELS and has_model:
         raise SettingsError(
@@ -65,9 +66,14 @@ def begin(
         )
     if not is_shipped and (has_model or config is None):
         preset = FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS
-        values = merge_configs(read_yaml(folder / f"{preset}.yaml"), values, settings)
+        values = merge_configs(_values_of(presets, preset), values, settings)
     chosen = settings().merged(values).merged(assigned)
     return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
+
+
+def _values_of(presets: Presets, name: str) -> dict[str, Any]:
+    preset = presets.get(name, {})
+    return read_yaml(preset) if isinstance(preset, Path) else dict(preset)
 
 
 def is_given(config: RecipeConfig, from_path: Path | None) -> bool:

@@ -8,17 +8,14 @@ import pytest
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
 from midthought.plan.choices import choose
-from midthought.recipes import RECIPES, find_recipe
-from midthought.recipes.presets import begin
+from midthought.recipes import find_recipe
 
 RATE = {"podcast": "warmup", "feedback": "sft"}
+RECIPES = list(RATE)
 
 
 def started(recipe: str, *words: str, path: Path = Path("run"), **options) -> RecipeConfig:
-    found = find_recipe(recipe)
-    options = {"config": None, "stage": "all", "from_path": None, "resume": False, **options}
-    folder = Path(found.__file__).parent
-    return begin(found.config_class(), folder, found.SHIPPED, path, words=words, **options)[0]
+    return find_recipe(recipe).begin(path, words=words, **options)[0]
 
 
 def is_own(recipe: str, config: RecipeConfig) -> bool:

@@ -20,11 +20,11 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from midthought.cluster.verl.engine import VerlEngine, call_end_token_ids
 from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
-from midthought.cluster.verl.references import load
 from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
 from midthought.cluster.verl.tools import as_midthought_tool
 from midthought.config import InferenceConfig
 from midthought.errors import DataError, EpisodeError
+from midthought.references import load
 from midthought.rollout.episode import RolloutParts, run_episode
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.registry import find_call_format
