@@ -60,15 +60,15 @@ def echo(tmp_path, call) -> str:
 
 
 def test_the_recipes_of_the_library_are_the_folders_beside_the_pipeline():
-    assert recipe_names() == ["feedback", "podcast"]
-    assert [find_recipe(name).name for name in recipe_names()] == ["feedback", "podcast"]
+    assert {"feedback", "podcast"} <= set(recipe_names())
+    assert [find_recipe(name).name for name in recipe_names()] == recipe_names()
 
 
 def test_a_new_folder_beside_them_is_a_recipe(tmp_path, call, monkeypatch, capsys):
     (tmp_path / "more" / "echo").mkdir(parents=True)
     (tmp_path / "more" / "echo" / "__init__.py").write_text(ECHO, "utf-8")
     monkeypatch.setattr(recipes, "__path__", [*recipes.__path__, str(tmp_path / "more")])
-    assert recipe_names() == ["echo", "feedback", "podcast"]
+    assert "echo" in recipe_names()
     assert call("train", "echo", "--run", "run", "training.seed=7") == 0
     assert Path("run/said").read_text() == "echo echo all 7"
     assert call("settings", "echo") == 0
@@ -95,7 +95,7 @@ def test_a_run_without_a_given_folder_is_named_after_the_recipe(echo, call):
         ("echo_recipe:recip", r"'echo_recipe:recip': echo_recipe has no 'recip'\. Did you mean 'recipe'"),
         ("echo_recip:recipe", r"'echo_recip:recipe': there is no module 'echo_recip' on this machine"),
         ("echo_recipe:EchoConfig", r"echo_recipe:EchoConfig is no Recipe but a ModelMetaclass"),
-        ("echo", r"unknown recipe 'echo'\. Known: feedback, podcast\."),
+        ("echo", r"unknown recipe 'echo'\..*Known: .*podcast"),
     ],
 )
 def test_a_name_that_leads_to_no_recipe_is_refused(echo, name, message):
