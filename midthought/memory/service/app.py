@@ -10,9 +10,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 
@@ -40,6 +40,7 @@ _REFUSALS = {
 }
 _DOCUMENTED = {status: {"model": schemas.Refusal, "description": words} for status, words in _REFUSALS.items()}
 _MAX_PROBLEMS = 5
+_VERSION = importlib.metadata.version("midthought")
 
 Letters = Annotated[schemas.Name, Query(description="Only names that contain this text, ignoring case.")]
 Offset = Annotated[int, Query(ge=0, le=schemas.MAX_OFFSET)]
@@ -68,7 +69,6 @@ def make_app(
 
 def make_routes(state: ServiceState, follow_seconds: float | None = None) -> FastAPI:
     """Returns the routes, without the security middleware."""
-    store, searcher = state.store, state.searcher
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -76,105 +76,131 @@ def make_routes(state: ServiceState, follow_seconds: float | None = None) -> Fas
         yield
         if following:
             following.cancel()
-        searcher.close()
+        state.searcher.close()
 
     app = FastAPI(
         title="midthought memory",
         description="Searches a podcast memory: what was said, by whom, in which episode and when.",
-        version=importlib.metadata.version("midthought"),
+        version=_VERSION,
         docs_url=None,  # their pages load scripts from other hosts
         redoc_url=None,
         lifespan=lifespan,
         responses=_DOCUMENTED,  # type: ignore[arg-type]
     )
     app.add_exception_handler(RequestValidationError, _invalid)
+    for router in (_search_routes(state), _browse_routes(state), _question_routes(state), _service_routes(state)):
+        app.include_router(router)
+    folder = resources.files("midthought.memory.service") / "page"
+    for path, (name, media_type) in _PAGE.items():
+        endpoint = functools.partial(_static, (folder / name).read_bytes(), media_type)
+        app.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False)
+    return app
 
-    @app.post("/search", tags=["search"], responses={429: {"model": schemas.Refusal, "description": "too busy"}})
+
+def _search_routes(state: ServiceState) -> APIRouter:
+    router = APIRouter(tags=["search"], responses=_refusal(429, "too busy"))
+
+    @router.post("/search")
     async def search(asked: schemas.Query) -> schemas.Found:
         """The best `k` chunks for a query, best first."""
         started = time.perf_counter()
-        hits = await _search(searcher, [asked.query], asked)
+        hits = await _search(state.searcher, [asked.query], asked)
         return schemas.Found(hits=hits[0], seconds=time.perf_counter() - started)
 
-    @app.post("/search/batch", tags=["search"], responses={429: {"model": schemas.Refusal, "description": "too busy"}})
+    @router.post("/search/batch")
     async def search_batch(asked: schemas.QueryBatch) -> schemas.FoundBatch:
         """The best `k` chunks for each of several queries."""
         started = time.perf_counter()
-        results = await _search(searcher, asked.queries, asked)
+        results = await _search(state.searcher, asked.queries, asked)
         return schemas.FoundBatch(results=results, seconds=time.perf_counter() - started)
 
-    @app.post("/chunks", tags=["browse"])
+    return router
+
+
+def _browse_routes(state: ServiceState) -> APIRouter:
+    router = APIRouter(tags=["browse"])
+    store, run = state.store, state.searcher.run
+
+    @router.post("/chunks")
     async def chunks(asked: schemas.Ids) -> schemas.Chunks:
         """Chunks by their ids, in the order of the request; unknown ids are left out."""
-        found = await searcher.run(functools.partial(store.get, asked.ids))
+        found = await run(functools.partial(store.get, asked.ids))
         return schemas.Chunks(chunks=[found[chunk_id] for chunk_id in dict.fromkeys(asked.ids) if chunk_id in found])
 
-    @app.get("/context", tags=["browse"], responses={404: {"model": schemas.Refusal, "description": "no such chunk"}})
+    @router.get("/context", responses=_refusal(404, "no such chunk"))
     async def context(id: schemas.Name, before: Neighbours = 2, after: Neighbours = 2) -> schemas.Context:
         """A chunk with its neighbours in its episode."""
-        found = await searcher.run(functools.partial(neighbours, store, id, before, after))
+        found = await run(functools.partial(neighbours, store, id, before, after))
         if found is None:
             raise HTTPException(404, "there is no chunk with this id")
         return schemas.Context(chunks=found[0], position=found[1])
 
-    @app.get("/episodes", tags=["browse"])
+    @router.get("/episodes")
     async def episodes(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
         """The episodes with their numbers of chunks, ordered by name."""
         return _counted(*page(state.facets.episodes, contains, offset, limit))
 
-    @app.get("/speakers", tags=["browse"])
+    @router.get("/speakers")
     async def speakers(contains: Letters = "", offset: Offset = 0, limit: Limit = 200) -> schemas.CountedPage:
         """The speakers with their numbers of chunks, ordered by name."""
         return _counted(*page(state.facets.speakers, contains, offset, limit))
 
-    @app.post(
-        "/qa/batch",
-        tags=["questions"],
-        responses={404: {"model": schemas.Refusal, "description": "the memory has no questions"}},
-    )
+    return router
+
+
+def _question_routes(state: ServiceState) -> APIRouter:
+    router = APIRouter(tags=["questions"])
+
+    @router.post("/qa/batch", responses=_refusal(404, "the memory has no questions"))
     async def qa_batch(asked: schemas.QuestionChoice) -> schemas.QuestionBatch:
         """Questions with their answers, sampled with a seed or in order."""
-        if not len(state.questions):
+        questions = state.questions
+        if not len(questions):
             raise HTTPException(404, "this memory has no questions; generate some with 'midthought memory questions'")
-        taken, num_available, seed = await searcher.run(functools.partial(state.questions.take, **asked.model_dump()))
+        taken, num_available, seed = await state.searcher.run(functools.partial(questions.take, **asked.model_dump()))
         return schemas.QuestionBatch(
-            questions=[_question(task, state.questions.episode_of(task)) for task in taken],
+            questions=[_question(task, questions.episode_of(task)) for task in taken],
             num_available=num_available,
             seed=seed,
         )
 
-    @app.get("/stats", tags=["service"])
+    return router
+
+
+def _service_routes(state: ServiceState) -> APIRouter:
+    router = APIRouter(tags=["service"])
+
+    @router.get("/stats")
     async def stats() -> schemas.Stats:
         """The size of the memory, and the limits of a search."""
         facets = state.facets
         name, dimension = facets.embedding or (None, None)
         return schemas.Stats(
-            table=store.table,
+            table=state.store.table,
             num_chunks=facets.num_chunks,
             num_episodes=len(facets.episodes),
             num_speakers=len(facets.speakers),
             num_questions=len(state.questions),
             embedding_model=name,
             embedding_dimension=dimension,
-            version=app.version,
+            version=_VERSION,
         )
 
-    @app.get("/healthz", tags=["service"])
+    @router.get("/healthz")
     async def healthz() -> schemas.Health:
         """Health check; needs no token."""
         return schemas.Health()
 
-    @app.get("/metrics", tags=["service"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Metrics for Prometheus."""
         return Response(state.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
-    folder = resources.files("midthought.memory.service") / "page"
-    for path, (name, media_type) in _PAGE.items():
-        body = (folder / name).read_bytes()
-        endpoint = functools.partial(_static, body, media_type)
-        app.add_api_route(path, endpoint, methods=["GET"], include_in_schema=False)
-    return app
+    return router
+
+
+def _refusal(status: int, words: str) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": schemas.Refusal, "description": words}}
 
 
 async def _search(
