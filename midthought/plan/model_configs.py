@@ -5,47 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 
-def _qwen3(hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> dict[str, Any]:
+def _config(
+    model_type: str,
+    hidden: int,
+    layers: int,
+    heads: int,
+    inner: int,
+    vocabulary: int,
+    *,
+    tied: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
     return {
-        "model_type": "qwen3",
+        "model_type": model_type,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": 8,
-        "head_dim": 128,
         "intermediate_size": inner,
-        "vocab_size": 151_936,
+        "vocab_size": vocabulary,
         "tie_word_embeddings": tied,
-        "attention_bias": False,
+        **more,
     }
+
+
+def _qwen3(hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> dict[str, Any]:
+    return _config("qwen3", hidden, layers, heads, inner, 151_936, tied=tied, head_dim=128, attention_bias=False)
 
 
 def _llama(hidden: int, layers: int, heads: int, inner: int, *, tied: bool = False) -> dict[str, Any]:
-    return {
-        "model_type": "llama",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": 8,
-        "intermediate_size": inner,
-        "vocab_size": 128_256,
-        "tie_word_embeddings": tied,
-        "attention_bias": False,
-        "mlp_bias": False,
-    }
-
-
-def _qwen2(hidden: int, layers: int, heads: int, kv_heads: int, inner: int, vocabulary: int) -> dict[str, Any]:
-    return {
-        "model_type": "qwen2",
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": inner,
-        "vocab_size": vocabulary,
-        "tie_word_embeddings": False,
-    }
+    biases = {"attention_bias": False, "mlp_bias": False}
+    return _config("llama", hidden, layers, heads, inner, 128_256, tied=tied, **biases)
 
 
 MODEL_CONFIGS: dict[str, dict[str, Any]] = {
@@ -57,7 +47,7 @@ MODEL_CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": _qwen3(4096, 36, 32, 12288),
     "meta-llama/Llama-3.1-8B": _llama(4096, 32, 32, 14336),
     "Qwen/Qwen3-14B": _qwen3(5120, 40, 40, 17408),
-    "Qwen/Qwen2.5-32B-Instruct": _qwen2(5120, 64, 40, 8, 27648, 152_064),
+    "Qwen/Qwen2.5-32B-Instruct": _config("qwen2", 5120, 64, 40, 27648, 152_064),
     "Qwen/Qwen3-32B": _qwen3(5120, 64, 64, 25600),
     "meta-llama/Llama-3.1-70B": _llama(8192, 80, 64, 28672),
 }

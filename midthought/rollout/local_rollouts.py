@@ -16,6 +16,9 @@ from midthought.rollout.in_flight import InFlightEpisodes, seed_of
 from midthought.tools.executor import ToolExecutor
 from midthought.types import RolloutData, Task, Trajectory
 
+OnFinished = Callable[[Trajectory], None] | None
+"""Called when an episode ends."""
+
 
 class Rollouts(ABC):
     """Source of a training run's trajectories: this process or a cluster.
@@ -57,7 +60,7 @@ class Rollouts(ABC):
         *,
         executor: ToolExecutor | None = None,
         temperature: float = 0.0,
-        on_finished: Callable[[Trajectory], None] | None = None,
+        on_finished: OnFinished = None,
     ) -> list[Trajectory]:
         """Runs one episode per task, with another tool executor or temperature; temperature 0 is greedy."""
         parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
@@ -73,10 +76,7 @@ class Rollouts(ABC):
 
     @abstractmethod
     def _run(
-        self,
-        parts: RolloutParts,
-        starts: Sequence[EpisodeStart],
-        on_finished: Callable[[Trajectory], None] | None = None,
+        self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         """Returns the trajectories in the order of `starts`. `on_finished` is called when an episode ends."""
 
@@ -115,10 +115,7 @@ class LocalRollouts(Rollouts):
         self._engine.shutdown()
 
     def _run(
-        self,
-        parts: RolloutParts,
-        starts: Sequence[EpisodeStart],
-        on_finished: Callable[[Trajectory], None] | None = None,
+        self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         episodes = run_episodes(parts, starts, on_finished=on_finished)
         return _wait_for(episodes) if self._loop is None else self._loop.run(episodes)

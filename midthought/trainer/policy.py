@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from midthought.config import RecipeConfig
+from midthought.config import ModelConfig, RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import choose, choose_and_plan
@@ -46,15 +46,20 @@ def find_policy(
     if tokenizer is None and checkpoint is not None:
         tokenizer = load_tokenizer(checkpoint / "policy")
     tokenizer = tokenizer or make_tokenizer(texts(), settings.vocab_size)
-    made = make_policy(
-        tokenizer,
-        hidden_size=settings.hidden_size,
-        num_layers=settings.num_layers,
-        num_heads=settings.num_heads,
-        max_length=MAX_LENGTH,
-        seed=config.training.seed,
-    )
+    made = make_policy_of(settings, tokenizer, max_length=MAX_LENGTH, seed=config.training.seed)
     return placed(made, settings.device_of_made), tokenizer
+
+
+def make_policy_of(model: ModelConfig, tokenizer: Any, *, max_length: int, seed: int) -> Any:
+    """Returns a randomly initialized policy of the sizes in the section `model`."""
+    return make_policy(
+        tokenizer,
+        hidden_size=model.hidden_size,
+        num_layers=model.num_layers,
+        num_heads=model.num_heads,
+        max_length=max_length,
+        seed=seed,
+    )
 
 
 def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 from midthought.engines.engine import TrainedEngine
 from midthought.rollout.episode import EpisodeStart, RolloutParts
-from midthought.rollout.local_rollouts import Rollouts
+from midthought.rollout.local_rollouts import OnFinished, Rollouts
 from midthought.types import StopReason, Trajectory
 
 
@@ -40,10 +40,7 @@ class RayRollouts(Rollouts):
         self._worker_group.close()
 
     def _run(
-        self,
-        parts: RolloutParts,
-        starts: Sequence[EpisodeStart],
-        on_finished: Callable[[Trajectory], None] | None = None,
+        self, parts: RolloutParts, starts: Sequence[EpisodeStart], on_finished: OnFinished = None
     ) -> list[Trajectory]:
         def failed(start: EpisodeStart, error: str) -> Trajectory:
             prompt_ids = parts.renderer.prompt(parts.messages(start.task))

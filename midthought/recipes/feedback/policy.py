@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from midthought.config import ModelConfig
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.learning.small_model import make_tokenizer
 from midthought.recipes.feedback.demonstrations import corpus
+from midthought.trainer.policy import make_policy_of
 
 MAX_LENGTH = 1024
 
@@ -22,12 +23,4 @@ def make_small_policy(model: ModelConfig, seed: int) -> tuple[Any, Any]:
     """Returns a randomly initialized policy and its tokenizer; both depend only on the settings and the seed."""
     tokenizer = make_tokenizer(corpus(), model.vocab_size, joins_words=True)
     tokenizer.chat_template = CHAT_TEMPLATE
-    policy = make_policy(
-        tokenizer,
-        hidden_size=model.hidden_size,
-        num_layers=model.num_layers,
-        num_heads=model.num_heads,
-        max_length=MAX_LENGTH,
-        seed=seed,
-    )
-    return policy, tokenizer
+    return make_policy_of(model, tokenizer, max_length=MAX_LENGTH, seed=seed), tokenizer

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from midthought.learning.small_model import make_policy, make_tokenizer
+from midthought.learning.small_model import make_tokenizer
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import TOOL_NAME
 from midthought.recipes.podcast.demonstrations import corpus
 from midthought.recipes.podcast.settings import PodcastConfig
+from midthought.trainer.policy import make_policy_of
 
 INSTRUCTION = (
     "Think inside <think> and </think>, then answer in as few words as possible. While you think you can search the "
@@ -21,15 +22,7 @@ def make_small_policy(config: PodcastConfig, chunks: list[Chunk]) -> tuple[Any, 
     """Returns a randomly initialized policy and its tokenizer; both depend only on the settings and the chunks."""
     seed = config.training.seed
     tokenizer = make_tokenizer(corpus(chunks, random.Random(f"corpus-{seed}")), config.model.vocab_size)
-    policy = make_policy(
-        tokenizer,
-        hidden_size=config.model.hidden_size,
-        num_layers=config.model.num_layers,
-        num_heads=config.model.num_heads,
-        max_length=4096,
-        seed=seed,
-    )
-    return policy, tokenizer
+    return make_policy_of(config.model, tokenizer, max_length=4096, seed=seed), tokenizer
 
 
 def instruction(config: PodcastConfig) -> str:
