@@ -279,7 +279,9 @@ class RecipeRun(ABC):
         return {}
 
     def _reinforce(self) -> dict[str, Any]:
-        stage = RunStage(self.run, self.rl_stage, self.rl_title, self.console, self.stages.stop)
+        stage = RunStage(
+            self.run, self.rl_stage, self.rl_title, self.console, self.stages.stop, num_shown=self._num_shown
+        )
         with Trainer(
             self.config,
             dataset=self.tasks,
@@ -303,9 +305,13 @@ class RecipeRun(ABC):
 
     # -- the run folder ------------------------------------------------------------------------------------------
 
+    @property
+    def _num_shown(self) -> int:
+        return int(self.config.evaluation.num_shown)  # type: ignore[attr-defined]
+
     def _add_trajectories(self, done: Sequence[Trajectory], arm: str) -> None:
         decode, is_right = self.tasks.renderer.decode, self.tasks.is_right
-        shown = done[: self.config.evaluation.num_shown]  # type: ignore[attr-defined]
+        shown = done[: self._num_shown]
         self.run.add_trajectories(trajectory_row(t, decode, step=0, arm=arm, exact_match=is_right(t)) for t in shown)
 
     def _export(self, name: str, learner: AnyLearner | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Settings that the supervised steps of every recipe have."""
+"""Settings that every recipe has: of its supervised steps, and of what it writes about its episodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from midthought.config import Auto, Section
+from midthought.config import Auto, Harmless, Section
+
+
+class ShownEpisodes(Section):
+    """Base of a recipe's section `evaluation`."""
+
+    num_shown: Harmless[int] = Field(60, ge=0)
+    """Episodes of each evaluation arm, training iteration and validation that are written to `trajectories.jsonl`; 0: none."""
 
 
 class SupervisedSection(Section):

@@ -22,7 +22,7 @@ from midthought.types import Trajectory
 _log = logging.getLogger(__name__)
 
 NUM_SHOWN = 8
-"""Trajectories of an iteration or a validation that are written to `trajectories.jsonl`."""
+"""Trajectories of an iteration or a validation that are written, unless a `RunStage` has another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class RunStage:
     """The stage on the console."""
     console: Console
     stop: StopRequest
+    num_shown: int = NUM_SHOWN
+    """Trajectories of an iteration or a validation that are written to `trajectories.jsonl`."""
 
 
 class RunWriter:
@@ -51,6 +53,7 @@ class RunWriter:
         self.is_owner = not isinstance(place, RunStage)
         self.run = place.folder if isinstance(place, RunStage) else RunFolder(place)
         self._config = config
+        self._num_shown = place.num_shown if isinstance(place, RunStage) else NUM_SHOWN
         if self.is_owner:
             self._open(resume=resume, allow_changes=allow_changes)
         self.checkpoints = CheckpointManager(
@@ -95,7 +98,7 @@ class RunWriter:
         """Appends the first few trajectories to `trajectories.jsonl`."""
         self.run.add_trajectories(
             trajectory_row(t, decode, step=iteration, arm=arm, exact_match=is_right(t))
-            for t in trajectories[:NUM_SHOWN]
+            for t in trajectories[: self._num_shown]
         )
 
     def holds(self, path: str | Path) -> bool:

@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from midthought.config import Harmless, InferenceConfig, RecipeConfig, Section
+from midthought.config import InferenceConfig, RecipeConfig, Section
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
-from midthought.recipes.supervised import SupervisedSection
+from midthought.recipes.supervised import ShownEpisodes, SupervisedSection
 
 ArmCritic = Literal["none", "wrong", "generic", "outcome"]
 DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")
@@ -62,15 +62,13 @@ class SftSection(SupervisedSection):
     """Share of demonstrations in which feedback only says that the answer is wrong, so that retrying is learned as well."""
 
 
-class EvaluationSection(Section):
+class EvaluationSection(ShownEpisodes):
     """Before and after."""
 
     arms: list[ArmCritic] = Field(default_factory=lambda: list(DEFAULT_ARMS))
     """Critics that the trained policy is also evaluated with; `none` is the retry-only arm."""
     sampled: bool = False
     """Also evaluate sampled at temperature 1."""
-    num_shown: Harmless[int] = Field(60, ge=0)
-    """Episodes of each arm that go into `trajectories.jsonl`."""
 
 
 class FeedbackRecipeConfig(RecipeConfig):

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from midthought.config import Harmless, RecipeConfig, Section
-from midthought.recipes.supervised import SupervisedSection
+from midthought.recipes.supervised import ShownEpisodes, SupervisedSection
 
 Kind = Literal["speaker", "episode", "continuation"]
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
@@ -97,15 +97,13 @@ class WarmupSection(SupervisedSection):
     """Share of demonstrations made of random tokens altogether."""
 
 
-class EvaluationSection(Section):
+class EvaluationSection(ShownEpisodes):
     """Before and after."""
 
     sampled: bool = True
     """Also evaluate sampled at temperature 1."""
     control_arm: Harmless[bool] = False
     """Also train a control: supervised steps on clean demonstrations for the same total time."""
-    num_shown: Harmless[int] = Field(60, ge=0)
-    """Episodes of each arm that go into `trajectories.jsonl`."""
 
 
 class PodcastConfig(RecipeConfig):

@@ -1,6 +1,7 @@
 """The whole job through the command line, very small: warm-up, RL, evaluation, report; stages one by one; resuming."""
 
 import json
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
@@ -72,6 +73,19 @@ def test_rl_without_a_warm_up_warns_that_the_tool_is_not_known(tmp_path):
     result = train("--run", str(tmp_path / "rl"), "--stage", "rl", "training.num_train_iters=1")
     assert result.exit_code == 0, result.output
     assert "does not know that it can call it" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("num_shown", [0, 3])
+def test_num_shown_limits_the_episodes_written_of_arms_iterations_and_validations(num_shown, tmp_path):
+    words = ["--stage", "rl", "training.num_train_iters=1", f"evaluation.num_shown={num_shown}"]
+    result = train("--run", str(tmp_path / "rl"), *words)
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "rl" / "trajectories.jsonl"
+    lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+    written = Counter(json.loads(line)["arm"] for line in lines)
+    arms = ("train", "before", "before.sampled", "after", "after.sampled", "after.none", "after.wrong")
+    assert written == ({**dict.fromkeys(arms, 3), "validation": 2} if num_shown else {})
+    assert (tmp_path / "rl" / "report.html").is_file()
 
 
 def test_the_warm_up_alone_ends_with_its_policy(tmp_path):
