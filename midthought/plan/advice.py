@@ -139,31 +139,31 @@ def _more_gpus(memory: Memory) -> Changes | None:
 
 
 _OFFLOAD_REFERENCE = Measure(
-    "training.offload_reference=true", "copying the reference once an iteration", _offload_reference
+    "training.offload_reference=true", "one copy of the reference per iteration", _offload_reference
 )
 _MORE_GPUS = Measure(
     "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus
 )
 MEASURES = (
-    Measure("training.gradient_checkpointing=true", "a third more computing in the update", _gradient_checkpointing),
-    Measure("training.logits_mib=64", "nothing that is felt", _blocks),
-    Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller passes", _one_episode),
+    Measure("training.gradient_checkpointing=true", "33 % more compute in the update", _gradient_checkpointing),
+    Measure("training.logits_mib=64", "almost none", _blocks),
+    Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller micro-batches", _one_episode),
     _OFFLOAD_REFERENCE,
-    Measure("inference.merge_adapters=false", "sampling computes adapters beside the weights", _adapters_apart),
-    Measure("inference.max_num_seqs={max_num_seqs}", "fewer sequences at once", _fewer_sequences),
-    Measure("{share}", "fewer sequences at once", _less_cache),
+    Measure("inference.merge_adapters=false", "slower sampling: adapters are computed separately", _adapters_apart),
+    Measure("inference.max_num_seqs={max_num_seqs}", "fewer concurrent sequences", _fewer_sequences),
+    Measure("{share}", "fewer concurrent sequences", _less_cache),
     Measure(
         "--engine verl verl.offload=true (its engine sleeps while it learns)",
-        "seconds of copying an iteration",
+        "seconds per iteration to copy weights and moments",
         _sleep,
     ),
-    Measure("{share}", "nothing: the room is free", _whole_cache),
-    Measure("{together}", "fewer engines, exchange in every layer", _tensor_parallel),
-    Measure("model.dtype=bfloat16", "log-probabilities are less exact", _bfloat16),
-    Measure("model.critic=shared", "the value loss trains the policy's layers, too", _shared_critic),
-    Measure("model.lora_rank={lora_rank}", "adapters learn, not the weights", _adapters),
-    Measure("training.adv_estimator=grpo", "no critic: groups are compared instead", _no_critic),
-    Measure("inference.max_tokens={response_tokens}", "long answers are cut", _shorter),
+    Measure("{share}", "none: the memory is free", _whole_cache),
+    Measure("{together}", "fewer engines, communication in every layer", _tensor_parallel),
+    Measure("model.dtype=bfloat16", "less exact log-probabilities", _bfloat16),
+    Measure("model.critic=shared", "the value loss also trains the policy's layers", _shared_critic),
+    Measure("model.lora_rank={lora_rank}", "adapters are trained, not the weights", _adapters),
+    Measure("training.adv_estimator=grpo", "groups of 8 replace the critic", _no_critic),
+    Measure("inference.max_tokens={response_tokens}", "long responses are truncated", _shorter),
     Measure("inference.max_num_seqs={max_num_seqs}", "slow sampling", _few_sequences),
     _MORE_GPUS,
 )

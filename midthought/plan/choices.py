@@ -45,7 +45,7 @@ class Choice:
         if self.chosen:
             yield f"Chosen for {self.hardware}: {' '.join(self.chosen)}"
         if self.hardware.kind == "gpu" and "model.lora_rank=0" in self.chosen:
-            yield "All weights learn, as peft is not installed; for adapters: pip install 'midthought[lora]'"
+            yield "All weights are trained, because peft is not installed; for adapters: pip install 'midthought[lora]'"
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:

@@ -29,7 +29,7 @@ GIVEN = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B")
 MEMORIES_GIB = (24, 48, 80)
 """The rows of `--sizes` with a recipe."""
 CHOICE_HEAD = ("model", "GiB of the GPU", "usable", "needed", "chosen", "`train`")
-HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learning", "s together", "settings")
+HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learning", "s total", "settings")
 
 
 def make_plan(words: Sequence[str], config: RecipeConfig | None = None) -> Memory:

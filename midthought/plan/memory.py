@@ -125,7 +125,7 @@ class Memory:
         """
         held, settings = self.held, self.settings
         stays = {"weights": held.weights, "float32 masters": held.masters, "Adam moments": held.moments}
-        stays |= {"gathered for computing": self.gathered}
+        stays |= {"gathered weights": self.gathered}
         gradients = held.gradients if self.accumulates else 0
         fresh = self._fresh_gradients
         resident = 0 if settings.offload_reference else self.reference
@@ -142,10 +142,10 @@ class Memory:
                 **during,
                 "activations": self.activations,
                 "logits": head.backward,
-                "gradient on its way": head.weight,
+                "temporary gradient": head.weight,
             },
-            "layers' backward pass": {**during, "activations": layers, "gradient on its way": tied},
-            "end of the backward pass": {**after, "gradient on its way": fresh + embedding},
+            "layers' backward pass": {**during, "activations": layers, "temporary gradient": tied},
+            "end of the backward pass": {**after, "temporary gradient": fresh + embedding},
             "scoring": {**after, "reference": self.reference, "activations": scored, "logits": head.forward},
         }
         if settings.critic == "separate":

@@ -12,109 +12,109 @@ from midthought.plan.hardware import GPUS, Gpu
 
 
 class PlanSettings(Section):
-    """A model, machines, and how it is trained on them. One word each, `midthought plan gpus=8`."""
+    """A model, machines, and how the model is trained on them: arguments like `midthought plan gpus=8`."""
 
     model: str = ""
     """Folder with a `config.json`, or a Hugging Face name. Empty: the sizes below."""
     hidden_size: int | None = Field(None, ge=1)
-    """Width."""
+    """Hidden size."""
     num_layers: int | None = Field(None, ge=1)
-    """Decoder layers."""
+    """Number of decoder layers."""
     num_heads: int | None = Field(None, ge=1)
-    """Attention heads."""
+    """Number of attention heads."""
     num_kv_heads: int | None = Field(None, ge=1)
-    """Key/value heads; as many as heads by default."""
+    """Number of key/value heads; `num_heads` by default."""
     head_dim: int | None = Field(None, ge=1)
-    """Width of a head; `hidden_size / num_heads` by default."""
+    """Dimension of a head; `hidden_size / num_heads` by default."""
     intermediate_size: int | None = Field(None, ge=1)
     """Width of the MLP; 3 × `hidden_size` by default."""
     vocab_size: int | None = Field(None, ge=1)
-    """Vocabulary; 151,936 by default."""
+    """Vocabulary size; 151,936 by default."""
     tie_embeddings: bool = False
-    """The output layer is the embedding."""
+    """Whether the output layer is the embedding."""
     qk_norm: bool = True
-    """Queries and keys are normalised, as in Qwen3."""
+    """Whether queries and keys are normalized, as in Qwen3."""
 
     gpus: int = Field(1, ge=1)
-    """All GPUs of the run."""
+    """Number of GPUs of the run."""
     gpus_per_node: int = Field(8, ge=1)
-    """GPUs that are joined by the quick link."""
+    """GPUs of a node, connected by the fast link."""
     gpu: str = "h100"
-    """Its name, which says memory, bandwidth and speed."""
+    """Name of the GPU; sets memory, bandwidth and speed."""
     gpu_memory_gib: float | None = Field(None, gt=0)
-    """Memory of a GPU where it differs, in GiB."""
+    """Memory of a GPU in GiB, if it differs."""
     gpu_bandwidth_gbs: float | None = Field(None, gt=0)
-    """Its memory's bandwidth where it differs, in GB/s."""
+    """Memory bandwidth of a GPU in GB/s, if it differs."""
     gpu_tflops: float | None = Field(None, gt=0)
-    """Its dense bfloat16 speed where it differs, in 10^12 operations a second."""
+    """Dense bfloat16 speed of a GPU in 10^12 operations per second, if it differs."""
     node_link_gbs: float = Field(50.0, gt=0)
-    """Bandwidth between nodes for each GPU, in GB/s: 50 is a 400 Gb/s port each."""
+    """Bandwidth between nodes per GPU, in GB/s: 50 is one 400 Gb/s port per GPU."""
     headroom: float = Field(0.1, ge=0, lt=1)
-    """Share of a GPU's memory left alone: CUDA's own (about 1 GiB), NCCL's buffers, fragments."""
+    """Share of a GPU's memory that is not planned: CUDA context (about 1 GiB), NCCL buffers, fragmentation."""
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Of the weights that compute."""
+    """Data type of the weights in forward and backward passes."""
     master_weights: bool = True
-    """float32 copies of bfloat16 weights, which learn in their place."""
+    """Whether bfloat16 weights have float32 master copies, which the optimizer updates."""
     critic: Literal["none", "separate", "shared"] = "none"
-    """A critic of its own (a second model that learns), a head on the policy, or none (GRPO)."""
+    """`separate` (a second trained model), `shared` (a value head on the policy), or `none` (GRPO)."""
     reference: bool = False
-    """A frozen copy for the KL term. With LoRA the policy without its adapters is one, and takes no memory."""
+    """Whether there is a frozen reference for the KL term. With LoRA it is the policy without adapters and takes no memory."""
     offload_reference: bool = False
-    """It waits in the host's memory while it does not score."""
+    """Keep the reference in CPU memory except while it scores."""
     lora_rank: int = Field(0, ge=0)
-    """Adapters of this rank learn instead of the weights; 0: the weights."""
+    """Rank of LoRA adapters; 0: full fine-tuning."""
     merge_adapters: bool = True
-    """With LoRA `local` samples from merged copies of the layers, if they take at most a quarter of the free memory."""
+    """With LoRA, `local` samples from merged copies of the layers, if they take at most a quarter of the free memory."""
     gradient_checkpointing: bool = False
-    """Keep only each layer's input, and compute the layer again in the backward pass."""
+    """Store only the input of each layer and recompute the layer in the backward pass."""
     logits_mib: float = Field(64, ge=0)
-    """Logits that exist at once, in MiB of float32; 0: all of them."""
+    """Memory limit for logits, in MiB of float32; 0: no limit."""
     packing: bool = True
-    """Rows of a micro-batch stand one after the other; false: padded to the longest."""
+    """Pack the rows of a micro-batch without padding; false: pad them to the longest."""
     shard: int | None = Field(None, ge=1)
-    """GPUs over which weights, gradients and optimizer states are sharded (FSDP2); all that learn by default."""
+    """GPUs over which weights, gradients and optimizer states are sharded (FSDP2); all learning GPUs by default."""
     offload: bool = False
-    """Weights and optimizer states lie in the host's memory while the engine samples (verl.offload)."""
+    """Keep weights and optimizer states in CPU memory while the engine samples (verl.offload)."""
 
     engine: Literal["local", "vllm", "sglang"] = "vllm"
-    """`local` samples with the learner's own weights, the others have a copy."""
+    """Engine. `local` samples with the learner's own weights, the others have a copy."""
     engine_copies: bool = False
-    """`local` has a copy beside the learner's (`ray.colocate`), as it has on GPUs of its own (`engine_gpus`)."""
+    """Whether `local` has its own copy of the weights (`ray.colocate`); with `engine_gpus` it always has one."""
     engine_gpus: int | None = Field(None, ge=1)
-    """GPUs for the engine alone; by default it shares all of them with the learner."""
+    """GPUs for the engine only; by default it shares all GPUs with the learner."""
     engine_sleeps: bool = False
-    """An engine on the learner's GPUs gives its memory back while it learns (verl's does)."""
+    """Whether an engine on the learner's GPUs frees its memory during learning (verl's does)."""
     tensor_parallel: int = Field(1, ge=1)
-    """GPUs that share one engine."""
+    """GPUs per engine."""
     gpu_memory_utilization: float = Field(0.5, gt=0, lt=1)
     """Share of a GPU's memory that the engine takes, its weights included. `local` takes no more than half of it."""
     max_num_seqs: int = Field(256, ge=1)
-    """Most sequences at once in one engine."""
+    """Maximum number of concurrent sequences in one engine."""
     bucket_mib: float = Field(128, ge=0)
-    """New weights go to the engine in buckets of so many MiB."""
+    """Size of the buckets in which new weights are sent to the engine, in MiB."""
 
     prompt_tokens: int = Field(1024, ge=1)
     """Tokens of a prompt."""
     response_tokens: int = Field(2048, ge=1)
-    """Most tokens of a response, tool results included."""
+    """Maximum tokens of a response, tool results included."""
     mean_response_tokens: int | None = Field(None, ge=1)
-    """Mean tokens of a response, for the time; `response_tokens` by default."""
+    """Mean tokens of a response, for time estimates; `response_tokens` by default."""
     batch_size: int = Field(256, ge=1)
-    """Episodes of an iteration."""
+    """Episodes per iteration."""
     mini_batch_size: int = Field(64, ge=1)
-    """Episodes of an optimizer step."""
+    """Episodes per optimizer step."""
     micro_batch_tokens: int = Field(16384, ge=1)
-    """Tokens of a forward and backward pass on one GPU; a longer sequence stands alone."""
+    """Tokens per micro-batch on one GPU; a longer sequence is a micro-batch of its own."""
     group_size: int = Field(8, ge=1)
-    """Episodes of a prompt; an engine computes their prompt once."""
+    """Episodes per prompt; an engine computes the prompt of a group once."""
     ppo_epochs: int = Field(1, ge=1)
-    """Passes over an iteration's episodes."""
+    """Passes over the episodes of an iteration."""
 
     mfu: float = Field(0.4, gt=0, le=1)
-    """Share of the GPU's speed that learning and reading prompts reach. An assumption; measure yours."""
+    """Share of the GPU's peak speed that learning and prefill reach (model FLOPs utilization). An assumption; measure yours."""
     bandwidth_share: float = Field(0.7, gt=0, le=1)
-    """Share of its bandwidth that sampling reaches. An assumption, too."""
+    """Share of the memory bandwidth that decoding reaches. An assumption, too."""
 
     @field_validator("gpu")
     @classmethod

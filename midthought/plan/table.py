@@ -18,21 +18,21 @@ def to_lines(memory: Memory) -> Iterator[str]:
     yield from _head(memory)
     unit, size_of_unit = ("GiB", GIB) if max(memory.totals.values()) >= GIB else ("MiB", MIB)
     for phase, parts in memory.phases.items():
-        moment = f", at the worst moment: {memory.worst_moment}" if phase == "learning" else ""
-        yield f"\n{unit} on a GPU while {phase}{moment}"
+        moment = f", at its peak ({memory.worst_moment})" if phase == "learning" else ""
+        yield f"\n{unit} per GPU while {phase}{moment}"
         yield from (_row(name, size / size_of_unit) for name, size in parts.items() if size)
-        yield _row("together", memory.totals[phase] / size_of_unit)
+        yield _row("total", memory.totals[phase] / size_of_unit)
     steps, better = advise(memory)
     yield f"\n{_verdict(memory)}"
-    yield f"Saving takes {memory.saving / size_of_unit:.1f} {unit} of main memory, and none of a GPU."
+    yield f"Saving takes {memory.saving / size_of_unit:.1f} {unit} of CPU memory and no GPU memory."
     if not memory.fits:
         yield from _advice(steps)
-    title = "seconds of an iteration" + (", with these changes" if steps else "")
+    title = "seconds per iteration" + (", with these changes" if steps else "")
     yield f"\n{title:<{NAME_WIDTH}}{'floor':>9}{'expected':>10}   bound by"
     timing = Timing(better)
     for part in timing.parts:
         yield f"{_row(part.name, part.floor)}{part.expected:>10.1f}   {part.bound}"
-    yield f"{_row('together', timing.floor)}{timing.expected:>10.1f}"
+    yield f"{_row('total', timing.floor)}{timing.expected:>10.1f}"
 
 
 def to_dict(memory: Memory) -> dict[str, Any]:
@@ -64,26 +64,26 @@ def to_dict(memory: Memory) -> dict[str, Any]:
 def _head(memory: Memory) -> Iterator[str]:
     settings, shape = memory.settings, memory.shape
     name = settings.model or "a model of these sizes"
-    yield f"{name}: {_count(shape.parameters)} parameters, of which {_count(_num_learning(memory))} learn"
+    yield f"{name}: {_count(shape.parameters)} parameters, {_count(_num_learning(memory))} trained"
     where = (
         f"{settings.learning_gpus} learn, {settings.sampling_gpus} sample"
         if settings.is_split
-        else "learning and sampling on all"
+        else "all learn and sample"
     )
     yield (
         f"{settings.gpus} × {settings.gpu} ({settings.machine.memory_gib:g} GiB), {where}; weights in {settings.num_shards} "
         f"shard{'s' * (settings.num_shards > 1)}; {settings.num_engines} engine{'s' * (settings.num_engines > 1)} "
-        f"({settings.engine}) of {settings.tensor_parallel}"
+        f"({settings.engine}) of {settings.tensor_parallel} GPU{'s' * (settings.tensor_parallel > 1)}"
     )
     yield (
         f"{settings.batch_size} episodes of {settings.prompt_tokens} + {settings.response_tokens} tokens; "
-        f"{settings.dtype}; passes of {settings.tokens_of_pass} tokens"
+        f"{settings.dtype}; micro-batches of {settings.tokens_of_pass} tokens"
     )
 
 
 def _verdict(memory: Memory) -> str:
     most, limit = max(memory.totals.values()) / GIB, memory.limit / GIB
-    share = f"{memory.settings.headroom:.0%} of the memory left alone"
+    share = f"{memory.settings.headroom:.0%} of the memory reserved"
     words = f"{most:.1f} GiB of {limit:.1f} ({share}); an engine samples {memory.num_sequences} sequences at once"
     if not memory.has_enough_sequences:
         words += ", too few"
@@ -92,13 +92,13 @@ def _verdict(memory: Memory) -> str:
 
 def _advice(steps: Sequence[Step]) -> Iterator[str]:
     if not steps:
-        yield "Nothing that is known here helps."
+        yield "No known change makes it fit."
         return
-    yield "What to change, least harm first, each with those before it:"
+    yield "Changes, least harmful first, each in addition to the ones before:"
     for step in steps:
-        yield f"  {step.settings}: {step.num_bytes / GIB:.1f} GiB{', fits' if step.fits else ''}. It costs {step.costs}."
+        yield f"  {step.settings}: {step.num_bytes / GIB:.1f} GiB{', fits' if step.fits else ''}. Cost: {step.costs}."
     if not steps[-1].fits:
-        yield "That is not enough: take a smaller model, or GPUs with more memory."
+        yield "This does not suffice: use a smaller model, or GPUs with more memory."
 
 
 def _row(name: str, figure: float) -> str:

@@ -60,7 +60,7 @@ class Timing:
         settings = self.memory.settings
         num_tokens = settings.batch_size / settings.group_size * settings.prompt_tokens
         operations = num_tokens * self._forward(settings.prompt_tokens) / settings.sampling_gpus
-        return self._computed("reading prompts", operations)
+        return self._computed("prefill", operations)
 
     @property
     def decoding(self) -> Part:
@@ -81,10 +81,10 @@ class Timing:
         weights = memory.width * shape.computing_parameters / settings.tensor_parallel
         read = num_steps * (weights + at_once * context * memory.kv_bytes_per_token)
         operations = 2 * shape.computing_parameters + 4 * shape.num_layers * shape.query_size * context
-        computed = self._computed("sampling", num_steps * at_once * operations / settings.tensor_parallel)
+        computed = self._computed("decoding", num_steps * at_once * operations / settings.tensor_parallel)
         floor = read / (settings.machine.bandwidth_gbs * GIGA)
         is_compute_bound = computed.expected > floor / settings.bandwidth_share
-        return computed if is_compute_bound else Part("sampling", floor, floor / settings.bandwidth_share, "bandwidth")
+        return computed if is_compute_bound else Part("decoding", floor, floor / settings.bandwidth_share, "bandwidth")
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
