@@ -13,7 +13,8 @@ class ShownEpisodes(Section):
     """Base of a recipe's section `evaluation`."""
 
     num_shown: Harmless[int] = Field(60, ge=0)
-    """Episodes of each evaluation arm, training iteration and validation that are written to `trajectories.jsonl`; 0: none."""
+    """Episodes of each evaluation arm that are written to `trajectories.jsonl`, and of each training iteration and validation,
+    there at most 8; 0: none."""
 
 
 class SupervisedSection(Section):

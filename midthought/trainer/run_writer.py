@@ -22,7 +22,7 @@ from midthought.types import Trajectory
 _log = logging.getLogger(__name__)
 
 NUM_SHOWN = 8
-"""Trajectories of an iteration or a validation that are written, unless a `RunStage` has another number."""
+"""Trajectories of an iteration or a validation that are written at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RunStage:
     console: Console
     stop: StopRequest
     num_shown: int = NUM_SHOWN
-    """Trajectories of an iteration or a validation that are written to `trajectories.jsonl`."""
+    """Trajectories of an iteration or a validation that are written to `trajectories.jsonl`, at most `NUM_SHOWN`."""
 
 
 class RunWriter:
@@ -53,7 +53,7 @@ class RunWriter:
         self.is_owner = not isinstance(place, RunStage)
         self.run = place.folder if isinstance(place, RunStage) else RunFolder(place)
         self._config = config
-        self._num_shown = place.num_shown if isinstance(place, RunStage) else NUM_SHOWN
+        self._num_shown = min(NUM_SHOWN, place.num_shown) if isinstance(place, RunStage) else NUM_SHOWN
         if self.is_owner:
             self._open(resume=resume, allow_changes=allow_changes)
         self.checkpoints = CheckpointManager(
