@@ -1,4 +1,4 @@
-"""Settings that every recipe has: of its supervised steps, and of what it writes about its episodes."""
+"""Settings that every recipe has: supervised steps, and episodes to write."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SupervisedSection(Section):
     """Supervised steps on demonstrations."""
 
     num_steps: int = Field(100, ge=0)
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     batch_tokens: int = Field(4096, ge=64)
-    """Tokens of demonstrations per step."""
+    """Tokens of demonstrations per optimizer step."""
     learning_rate: Annotated[float, Field(gt=0, le=1)] | Auto = 2e-5
     """Peak learning rate (AdamW). `auto`: 2e-5 for weights, 2e-4 for adapters (`model.lora_rank`)."""
     warmup_steps: int = Field(20, ge=0)
-    """Steps over which it rises."""
+    """Optimizer steps over which the learning rate rises from 0."""
     mixed_precision: bool | None = None
-    """bfloat16 autocast. None: if a measurement at the first step finds it at least 1.1 times as fast as float32. A resumed run
-    keeps what was chosen. With `inference.deterministic`, which must not depend on times, None means float32."""
+    """Use bfloat16 autocast. Null: if a measurement at the first step finds it at least 1.1 times as fast as float32; a resumed
+    run keeps the choice. With `inference.deterministic`, null means float32, because nothing may depend on timing."""

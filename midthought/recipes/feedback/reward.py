@@ -20,21 +20,21 @@ from midthought.types import Reward, Trajectory
 
 
 class FeedbackRewardConfig(Section):
-    """Weights of the reward's parts. The order that they must keep stands in docs/feedback.md and is checked."""
+    """Weights of the reward's parts. They are checked against the order in docs/feedback.md."""
 
     preset: Literal["ordered", "original"] = "ordered"
-    """`original`: the published recipe's fixed numbers, for comparison; the other keys then say nothing. It pays 0.1 for every
-    call before a right answer, so erring first, or asking about a right answer, earns more than being right at once."""
+    """`original`: the fixed reward of the published recipe, for comparison; the other keys are then unused. It pays 0.1 for every
+    call before a right answer, so a wrong first answer, or a call about a right one, earns more than a right answer at once."""
     correct: float = Field(1.0, gt=0)
-    """Paid where the last answer is right, taken where it is wrong."""
+    """Reward of a right last answer; penalty of a wrong one."""
     ask_cost: float = Field(0.2, ge=0)
-    """Taken for every call of the tool, whatever became of it."""
+    """Penalty per tool call, whatever its outcome is."""
     mended_bonus: float = Field(0.16, ge=0)
-    """Paid for every feedback on the way from a wrong first answer to a right last one."""
+    """Reward per feedback between a wrong first answer and a right last answer."""
     tried_bonus: float = Field(0.25, ge=0)
-    """Paid for every feedback after which the policy gave another answer, where the last answer is wrong all the same."""
+    """Reward per feedback that was followed by another answer, if the last answer is wrong."""
     ignored_penalty: float = Field(0.3, ge=0)
-    """Taken for every time that the policy repeats an answer which it was told is wrong."""
+    """Penalty per repetition of an answer that feedback had called wrong."""
 
 
 @dataclass(frozen=True, slots=True)

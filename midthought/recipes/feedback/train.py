@@ -21,8 +21,8 @@ from midthought.recipes.pipeline import Demonstrate, RecipeRun, When, before_and
 from midthought.recipes.presets import run_of
 
 _UNTAUGHT = (
-    "Warning: no warm-up came before this. A policy that was never shown the tool does not know that it can call it, and "
-    "reinforcement learning can only strengthen what is tried now and then; run --stage sft first, or --stage all."
+    "Warning: this run has no warm-up. A policy without demonstrations of the tool hardly ever calls it, and reinforcement "
+    "learning can only reinforce calls that occur; run --stage sft first, or --stage all."
 )
 
 _TABLE = (
@@ -30,9 +30,9 @@ _TABLE = (
     ("right at the first try", "first_try"),
     ("… with retries only", "none.exact_match"),
     ("… with wrong feedback", "wrong.exact_match"),
-    ("asks when wrong", "call_rate_needed"),
-    ("asks when right", "call_rate_needless"),
-    ("goes on after being told right", "goes_on_after_right"),
+    ("calls if wrong", "call_rate_needed"),
+    ("calls if right", "call_rate_needless"),
+    ("continues after a confirmed answer", "goes_on_after_right"),
     ("wrong → right", "wrong_to_right"),
     ("right → wrong", "right_to_wrong"),
     ("still wrong", "still_wrong"),

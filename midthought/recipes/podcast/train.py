@@ -26,8 +26,8 @@ _TABLE = (
     ("… results shuffled", "shuffled.exact_match"),
     ("… tool off", "tool_off.exact_match"),
     ("exact match, answer in the prompt", "no_memory.exact_match"),
-    ("calls where memory is needed", "call_rate_needed"),
-    ("calls where it is not", "call_rate_needless"),
+    ("calls if memory is needed", "call_rate_needed"),
+    ("calls if memory is not needed", "call_rate_needless"),
 )
 
 
