@@ -5,12 +5,28 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from command_process import CommandProcess
+
+from midthought.recipes.podcast.settings import sample_transcripts
+
+
+def write_short_transcripts(folder: Path) -> Path:
+    """Writes the first 24 lines of six sample episodes into the folder. The whole samples take 20 s to embed."""
+    folder.mkdir(exist_ok=True)
+    for path in sorted(Path(sample_transcripts()).glob("*.md"))[:6]:
+        lines = path.read_text("utf-8").splitlines()[:24]
+        (folder / path.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+_folder = tempfile.TemporaryDirectory(prefix="midthought-transcripts-")
+SHORT_TRANSCRIPTS = f"memory.transcripts={write_short_transcripts(Path(_folder.name))}"
+"""The podcast's setting of these transcripts."""
 _SMALL = [
     "inference.deterministic=true",
     "model.hidden_size=64",
@@ -24,6 +40,7 @@ _SMALL = [
 ]
 PODCAST = [
     *_SMALL,
+    SHORT_TRANSCRIPTS,
     "inference.max_tokens=48",
     "model.vocab_size=600",
     "questions.num_train=40",
@@ -48,17 +65,15 @@ FEEDBACK = [
 SETTINGS = {"podcast": PODCAST, "feedback": FEEDBACK}
 
 
-def start(recipe: str, run: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(recipe: str, run: Path, *words: str) -> CommandProcess:
     """`midthought train RECIPE --run RUN …` with one thread."""
-    command = [sys.executable, "-m", "midthought.cli", "train", recipe, "--run", str(run), "--quiet", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return CommandProcess("train", recipe, "--run", str(run), "--quiet", *words, environment=environment)
 
 
-def finish(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end, which must be a good one."""
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors.decode()
+def finish(process: CommandProcess) -> None:
+    """Waits for its end. Its exit code must be 0."""
+    assert process.wait() == 0, process.errors
 
 
 def whole(recipe: str, run: Path, *words: str) -> Path:
@@ -67,15 +82,16 @@ def whole(recipe: str, run: Path, *words: str) -> Path:
     return run
 
 
-def stop_at(process: subprocess.Popen[bytes], run: Path, num_lines: int, how: signal.Signals) -> int:
-    """Send the signal once the metrics have so many lines; the exit code."""
+def stop_at(process: CommandProcess, run: Path, num_lines: int, how: signal.Signals) -> int:
+    """Sends the signal when the metrics have this many lines. Returns the exit code."""
     file, deadline = run / "metrics.jsonl", time.monotonic() + 400
     while not file.exists() or len(file.read_bytes().splitlines()) < num_lines:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1].decode()
+        if process.returncode is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"no {num_lines} lines: {process.errors}")
         time.sleep(0.005)
     process.send_signal(how)
-    process.communicate(timeout=300)
-    return process.returncode
+    return process.wait(300)
 
 
 def metrics(run: Path, *stages: str) -> list[dict[str, Any]]:

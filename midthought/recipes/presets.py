@@ -97,6 +97,9 @@ def _names_a_model(values: Mapping[str, Any]) -> bool:
 
 
 def run_of(policy: Path) -> Path | None:
-    """Returns the run folder to which a policy, a checkpoint or the folder itself belongs."""
-    folders = [policy.resolve(), *policy.resolve().parents[:4]]
+    """Returns the run folder to which a policy, a checkpoint or the folder itself belongs.
+
+    The policy that lies deepest is `RUN/checkpoints/STAGE/checkpoints/NAME/policy`.
+    """
+    folders = [policy.resolve(), *policy.resolve().parents[:5]]
     return next((folder for folder in folders if (folder / "progress.json").is_file()), None)

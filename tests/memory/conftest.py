@@ -1,8 +1,5 @@
-import zlib
-from collections.abc import Sequence
-
-import numpy as np
 import pytest
+from word_embedder import WordEmbedder
 
 from midthought.memory.chunks import Chunk
 from midthought.memory.store import MemoryStore
@@ -15,25 +12,6 @@ LINES = [
     ("Bob", "Yes."),
     ("Ann", "Yes."),
 ]
-
-
-class WordEmbedder:
-    """Counts words in hashed places, so that texts are near if they share words; remembers what it embedded."""
-
-    name = "words"
-
-    def __init__(self, dimension: int = 64) -> None:
-        self.dimension = dimension
-        self.embedded: list[str] = []
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        self.embedded += texts
-        vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        vectors[:, 0] = 0.1
-        for row, text in enumerate(texts):
-            for word in text.lower().split():
-                vectors[row, zlib.crc32(word.encode()) % self.dimension] += 1
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """A build that is killed at any moment and restarted gives the same table as an uninterrupted one."""
 
-import multiprocessing
 import random
 import signal
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_process import FORKS
 
 lancedb = pytest.importorskip("lancedb", reason="the memory extra is not installed")
 
@@ -50,17 +50,13 @@ def build(folder: Path, seed: int, started) -> None:
 
 
 class Builder:
-    """Builds in processes of its own, which begin as copies of one that has loaded everything and done nothing."""
-
-    def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["lancedb", "midthought.memory.store"])
+    """Builds in processes of its own."""
 
     def run(self, folder: Path, seed: int, kill_after: float | None = None) -> tuple[bool, float]:
         """Whether it was killed, and the seconds that it built."""
         folder.mkdir(exist_ok=True)
-        started = self._context.Event()
-        process = self._context.Process(target=build, args=(folder, seed, started))
+        started = FORKS.Event()
+        process = FORKS.Process(target=build, args=(folder, seed, started))
         process.start()
         assert started.wait(60)
         began = time.monotonic()

@@ -7,8 +7,6 @@ import http.server
 import json
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,7 +16,9 @@ import pytest
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("httpx", reason="needs httpx")
 
+from command_process import CommandProcess
 from typer.testing import CliRunner
+from word_embedder import use_word_embedder
 
 from midthought.cli import app
 from midthought.errors import NoReplyError, SettingsError
@@ -343,21 +343,24 @@ def test_rows_of_an_episode_replace_those_that_were_there(store, scholar, embedd
 
 def test_a_run_killed_anywhere_goes_on_and_asks_nothing_twice(scholar, store, tmp_path):
     """The command line, in a process that is killed at several moments; what it leaves equals an undisturbed run."""
-    options = ["--from-model", scholar.base_url, "--model", "m", "--num-pairs", "3", "--embedding-model"]
-    command = [sys.executable, str(Path(__file__).parent / "word_command.py"), "memory", "questions", store.uri]
+
+    def generate(name: str) -> CommandProcess:
+        words = ["--from-model", scholar.base_url, "--model", "m", "--num-pairs", "3", "--embedding-model", "words"]
+        return CommandProcess("memory", "questions", store.uri, str(tmp_path / name), *words, prepare=use_word_embedder)
+
     scholar.delay = 0.02
     for wait in (3, 11):
-        process = subprocess.Popen([*command, str(tmp_path / "q.jsonl"), *options, "words"])
+        process = generate("q.jsonl")
         before = len(scholar.requests)
-        while len(scholar.requests) < before + wait and process.poll() is None:
+        while len(scholar.requests) < before + wait and process.returncode is None:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    subprocess.run([*command, str(tmp_path / "q.jsonl"), *options, "words"], check=True)
+    assert generate("q.jsonl").wait() == 0
     replies = len(set(asked(scholar)))
     assert len(scholar.requests) - replies <= 2 * 8  # only what was under way when a kill came
     scholar.requests.clear()
-    subprocess.run([*command, str(tmp_path / "whole.jsonl"), *options, "words"], check=True)
+    assert generate("whole.jsonl").wait() == 0
     assert (tmp_path / "q.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
     assert len(scholar.requests) == replies
 

@@ -3,12 +3,11 @@
 import http.client
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
+from command_process import CommandProcess
 
 pytest.importorskip("lancedb", reason="the memory extra is not installed")
 pytest.importorskip("fastapi", reason="the serve extra is not installed")
@@ -18,8 +17,6 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder
 from midthought.memory.remote import RemoteMemory
 from midthought.memory.store import MemoryStore
-
-COMMAND = [sys.executable, "-m", "midthought.cli", "memory"]
 
 
 @pytest.fixture(scope="module")
@@ -40,24 +37,20 @@ def test_what_cannot_be_served_is_one_sentence(memory, tmp_path):
         (["--path", str(tmp_path / "none")], "there is no memory"),
         (["--path", str(memory), "--port", "70000"], "--port 70000"),
     ):
-        done = subprocess.run([*COMMAND, "serve", *words], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+        serve = CommandProcess("memory", "serve", *words)
+        assert serve.wait(120) == 2
+        assert told in serve.errors and "Traceback" not in serve.errors, (words, serve.errors)
 
 
 def test_it_answers_what_is_in_flight_before_it_ends(memory):
     environment = {**os.environ, "MEMORY_TOKEN": "a-token-that-nobody-guesses"}
-    words = [*COMMAND, "serve", "--path", str(memory), "--port", "0", "--token-env", "MEMORY_TOKEN"]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    words = ["--path", str(memory), "--port", "0", "--token-env", "MEMORY_TOKEN"]
+    process = CommandProcess("memory", "serve", *words, environment=environment)
     try:
-        url = process.stdout.readline().rpartition(" ")[2].strip()
-        found = subprocess.run(
-            [*COMMAND, "search", "2 hours", "--path", url, "--token-env", "MEMORY_TOKEN", "--k", "1"],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=120,
-        )
-        assert "the tide is 2 hours late" in found.stdout
+        url = first_line(process).rpartition(" ")[2]
+        words = ["--path", url, "--token-env", "MEMORY_TOKEN", "--k", "1"]
+        search = CommandProcess("memory", "search", "2 hours", *words, environment=environment)
+        assert search.wait(120) == 0 and "the tide is 2 hours late" in search.output
         port = int(url.rpartition(":")[2])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.putrequest("POST", "/search")
@@ -73,10 +66,17 @@ def test_it_answers_what_is_in_flight_before_it_ends(memory):
         response = connection.getresponse()
         assert response.status == 200 and b"tide" in response.read()
         assert process.wait(60) == 0
-        assert process.stderr.read() == ""
+        assert process.errors == ""
     finally:
         process.kill()
-        process.communicate()
+
+
+def first_line(process: CommandProcess) -> str:
+    deadline = time.monotonic() + 60
+    while "\n" not in process.output:
+        assert process.returncode is None and time.monotonic() < deadline, process.errors
+        time.sleep(0.01)
+    return process.output.partition("\n")[0]
 
 
 def test_a_service_in_a_thread_ends_when_it_is_told(memory):

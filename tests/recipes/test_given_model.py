@@ -1,10 +1,10 @@
 """Whole runs of a model that a user gives: what is chosen for its hardware is printed, recorded, kept, and trains."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
+from small_runs import SHORT_TRANSCRIPTS
 from typer.testing import CliRunner
 
 from midthought.cli import app
@@ -14,7 +14,6 @@ from midthought.learning.adapters import has_adapters
 from midthought.plan.hardware import Hardware
 from midthought.pretrained import save_model
 from midthought.recipes.feedback.policy import make_small_policy
-from midthought.recipes.podcast.settings import sample_transcripts
 from midthought.trainer import trainer as trainer_module
 
 SMALL = [
@@ -26,6 +25,7 @@ SMALL = [
 ]
 PODCAST = [
     *SMALL,
+    SHORT_TRANSCRIPTS,
     "questions.num_train=12",
     "questions.num_test=4",
     "questions.num_test_no_memory=2",
@@ -46,6 +46,7 @@ FEEDBACK = [
     "sft.batch_tokens=256",
     "evaluation.arms=[]",
 ]
+SHORT = {"podcast": PODCAST, "feedback": FEEDBACK}
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +55,6 @@ def model(tmp_path_factory) -> str:
     policy, tokenizer = make_small_policy(ModelConfig(hidden_size=64, num_layers=2, vocab_size=600), 0)
     save_model(policy, tokenizer, path)
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def short(tmp_path_factory) -> dict[str, list[str]]:
-    """Words of a short run by recipe; the podcast's over the first turns of a few episodes."""
-    folder = tmp_path_factory.mktemp("episodes")
-    for path in sorted(Path(sample_transcripts()).glob("*.md"))[:6]:
-        (folder / path.name).write_text("\n".join(path.read_text("utf-8").splitlines()[:24]), "utf-8")
-    return {"podcast": [*PODCAST, f"memory.transcripts={folder}"], "feedback": FEEDBACK}
 
 
 def train(recipe: str, *words: str):
@@ -94,14 +86,14 @@ def on_gpu(monkeypatch):
 
 @pytest.mark.parametrize("recipe", ["podcast", "feedback"])
 def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(
-    recipe, model, short, tmp_path, on_gpu, monkeypatch
+    recipe, model, tmp_path, on_gpu, monkeypatch
 ):
     learners = []
     made = trainer_module.choose_learner
     monkeypatch.setattr(trainer_module, "choose_learner", lambda *given: learners.append(made(*given)) or learners[-1])
     on_gpu(24)
     words = ("--run", str(tmp_path / "run"), f"model.local_path={model}")
-    result = train(recipe, *words, *short[recipe])
+    result = train(recipe, *words, *SHORT[recipe])
     assert result.exit_code == 0, result.output
     assert "Chosen for a GPU (24.0 GiB): model.dtype=bfloat16" in " ".join(result.output.split())
     assert recorded(tmp_path / "run") == ON_GPU

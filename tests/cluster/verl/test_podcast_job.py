@@ -8,7 +8,8 @@ import pyarrow.parquet
 import pytest
 import yaml
 from commands import train
-from podcast import write, write_transcripts
+from podcast import write
+from small_runs import write_short_transcripts
 
 from midthought.cluster.verl import installed
 from midthought.cluster.verl.record import task_of
@@ -107,7 +108,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(installed, "has_verl", lambda: False)
-    transcripts = write_transcripts(tmp_path / "episodes")
+    transcripts = write_short_transcripts(tmp_path / "episodes")
     code = train(monkeypatch, "podcast", *words, "--run", str(tmp_path / "b"), f"memory.transcripts={transcripts}")
     told = capsys.readouterr().err
     assert code == 2 and said in told and told.count("\n") == 1

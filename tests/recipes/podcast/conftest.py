@@ -6,25 +6,19 @@ import random
 from pathlib import Path
 
 import pytest
+from small_runs import write_short_transcripts
 
 from midthought.learning.small_model import make_tokenizer
 from midthought.memory.build import chunk_all
 from midthought.memory.chunks import Chunk
 from midthought.memory.transcripts import read_transcripts
 from midthought.recipes.podcast.demonstrations import corpus
-from midthought.recipes.podcast.settings import sample_transcripts
 from midthought.tokenization import Renderer
-
-NUM_EPISODES, NUM_LINES = 6, 24
 
 
 @pytest.fixture(scope="session")
 def transcripts_path(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("episodes")
-    for path in sorted(Path(sample_transcripts()).glob("*.md"))[:NUM_EPISODES]:
-        lines = path.read_text("utf-8").splitlines()[:NUM_LINES]
-        (folder / path.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
+    return write_short_transcripts(tmp_path_factory.mktemp("episodes"))
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from small_runs import SHORT_TRANSCRIPTS
 
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
 from midthought.report.console import Console
 
 SHORT = [
+    SHORT_TRANSCRIPTS,
     "inference.deterministic=true",
     "inference.max_tokens=48",
     "model.hidden_size=64",
@@ -60,12 +62,14 @@ def test_a_checkpoint_is_found_to_belong_to_its_run_and_a_setting_can_be_changed
     checkpoint = sorted((trained / "checkpoints" / "ppo" / "checkpoints").iterdir())[-1] / "policy"
     summary = evaluate(checkpoint, tmp_path / "again", "questions.num_test=4")
     assert summary["num_questions"] == 4
+    own, again = ((path / "config.yaml").read_text() for path in (trained, tmp_path / "again"))
+    assert again == own.replace("num_test: 8", "num_test: 4")
 
 
 def test_a_model_from_elsewhere_is_told_of_the_tool(trained, tmp_path):
     model = tmp_path / "elsewhere" / "model"
     shutil.copytree(trained / "policy", model)
-    words = ["questions.num_test=4", "questions.num_test_no_memory=2", "inference.max_tokens=16"]
+    words = [SHORT_TRANSCRIPTS, "questions.num_test=4", "questions.num_test_no_memory=2", "inference.max_tokens=16"]
     evaluate(model, tmp_path / "again", *words)
     first = json.loads((tmp_path / "again" / "trajectories.jsonl").read_text().splitlines()[0])
     assert "#call memory_retrieval" in json.dumps(first["spans"][0])
