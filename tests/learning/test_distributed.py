@@ -16,7 +16,7 @@ from midthought.errors import CheckpointError
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
-from midthought.learning.distributed.process_group import DistributedGroup, _rows_of_all
+from midthought.learning.distributed.process_group import DistributedGroup
 from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END
@@ -231,9 +231,12 @@ def test_every_rank_has_as_many_passes_and_every_row_counts_once(num_ranks, pack
         assert max(sizes) - min(sizes) <= 30
 
 
-def test_rows_that_cannot_be_evened_within_the_budget_stay_as_they_were_cut(batch):
+@pytest.mark.parametrize("number", [0, 1])
+def test_rows_that_cannot_be_evened_within_the_budget_stay_as_they_were_cut(number, batch, monkeypatch):
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: number)
     lengths = torch.tensor([60, *[40] * 3, *[20] * 3] + [1] * 3)
     uneven = batch.with_fields(cu_seqlens=torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]))
     for max_tokens in (60, 41, 100):
-        for rows in _rows_of_all(uneven, max_tokens, 2, packed=True):
+        for rows, _ in DistributedGroup("cpu").rows(uneven, max_tokens, packed=True):
             assert len(rows) == 1 or int(uneven.lengths[rows].sum()) <= max_tokens

@@ -1,7 +1,6 @@
 """Each format with a small example written by hand, and with real files if they are available."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -92,10 +91,9 @@ def test_an_unintelligible_note_loses_its_time_and_gives_none(read):
 
 
 def test_stray_signs_in_a_long_turn_cost_little(read):
-    started = time.perf_counter()
+    """A fraction of a second; a quadratic search takes minutes."""
     for stray in ("*a ", "`a ", "_a ", "[a ", "[a](", "~~a ", "<!-- ", "\\["):
-        read("a.md", "**Ann:** " + stray * 10_000)
-    assert time.perf_counter() - started < 10
+        assert len(read("a.md", "**Ann:** " + stray * 10_000).turns) == 1
 
 
 # -- plain text ----------------------------------------------------------------------------------------------------
