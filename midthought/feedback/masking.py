@@ -16,22 +16,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from midthought.feedback.masking_context import (
-    Option,
-    is_counted_one,
-    is_emphasized,
-    is_in_calculation,
-    is_label,
-    is_of_critique,
-    is_operand,
-    is_quoted,
-    is_strongly_told,
-    is_told,
-    neighbors,
-)
+from midthought.feedback import masking_context as context
+from midthought.feedback.masking_context import Option, neighbors
 from midthought.feedback.masking_text import (
+    Key,
     Number,
-    Token,
     expression_keys,
     level,
     numbers_of,
@@ -124,7 +113,7 @@ def _searches(
 
 _TEXT = re.compile(r"\s*\\(?:text|mbox|textbf|mathrm)\s*\{([^{}]*)\}\s*")
 _EQUATED = re.compile(r"\s*(?:[a-zA-Z]{1,2}|[a-zA-Z]\([a-zA-Z]\))\s*(?:=|\\in\b|∈)\s*(.+)", re.DOTALL)
-_BRACKETED = re.compile(r"\s*(?:\\left)?\s*(?:\\\{|[(\[])(.*?)(?:\\right\s*)?(?:\\\}|[)\]])\s*\Z", re.DOTALL)
+_AROUND_NUMBER = ("^", "\\circ", ".", "%", "(", ")", "[", "]", "\\{", "\\}")
 _IN_PARENTHESES = re.compile(r"\s*\([^()]*\)\s*\Z")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{[a-zA-Z]*\}")
 _BASE_MARK = re.compile(r"([0-9A-Za-z]+)_\{?\d+\}?")
@@ -153,6 +142,7 @@ _WRAPPERS = tuple(
         (r"", r"\s*(?:\^\s*(?:\\circ\b|°|\{\s*(?:\\circ|°)\s*\})|°)"),
     )
 )
+_BRACKETS = re.compile(r"(?:\\left\s*|(?<!\\))[(\[]\s*\Z"), re.compile(r"\s*(?:\\right\s*)?[)\]]")
 Keys = tuple[str, ...]
 
 
@@ -176,16 +166,16 @@ class _Answer:
         self._values: set[Fraction] = set()
         self._elements: set[Fraction] = set()
         self._decimals: set[Fraction] = set()  # close to the value of expressions with roots or π
-        self._words: dict[Keys, bool] = {}  # keys -> whether they are too common to be masked anywhere
+        self._words: dict[
+            Keys, bool
+        ] = {}  # keys -> whether they are masked only if the text says that they are the answer
         self._expressions: dict[Keys, bool] = {}
         self._patterns: list[str] = []
         for form in dict.fromkeys(forms):
             self._add(level(form)[0].strip())
         self._in_problem: dict[Fraction | Keys, set[tuple[int, str]]] = {}  # -> side and word beside it in the problem
         for place in self._places(self._problem):
-            self._in_problem.setdefault(place.what, set()).update(
-                each for each in enumerate(neighbors(self._problem, *place[:2])) if each[1]
-            )
+            self._in_problem.setdefault(place.what, set()).update(neighbors(self._problem, *place[:2]))
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Places of a levelled text that tell the answer; they may overlap."""
@@ -201,7 +191,6 @@ class _Answer:
         form = form.strip("$ ").rstrip(".;, ")
         written = _TEXT.fullmatch(form)
         bare = written[1].strip() if written else form
-        tokens = tokens_of(bare)
         value = alone = _number_of(bare)
         if value is None and (with_unit := _WITH_UNIT.fullmatch(bare)):
             value = _number_of(with_unit[1])
@@ -209,27 +198,29 @@ class _Answer:
             self._values.add(value)
             if re.search("percent|per cent|%", bare + self._problem, re.IGNORECASE):
                 self._values.add(value / 100)
-            if value >= 10 and value.denominator == 1:
-                self._patterns += _with_blanks(str(value))
+            if value >= 10 and value.denominator == 1:  # 4 2, 1 234 567
+                for parts in (str(value), f"{int(value):,}".split(",")):
+                    self._patterns += (
+                        [rf"(?<![\d.,])(?<!\d )-?{' '.join(parts)}(?!\d|[.,]\d)"] if len(parts) > 1 else []
+                    )
         elif (decimals := value_of(bare)) is not None:
             self._decimals.add(Fraction(decimals))
         if based := _BASE_MARK.fullmatch(bare.replace(" ", "")):
             self._add(based[1])
         if _MIXED_DIGITS.fullmatch(bare):
-            digits = "[ ,_]?".join(bare)
-            self._patterns.append(rf"(?i:(?<![0-9a-z])(?:0x)?{digits}(?![0-9a-z]))")
+            self._patterns.append(rf"(?i:(?<![0-9a-z])(?:0x)?{'[ ,_]?'.join(bare)}(?![0-9a-z]))")
         if alone is None or "/" in bare:
-            self._add_words(bare, tokens)
-            self._add_expression(bare, tokens)
+            tokens = tokens_of(bare)
+            if "\\" not in bare:
+                self._add_words(bare, word_keys(tokens))
+            if any(token.kind in ("number", "command") or token.key in _MATHEMATICAL for token in tokens):
+                self._add_expression(bare, expression_keys(tokens))
 
-    def _add_words(self, bare: str, tokens: Sequence[Token]) -> None:
-        keys = tuple(key for key, _, _ in word_keys(tokens))
+    def _add_words(self, bare: str, found: Sequence[Key]) -> None:
+        keys = tuple(key for key, _, _ in found)
         if not keys and not any(char.isascii() for char in bare):
             self._patterns.append(re.escape(bare))
-        is_name = bare.isalpha() or any(
-            token.kind == "word" and (len(token.text) > 1 or len(keys) > 1) for token in tokens
-        )
-        if "\\" in bare or not keys or not is_name:
+        if not bare.isalpha() and not any(not key[0].isdigit() and max(len(key), len(keys)) > 1 for key in keys):
             return
         if len(keys) > 1 and keys[0] in ("the", "a", "an"):
             self._words.setdefault(keys, False)
@@ -242,30 +233,21 @@ class _Answer:
         if (shorter := _IN_PARENTHESES.sub("", bare)) != bare:
             self._add(shorter)
 
-    def _add_expression(self, bare: str, tokens: Sequence[Token]) -> None:
-        if not any(token.kind in ("number", "command") or token.key in _MATHEMATICAL for token in tokens):
-            return
-        if keys := _keys(bare):
-            is_short = len(keys) == 1 or (len(keys) == 2 and keys[0] == "-")
-            self._expressions.setdefault(keys, is_short and len(keys[-1]) == 1)
+    def _add_expression(self, bare: str, found: Sequence[Key]) -> None:
+        keys = tuple(key for key, _, _ in found)
+        if keys:
+            self._expressions.setdefault(keys, len(keys[-1]) == 1 and keys[:-1] in ((), ("-",)))
         if "(" in bare or "[" in bare:  # in a tuple, a comma between digits can separate two numbers
             self._expressions.setdefault(_keys(bare.replace(",", ", ")), False)
         if equated := _EQUATED.fullmatch(bare):
             self._add(equated[1])
-        if len(rows := _rows(bare)) > 1:
-            self._expressions.setdefault(_joined([_keys(row) for row in rows], ("]", ",", "[")), False)
-        elements = _elements(bare)
-        parts = [_keys(element) for element in elements]
-        if len(parts) < 2:
-            return
-        for link in ((",",), (",", "and"), ("and",), ("or",), (",", "or"), ("]", ",", "["), (")", ",", "(")):
-            self._expressions.setdefault(_joined(parts, link), False)
-            self._expressions.setdefault((*_joined(parts[:-1], (",",)), *link, *parts[-1]), False)
-        for element, part in list(zip(elements, parts, strict=True))[:MAX_ELEMENTS]:
+        commas = [0, *(at for key, *place in found if key == "," for at in place), len(bare)]
+        elements = [bare[start:end] for start, end in zip(commas[::2], commas[1::2], strict=True)]
+        for element in elements[:MAX_ELEMENTS] if len(elements) > 1 else ():
             if (value := _number_of(element)) is not None:
                 self._elements.add(value)
-            elif part:
-                self._expressions.setdefault(part, True)
+            else:
+                self._expressions.setdefault(_keys(element), True)
 
     # -- finding the answer ---------------------------------------------------------------------------------------
 
@@ -280,49 +262,51 @@ class _Answer:
         for pattern in self._patterns:
             yield from (_Place(*found.span(), (pattern,), "certain") for found in re.finditer(pattern, text))
         tokens = tokens_of(text) if self._words or self._expressions else ()
-        for sought, keys in ((self._words, word_keys(tokens)), (self._expressions, list(expression_keys(tokens)))):
-            by_first: dict[str, list[Keys]] = {}
-            for sequence in filter(None, sought):
-                by_first.setdefault(sequence[0], []).append(sequence)
-            names = tuple(key for key, _, _ in keys)
-            for at, name in enumerate(names):
+        for sought, found in ((self._words, word_keys(tokens)), (self._expressions, expression_keys(tokens))):
+            by_first = {
+                sequence[0]: [each for each in sought if each[:1] == sequence[:1]] for sequence in sought if sequence
+            }
+            names = tuple(key for key, _, _ in found)
+            for at, (name, start, _) in enumerate(found):
                 for sequence in by_first.get(name, ()):
                     if names[at : at + len(sequence)] == sequence:
-                        end = keys[at + len(sequence) - 1][2]
-                        yield _Place(keys[at][1], end, sequence, "common" if sought[sequence] else "answer")
+                        end = found[at + len(sequence) - 1][2]
+                        yield _Place(start, end, sequence, "common" if sought[sequence] else "answer")
 
     def _is_kept(self, place: _Place, text: str) -> bool:
         """Whether a place only looks like the answer: another number of the same value, or a word that means something else."""
         start, end, what, role, number = place
+        where = text, start, end
         if role == "certain":
             return False
         if role == "element":
-            return not is_told(text, start, end) or is_operand(text, start, end)
+            return not context.RESULT.is_at(*where) or context.OPERAND.is_at(*where)
         if role == "common":
-            return not (
-                is_emphasized(text, start, end) or is_told(text, start, end) or is_strongly_told(text, start, end)
-            )
-        beside = self._in_problem.get(what, set())
+            is_emphasized = context.EMPHASIS_BEFORE.is_at(*where) and context.EMPHASIS_AFTER.is_at(*where)
+            return not (is_emphasized or context.RESULT.is_at(*where) or context.is_answer(*where))
+        is_ambiguous = what in self._in_problem
         if isinstance(what, Fraction):
             is_whole = what.denominator == 1
-            if is_whole and 0 <= what <= MAX_LABEL and is_label(text, start, end):
+            if is_whole and 0 <= what <= MAX_LABEL and context.is_label(*where):
                 return True
-            is_ambiguous = what in self._in_problem or (is_whole and abs(what) <= SMALL)
+            is_ambiguous = is_ambiguous or (is_whole and abs(what) <= SMALL)
         elif len(what) == 1 and what[0].startswith("\\"):  # a constant such as π
-            return text[max(0, start - 2) : start].strip()[-1:].isdigit() or is_in_calculation(text, start, end)
-        else:
-            is_ambiguous = what in self._in_problem
-        if not is_ambiguous or is_quoted(text, start, end, self._problem):
+            return text[max(0, start - 2) : start].strip()[-1:].isdigit() or context.is_in_calculation(*where)
+        if not is_ambiguous or context.is_quoted(*where, self._problem):
             return is_ambiguous
-        if is_strongly_told(text, start, end):
+        if context.is_answer(*where):
             return False
-        is_word = number is not None and number.form == "words"
-        if is_word and what == 1:
-            return not is_counted_one(text, start, end)
-        if number and (is_in_calculation(text, start, end) or is_of_critique(text, start, end, self._problem, is_word)):
-            return True
-        before, after = neighbors(text, start, end)
-        return (0, before) in beside or ((1, after) in beside and not (number and is_told(text, start, end)))
+        if number is not None:
+            is_word = number.form == "words"
+            if is_word and what == 1:  # mostly a pronoun
+                return not (context.COUNTED_ONE_BEFORE.is_at(*where) and context.COUNTED_ONE_AFTER.is_at(*where))
+            if context.is_in_calculation(*where) or (is_word and context.POINTING.is_at(*where)):
+                return True
+            if context.counts_words_of_critique(text, end, self._problem):
+                return True
+        beside = self._in_problem.get(what, set()) & neighbors(*where)
+        is_told = number is not None and context.RESULT.is_at(*where)
+        return any(side == 0 or not is_told for side, _ in beside)
 
 
 def _number_of(form: str) -> Fraction | None:
@@ -330,8 +314,8 @@ def _number_of(form: str) -> Fraction | None:
     number = next(numbers_of(form), None)
     if number is None:
         return None
-    rest = tokens_of(form[: number.start]) + tokens_of(form[number.end :])
-    return number.value if all(token.is_soft or token.key in ("^", "\\circ", ".", "%") for token in rest) else None
+    rest = tokens_of(_ENVIRONMENT.sub("", f"{form[: number.start]} {form[number.end :]}"))
+    return number.value if all(token.is_soft or token.key in _AROUND_NUMBER for token in rest) else None
 
 
 def _means(number: Number, value: Fraction) -> bool:
@@ -349,40 +333,8 @@ def _is_rounded_to(number: Number, value: Fraction) -> bool:
     )
 
 
-def _with_blanks(digits: str) -> Iterator[str]:
-    """Patterns of `4 2` and `1 234 567`."""
-    grouped = f"{int(digits):,}".split(",")
-    for parts in (list(digits), *([grouped] if len(grouped) > 1 else [])):
-        yield rf"(?<![\d.,])(?<!\d )-?{' '.join(parts)}(?!\d|[.,]\d)"
-
-
 def _keys(form: str) -> Keys:
     return tuple(key for key, _, _ in expression_keys(tokens_of(form)))
-
-
-def _joined(parts: Sequence[Keys], link: Keys) -> Keys:
-    return tuple(key for number, part in enumerate(parts) for key in (*(link if number else ()), *part))
-
-
-def _rows(bare: str) -> list[str]:
-    """The rows of a matrix; else the form itself."""
-    return re.split(r"\\\\", _ENVIRONMENT.sub("", bare)) if "\\begin" in bare else [bare]
-
-
-def _elements(bare: str) -> list[str]:
-    """The elements of a tuple, a set, a list or a matrix; else the form itself."""
-    if "\\begin" in bare:
-        return [part.strip() for row in _rows(bare) for part in row.split("&") if part.strip()]
-    inside = _BRACKETED.match(bare)
-    parts: list[str] = [""]
-    depth = 0
-    for char in (inside[1] if inside else bare).replace("\\left", "").replace("\\right", ""):
-        depth += (char in "([{") - (char in ")]}")
-        if char in ",;" and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += char
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _with_wrappers(text: str, start: int, end: int) -> tuple[int, int]:
@@ -391,13 +343,16 @@ def _with_wrappers(text: str, start: int, end: int) -> tuple[int, int]:
         start = fractions.start()
     before, inside, after = text[max(0, start - 32) : start], text[start:end], text[end : end + 32]
     heads_and_tails = []
-    for opened, closed in () if "[" in inside or "]" in inside else ("{}", "()"):
+    for opened, closed in (("{", "}"), ("([", ")]")):
         num_before = depth = 0
         for char in inside:
-            depth += (char == opened) - (char == closed)
+            depth += (char in opened) - (char in closed)
             num_before, depth = (num_before + 1, 0) if depth < 0 else (num_before, depth)
-        head = rf"(?:(?:\\[a-zA-Z]{{1,12}})?\{opened}\s*){{0,{min(num_before, 32)}}}\Z"
-        heads_and_tails.append((re.compile(head), re.compile(rf"(?:\s*\{closed}){{0,{min(depth, 32)}}}")))
+        head = rf"(?:(?:\\[a-zA-Z]{{1,12}})?[{re.escape(opened)}]\s*){{0,{min(num_before, 32)}}}\Z"
+        tail = rf"(?:\s*(?:\\right\s*)?[{re.escape(closed)}]){{0,{min(depth, 32)}}}"
+        heads_and_tails.append((re.compile(head), re.compile(tail)))
+    if "," in inside and not re.search(r"[(\[]", inside):
+        heads_and_tails.append(_BRACKETS)
     for opening, closing in (*heads_and_tails, *_WRAPPERS):
         found, followed = opening.search(before), closing.match(after)
         if found is not None and followed is not None:

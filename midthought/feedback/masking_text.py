@@ -176,19 +176,20 @@ def numbers_of(text: str) -> Iterator[Number]:
         if read is None:  # not one number: the first digits alone, then the rest
             first = _DIGITS.search(text, start, place)
             place = first.end() if first else start + 1
-            value = _value(first[0]) if first else None
-            if first and value is not None:
-                yield Number(first.start(), place, value, "digits", len(first[0].partition(".")[2]))
+            yield from _digits_in(text, start, place)
             continue
         value, form, num_decimals = read
         if sign and _is_sign(text, found.start(), sign):
             start, value = found.start(), -value
         yield Number(start, place, value, form, num_decimals, bool(found["percent"]))
         for name in ("whole", "above", "below", "count", "over", "under") if form == "fraction" else ():
-            for part in _DIGITS.finditer(found[name] or ""):
-                if (inner := _value(part[0])) is not None:
-                    begin = found.start(name) + part.start()
-                    yield Number(begin, begin + len(part[0]), inner, "digits", len(part[0].partition(".")[2]))
+            yield from _digits_in(text, *found.span(name))
+
+
+def _digits_in(text: str, start: int, end: int) -> Iterator[Number]:
+    for found in _DIGITS.finditer(text, max(start, 0), max(end, 0)):
+        if (value := _value(found[0])) is not None:
+            yield Number(*found.span(), value, "digits", len(found[0].partition(".")[2]))
 
 
 def _read(found: re.Match[str]) -> tuple[Fraction, str, int] | None:
@@ -246,7 +247,8 @@ def _is_sign(text: str, at: int, sign: str) -> bool:
 Key = tuple[str, int, int]
 """A comparison key, and the start and the end of its token."""
 
-_DROPPED = frozenset({"\\times", "\\circ", "\\{", "\\}", "\\dots", "\\ldots"})
+_DROPPED = frozenset({"\n", "(", ")", "[", "]", "\\times", "\\circ", "\\{", "\\}", "\\dots", "\\ldots"})
+_COMMAS = frozenset({",", ";", "&", "\\\\", "and", "or"})
 _ENVIRONMENT = re.compile(r"[a-zA-Z]*(?:matrix|array|cases|aligned?)\*?")
 
 
@@ -255,9 +257,9 @@ def word_keys(tokens: Sequence[Token]) -> list[Key]:
     return [(token.key.casefold(), token.start, token.end) for token in tokens if token.kind in ("word", "number")]
 
 
-def expression_keys(tokens: Sequence[Token]) -> Iterator[Key]:
-    """Mathematics without grouping and multiplication signs: `\\frac{a}{b}` is `a / b`; commas separate rows and columns."""
-    grouping = _grouping_brackets(tokens)
+def expression_keys(tokens: Sequence[Token]) -> list[Key]:
+    """Mathematics without brackets and multiplication signs. `\\frac{a}{b}` is `a / b`; commas separate elements and rows."""
+    found: list[Key] = []
     numerators: list[bool] = []  # for every open brace, whether it holds a numerator
     awaits_numerator = False
     skip_to = 0
@@ -270,71 +272,58 @@ def expression_keys(tokens: Sequence[Token]) -> Iterator[Key]:
             awaits_numerator = False
         elif key == "}":
             if numerators and numerators.pop():
-                yield "/", start, end
+                found.append(("/", start, end))
         elif key == "\\frac":
             awaits_numerator = True
         elif key in ("\\begin", "\\end"):
             is_environment = at + 3 < len(tokens) and _ENVIRONMENT.fullmatch(tokens[at + 2].text)
             skip_to = at + 4 if is_environment and tokens[at + 1].key == "{" else at + 1
-        elif (
-            token.kind == "newline"
-            or key in _DROPPED
-            or (token.is_soft and key != "$$")
-            or at in grouping
-            or (key == "^" and any(each.key == "\\circ" for each in tokens[at + 1 : at + 3] if each.key != "{"))
-        ):
+        elif key == "^" and any(each.key == "\\circ" for each in tokens[at + 1 : at + 3] if each.key != "{"):
             continue
-        elif awaits_numerator:
+        elif key in _COMMAS:
+            if not found or found[-1][0] != ",":
+                found.append((",", start, end))
+        elif awaits_numerator:  # of \frac12 the first digit
             first = key[0] if token.kind == "number" and token.text.isdigit() else key
-            yield from ((first, start, end), ("/", start, end))
-            if first != key:
-                yield key[1:], start, end
+            found += [(first, start, end), ("/", start, end), *([(key[1:], start, end)] if first != key else [])]
             awaits_numerator = False
-        else:
-            yield "," if key in (";", "&", "\\\\") else key, start, end
+        elif key not in _DROPPED and (not token.is_soft or key == "$$"):
+            found.append((key, start, end))
+    return found
 
 
-def _grouping_brackets(tokens: Sequence[Token]) -> set[int]:
-    """Round brackets that only group; brackets of tuples and intervals contain a comma."""
-    open_at: list[tuple[int, bool]] = []
-    grouping: set[int] = set()
-    for at, token in enumerate(tokens):
-        if token.key in ("(", "["):
-            open_at.append((at, False))
-        elif token.key == "," and open_at:
-            open_at[-1] = (open_at[-1][0], True)
-        elif token.key in (")", "]") and open_at:
-            start, has_comma = open_at.pop()
-            if not has_comma and token.key == ")" and tokens[start].key == "(":
-                grouping |= {start, at}
-    return grouping
-
-
-_OPERATIONS: dict[type[ast.AST], Callable[..., float]] = {
+_OPERATIONS: dict[type[ast.AST], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
     ast.Pow: math.pow,
 }
-_IGNORED = re.compile(r"\\(?:left|right)\b|\\[,;! ]|[$\s]")
 _GROUP = r"(?:\{([^{}]*)\}|(\d))"
+_TO_PYTHON = [
+    (r"\\(?:left|right)\b|\\[,;! ]|[$\s]", ""),
+    (r"\\[dtc]frac", r"\\frac"),
+    *[(rf"(?:\\sqrt|√){_GROUP}", r"((\1\2)**0.5)"), (rf"\\frac{_GROUP}{_GROUP}", r"((\1\2)/(\3\4))")] * MAX_DEPTH,
+    (r"\\pi|π", "(3.141592653589793)"),
+    (r"\\cdot|\\times", "*"),
+    (r"\^", "**"),
+    (r"\{", "("),
+    (r"\}", ")"),
+    (r"(?<=[\d)])(?=\()|(?<=\))(?=\d)", "*"),
+]
+"""Replacements that turn LaTeX into Python."""
 
 
 def value_of(form: str) -> float | None:
     """The value of an expression of numbers, roots and π in LaTeX; None for anything else."""
-    plain = re.sub(r"\\[dtc]frac", r"\\frac", _IGNORED.sub("", form))
-    for _ in range(MAX_DEPTH):
-        plain = re.sub(
-            rf"\\frac{_GROUP}{_GROUP}", r"((\1\2)/(\3\4))", re.sub(rf"(?:\\sqrt|√){_GROUP}", r"_(\1\2)", plain)
-        )
-    for latex, written in (("\\pi", "π"), ("\\cdot", "*"), ("\\times", "*"), ("^", "**"), ("{", "("), ("}", ")")):
-        plain = plain.replace(latex, written)
-    plain = re.sub(r"(?<=[\d)π])(?=[(π_])|(?<=[)π])(?=\d)", "*", plain)
-    if len(plain) > MAX_VALUE_CHARS or "_" in form or not re.fullmatch(r"[\d.+\-*/()π_]+", plain):
+    if len(form) > MAX_VALUE_CHARS:
+        return None
+    for pattern, replacement in _TO_PYTHON:
+        form = re.sub(pattern, replacement, form)
+    if not re.fullmatch(r"[\d.+\-*/()]+", form):
         return None
     try:
-        value = _evaluate(ast.parse(plain, mode="eval").body)
+        value = _evaluate(ast.parse(form, mode="eval").body)
     except (ValueError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
         return None
     return value if math.isfinite(value) else None
@@ -348,8 +337,4 @@ def _evaluate(node: ast.AST) -> float:
             return _OPERATIONS[type(op)](_evaluate(left), _evaluate(right))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_evaluate(operand)
-        case ast.Call(func=ast.Name(id="_"), args=[argument]):
-            return math.sqrt(_evaluate(argument))
-        case ast.Name(id="π"):
-            return math.pi
     raise ValueError("not arithmetic")
