@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import DataError
 from midthought.feedback.convert import convert, report_lines
 from midthought.feedback.problems.problem_sets import SEED, load_problems
@@ -43,11 +43,6 @@ def write_problems(
     if out.suffix == ".parquet":
         write_verl_rows(tasks, out, split=split or "train")
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
-        try:
+        with atomic_path(out) as partial:
             partial.write_text("".join(f"{json.dumps(task.to_dict())}\n" for task in tasks), "utf-8")
-            os.replace(partial, out)
-        finally:
-            partial.unlink(missing_ok=True)
     tell(f"{len(tasks)} problems of {dataset} written to {out}")

@@ -1,22 +1,24 @@
 """Converts published feedback logs (one record per problem and round) to tool-calling conversations in Parquet, for SFT.
 
-Reads the log twice, line by line: first to index the offset of each round on disk, then to read the rounds that are needed.
+Reads the log line by line into a temporary database on disk, then makes the conversations from it, problem by problem.
 """
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from midthought.errors import DataError
-from midthought.feedback.log_record import Record, RecordError, read_record, rechecked
+from midthought.feedback.answers import is_right
 from midthought.feedback.parquet import pyarrow, write_parquet
 from midthought.feedback.problems.prompts import prompt_of
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
@@ -45,17 +47,6 @@ class ConversionReport:
     num_bad_rows: int = 0
     num_later_rounds: int = 0
     """Records of rounds that are not used."""
-
-
-class _Round(NamedTuple):
-    """Offset of a record in the file, and the fields that decide whether it is used."""
-
-    problem: int
-    iteration: int
-    offset: int
-    is_right: bool
-    has_response: bool
-    has_feedback: bool
 
 
 def convert(
@@ -99,11 +90,18 @@ def convert(
         tell(f"{source.name}, line {line}: {why}; skipped")
 
     # a database without a name is a temporary file
-    with closing(sqlite3.connect("")) as index, source.open("rb") as file:
-        _note_rounds(file, index, report, tell_bad, dataset if recheck else None)
-        conversations = _conversations(file, index, report, dataset)
+    with closing(sqlite3.connect("")) as records, source.open("rb") as file:
+        records.execute("CREATE TABLE problems (number INTEGER PRIMARY KEY, id TEXT UNIQUE)")
+        columns = ", ".join(Record._fields)
+        records.execute(f"CREATE TABLE records ({columns}, line, PRIMARY KEY (problem, iteration)) WITHOUT ROWID")
+        for number, line in enumerate(file, start=1):
+            try:
+                if line.strip():
+                    _store(records, line, number, report, dataset if recheck else None)
+            except RecordError as why:
+                tell_bad(number, why)
         try:
-            write_parquet(out, schema, conversations)
+            write_parquet(out, schema, _conversations(records, report, dataset))
         except DataError:
             raise DataError(f"{source} gives no conversation; {'; '.join(report_lines(report))}") from None
     return report
@@ -127,73 +125,142 @@ def report_lines(report: ConversionReport) -> list[str]:
     return lines
 
 
-# -- the first reading ---------------------------------------------------------------------------------------------
+# -- records -------------------------------------------------------------------------------------------------------
+
+_ID_COLUMNS = ("unique_id", "question_id", "original_question")
+_PROBLEM_COLUMNS = ("problem", "Problem", "question")
 
 
-def _note_rounds(
-    file: BinaryIO,
-    index: sqlite3.Connection,
-    report: ConversionReport,
-    tell_bad: Callable[[int, Exception], None],
-    checked_as: str | None,
+class RecordError(ValueError):
+    """A record cannot be used; the message says why."""
+
+
+class Record(NamedTuple):
+    """The fields of a record that are used."""
+
+    problem: str | int
+    """Its id in the log; in the database its number, in the order of first appearance."""
+    iteration: int
+    question: str
+    """Empty if the record has it only as part of the history."""
+    response: str
+    feedback: str
+    truth: str
+    is_right: bool
+
+
+def read_record(line: bytes) -> Record:
+    """Parses a line of the log. Raises RecordError if a field is missing or has another type than in the published logs."""
+    try:
+        row = json.loads(line.removeprefix(codecs.BOM_UTF8).decode())
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"it is not JSON ({error})") from None
+    if not isinstance(row, Mapping):
+        raise RecordError(f"it is of type {type(row).__name__}, not an object")
+    iteration, is_correct, truth = row.get("iteration"), row.get("is_correct"), row.get("normalized_answer")
+    if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
+        raise RecordError(f"iteration is {_short(iteration)}; it must be 0 or a count")
+    if not isinstance(is_correct, bool):
+        raise RecordError(f"is_correct is {_short(is_correct)}; it must be true or false")
+    record = Record(
+        problem=_problem_id(row),
+        iteration=iteration,
+        question=_question(row, iteration, is_correct),
+        response=_response(row),
+        feedback=_feedback(row),
+        truth=truth if isinstance(truth, str) else "",
+        is_right=is_correct,
+    )
+    try:
+        "".join((str(record.problem), record.question, record.response, record.feedback)).encode()
+    except UnicodeEncodeError:
+        raise RecordError("it contains half of a character (a lone surrogate)") from None
+    return record
+
+
+def rechecked(record: Record, dataset: str) -> Record:
+    """The record with its answer compared again with the truth (`answers.is_right`). Raises RecordError without a truth."""
+    if not record.truth:
+        raise RecordError("it has no normalized_answer to compare its answer with")
+    return record._replace(is_right=is_right(dataset, record.response, record.truth))
+
+
+def _problem_id(row: Mapping[str, Any]) -> str:
+    for name in _ID_COLUMNS:
+        value = row.get(name)
+        if isinstance(value, int | str) and not isinstance(value, bool) and str(value).strip():
+            return str(value)
+    raise RecordError(f"it does not name its problem; it needs one of: {', '.join(_ID_COLUMNS)}")
+
+
+def _question(row: Mapping[str, Any], iteration: int, is_correct: bool) -> str:
+    """The problem without its history, which the problem's column includes in later rounds and after a wrong answer."""
+    columns = ("original_question", *(_PROBLEM_COLUMNS if iteration == 0 and is_correct else ()))
+    for name in columns:
+        value = row.get(name)
+        if isinstance(value, str) and value.strip():
+            return value
+    if iteration:
+        return ""
+    raise RecordError("it has no original_question")
+
+
+def _response(row: Mapping[str, Any]) -> str:
+    said = row.get("full_response")
+    if isinstance(said, list) and len(said) == 1 and isinstance(said[0], str):
+        return said[0]
+    raise RecordError(f"full_response is {_short(said)}; it must be a list of one text")
+
+
+def _feedback(row: Mapping[str, Any]) -> str:
+    said = row.get("feedback")
+    if isinstance(said, list) and said:
+        said = said[0]
+    if said is None or isinstance(said, str):
+        return (said or "").strip()
+    raise RecordError(f"feedback is {_short(said)}; it must be a text, or a list of a text and its log-probability")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _store(
+    records: sqlite3.Connection, line: bytes, number: int, report: ConversionReport, checked_as: str | None
 ) -> None:
-    index.execute("CREATE TABLE problems (number INTEGER PRIMARY KEY, id TEXT UNIQUE)")
-    index.execute(
-        "CREATE TABLE rounds (problem, iteration, offset, is_right, has_response, has_feedback, line, "
-        "PRIMARY KEY (problem, iteration)) WITHOUT ROWID"
-    )
-    end = 0
-    for number, line in enumerate(file, start=1):
-        offset, end = end, end + len(line)
-        if not line.strip():
-            continue
-        try:
-            record = read_record(line)
-            if record.iteration >= len(KINDS):
-                report.num_later_rounds += 1
-                continue
-            if checked_as is not None:
-                record = rechecked(record, checked_as)
-            _note_round(index, record, offset, number)
-        except RecordError as why:
-            tell_bad(number, why)
+    record = read_record(line)
+    if record.iteration >= len(KINDS):
+        report.num_later_rounds += 1
+        return
+    if checked_as is not None:
+        record = rechecked(record, checked_as)
+    records.execute("INSERT OR IGNORE INTO problems (id) VALUES (?)", (record.problem,))
+    (problem,) = records.execute("SELECT number FROM problems WHERE id = ?", (record.problem,)).fetchone()
+    row = (*record._replace(problem=problem), number)
+    if not records.execute("INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row).rowcount:
+        same = "SELECT line FROM records WHERE problem = ? AND iteration = ?"
+        (before,) = records.execute(same, row[:2]).fetchone()
+        raise RecordError(f"round {record.iteration} of {record.problem!r} is already in line {before}")
 
 
-def _note_round(index: sqlite3.Connection, record: Record, offset: int, number: int) -> None:
-    index.execute("INSERT OR IGNORE INTO problems (id) VALUES (?)", (record.problem_id,))
-    (problem,) = index.execute("SELECT number FROM problems WHERE id = ?", (record.problem_id,)).fetchone()
-    place = _Round(
-        problem, record.iteration, offset, record.is_right, bool(record.response.strip()), bool(record.feedback)
-    )
-    noted = index.execute("INSERT OR IGNORE INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, number))
-    if not noted.rowcount:
-        (line,) = index.execute("SELECT line FROM rounds WHERE problem = ? AND iteration = ?", place[:2]).fetchone()
-        raise RecordError(f"round {record.iteration} of {record.problem_id!r} is already in line {line}")
+# -- conversations -------------------------------------------------------------------------------------------------
 
 
-# -- the second reading --------------------------------------------------------------------------------------------
-
-
-def _conversations(
-    file: BinaryIO, index: sqlite3.Connection, report: ConversionReport, dataset: str
-) -> Iterator[dict[str, Any]]:
+def _conversations(records: sqlite3.Connection, report: ConversionReport, dataset: str) -> Iterator[dict[str, Any]]:
     tools = [DEFINITION.json_schema()]
-    found = index.execute(f"SELECT {', '.join(_Round._fields)} FROM rounds ORDER BY problem, iteration")
-    for _, group in groupby(map(_Round._make, found), key=lambda each: each.problem):
+    found = records.execute(f"SELECT {', '.join(Record._fields)} FROM records ORDER BY problem, iteration")
+    for _, group in groupby(map(Record._make, found), key=lambda record: record.problem):
         rounds = list(group)
         why_not = _why_not(rounds)
         if why_not is not None:
             report.skipped[why_not] += 1
             continue
         report.conversations[KINDS[len(rounds) - 1]] += 1
-        records = []
-        for each in rounds:
-            file.seek(each.offset)
-            records.append(read_record(file.readline()))
-        yield {"messages": _messages(records, dataset), "tools": tools}
+        yield {"messages": _messages(rounds, dataset), "tools": tools}
 
 
-def _why_not(rounds: Sequence[_Round]) -> str | None:
+def _why_not(rounds: Sequence[Record]) -> str | None:
     """Why a problem's rounds do not form a conversation; None if they do."""
     if not any(each.is_right for each in rounds):
         return _NEVER_RIGHT[max(each.iteration for each in rounds)]
@@ -201,9 +268,9 @@ def _why_not(rounds: Sequence[_Round]) -> str | None:
         return "a round is missing"
     if any(each.is_right for each in rounds[:-1]):
         return "went on after being right"
-    if not all(each.has_feedback for each in rounds[:-1]):
+    if not all(each.feedback for each in rounds[:-1]):
         return "without feedback"
-    if not all(each.has_response for each in rounds):
+    if not all(each.response.strip() for each in rounds):
         return "an answer is empty"
     return None
 

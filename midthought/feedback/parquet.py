@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -30,18 +30,13 @@ def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[Mapping[str, Any
     pa = pyarrow()
     import pyarrow.parquet as parquet
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     num_rows = 0
     rows = iter(rows)
-    try:
+    with atomic_path(path) as partial:
         with parquet.ParquetWriter(partial, schema) as writer:
             while batch := list(islice(rows, BATCH_ROWS)):
                 writer.write_table(pa.Table.from_pylist(batch, schema))
                 num_rows += len(batch)
         if not num_rows:
             raise DataError(f"{path}: there is nothing to write; it was left as it was")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return num_rows
