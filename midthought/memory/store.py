@@ -137,8 +137,8 @@ class MemoryStore:
 
             def prepare(known: KnownRows, changes: Changes) -> NewVectors:
                 opened, texts = self._opened, in_order({chunk.transcript for chunk in changes.new})
-                precision: Precision | None = self._known_precision(opened, embedder)
-                own, precision = with_settled_precision(embedder, precision, caches, texts)
+                stored = self._known_precision(opened, embedder)
+                own, precision = with_settled_precision(embedder, stored, caches, texts)
                 vectors = VectorSource(opened and opened.table, known, caches[precision])
                 num_embedded = vectors.embed_missing(changes.new, own, progress)
                 return NewVectors(vectors, precision, num_embedded, getattr(own, "choice", None))
@@ -207,12 +207,8 @@ class MemoryStore:
                     new = prepare(known, changes)
                     how = embedding[0], new.precision
                     schema = rows_of([], np.zeros((0, embedding[1]), np.float32), *how).schema
-                    if (
-                        opened is not None
-                        and opened.can_update_in_place
-                        and changes.are_few
-                        and new.precision == opened.precision
-                    ):
+                    can_update = opened is not None and opened.is_indexed and opened.is_large
+                    if can_update and changes.are_few and opened and new.precision == opened.precision:
                         self._location.change(changes.removed, batches_of(changes.new, new.of, *how), schema)
                     else:
                         self._location.write(batches_of(changes.wanted, new.of, *how), schema)
@@ -293,21 +289,23 @@ class MemoryStore:
         *,
         episodes: Names = (),
         speakers: Names = (),
+        vectors: Sequence[np.ndarray] | None = None,
     ) -> list[list[Hit]]:
-        """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all vectors."""
+        """Returns the hits of `search` for each query. Queries are embedded together, and compared together with all vectors.
+
+        `vectors` are the queries' unit vectors, float32 [D] each, if the caller has embedded them.
+        """
         check_search(k, mode)
         queries = [query.encode(errors="replace").decode() for query in queries]  # no lone surrogates
         filters = Filters.of(episodes, speakers)
         opened = self._open_table()
         if mode != "vector" and not opened.is_indexed:
             raise MemoryStoreError(f"{self.uri}: the words of table {self.table!r} are not indexed; {BUILD_REMEDY}")
-        vectors = self._embed_queries(queries) if mode != "full_text" else []
-        return find_each(opened.table, queries, vectors, k, mode, filters, is_large=opened.is_large)
-
-    def _embed_queries(self, queries: Sequence[str]) -> Sequence[np.ndarray]:
-        embedder = self._require_embedder()
-        self._check_embedding((embedder.name, embedder.dimension))
-        return list(embed_queries(queries, embedder))
+        if mode != "full_text" and vectors is None:
+            embedder = self._require_embedder()
+            self._check_embedding((embedder.name, embedder.dimension))
+            vectors = list(embed_queries(queries, embedder))
+        return find_each(opened.table, queries, vectors or [], k, mode, filters, is_large=opened.is_large)
 
     def warm(self) -> None:
         """Loads the embedding model and the vector index into memory, so that the first search is as fast as later

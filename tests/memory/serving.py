@@ -15,7 +15,7 @@ from typing import Any
 from midthought.memory.service.app import make_app
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.browse import QuestionTable
-from midthought.memory.service.searcher import PrecomputedQueryEmbedder, SearchLimits
+from midthought.memory.service.searcher import SearchLimits
 from midthought.memory.service.server import address, listen, make_server
 from midthought.memory.service.state import ServiceState
 from midthought.memory.store import MemoryStore
@@ -78,9 +78,8 @@ def served(
     **limits: float,
 ) -> Iterator[Running]:
     """Serves the memory at `uri` on a free loopback port."""
-    vectors = PrecomputedQueryEmbedder(embedder)
-    store = MemoryStore.open(uri, embedder=vectors)
-    state = ServiceState(store, vectors, questions or [], search_limits)
+    store = MemoryStore.open(uri, embedder=embedder)
+    state = ServiceState(store, embedder, questions or [], search_limits)
     listening = listen("127.0.0.1", 0)
     server = make_server(make_app(state, access or AccessPolicy(), **limits))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

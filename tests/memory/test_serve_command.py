@@ -82,12 +82,11 @@ def first_line(process: CommandProcess) -> str:
 def test_a_service_in_a_thread_ends_when_it_is_told(memory):
     from midthought.memory.service.app import make_app
     from midthought.memory.service.auth import AccessPolicy
-    from midthought.memory.service.searcher import PrecomputedQueryEmbedder
     from midthought.memory.service.server import address, listen, make_server
     from midthought.memory.service.state import ServiceState
 
-    vectors = PrecomputedQueryEmbedder(MiniLMEmbedder(dtype="float32"))
-    state = ServiceState(MemoryStore.open(memory, embedder=vectors), vectors)
+    embedder = MiniLMEmbedder(dtype="float32")
+    state = ServiceState(MemoryStore.open(memory, embedder=embedder), embedder)
     listening = listen("::1", 0) if os.path.exists("/proc/net/if_inet6") else listen("127.0.0.1", 0)
     server = make_server(make_app(state, AccessPolicy(host=listening.getsockname()[0])))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

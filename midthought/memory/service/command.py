@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from midthought.errors import MemoryStoreError, MissingExtraError
 from midthought.memory.embedding import load_embedder
 from midthought.memory.questions import read_questions
 from midthought.memory.service.auth import AccessPolicy
 from midthought.memory.service.browse import QuestionTable
-from midthought.memory.service.searcher import PrecomputedQueryEmbedder, SearchLimits
+from midthought.memory.service.searcher import SearchLimits
 from midthought.memory.store import MemoryStore
-
-if TYPE_CHECKING:
-    pass
 
 
 def serve(
@@ -45,11 +41,11 @@ def serve(
     from midthought.memory.service.server import address, listen, make_server, run
     from midthought.memory.service.state import FOLLOW_SECONDS, ServiceState
 
-    vectors = PrecomputedQueryEmbedder(load_embedder(embedding_model))
-    store = MemoryStore.open(path, table, vectors)
+    embedder = load_embedder(embedding_model)
+    store = MemoryStore.open(path, table, embedder)
     if not store.is_built:
         raise MemoryStoreError(f"{path}: there is no memory (table {table!r}); build it with 'midthought memory build'")
-    state = ServiceState(store, vectors, read_questions(questions) if questions else QuestionTable(path), limits)
+    state = ServiceState(store, embedder, read_questions(questions) if questions else QuestionTable(path), limits)
     state.searcher.warm()
     listening = listen(host, port)
     tell(f"{path}: {state.facets.num_chunks:,} chunks, {len(state.questions):,} questions, at {address(listening)}")

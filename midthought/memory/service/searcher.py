@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,36 +42,6 @@ class SearchLimits:
     """Threads that call LanceDB."""
 
 
-class PrecomputedQueryEmbedder:
-    """An embedder for the store that returns vectors computed beforehand, per thread.
-
-    So the store's own `search_batch` does the search, and only the batcher calls the embedding model.
-    """
-
-    def __init__(self, embedder: Embedder) -> None:
-        self.embedder = embedder
-        self.name = embedder.name
-        self.dimension = embedder.dimension
-        self._local = threading.local()
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns unit vectors of texts to be stored, float32 [N, D]."""
-        return self.embedder.embed(texts)
-
-    def embed_queries(self, queries: Sequence[str]) -> np.ndarray:
-        """Returns unit vectors, float32 [N, D]: the precomputed ones, else the model's."""
-        precomputed = getattr(self._local, "vectors", None)
-        return embed_queries(queries, self.embedder) if precomputed is None else precomputed
-
-    def with_vectors(self, vectors: np.ndarray, ask: Callable[[], T]) -> T:
-        """Calls `ask()` with these precomputed vectors, [N, D], of all its queries."""
-        self._local.vectors = vectors
-        try:
-            return ask()
-        finally:
-            self._local.vectors = None
-
-
 @dataclass(frozen=True, slots=True)
 class _VectorQuery:
     """A vector search whose query is embedded."""
@@ -95,12 +64,12 @@ class Searcher:
     def __init__(
         self,
         store: MemoryStore,
-        vectors: PrecomputedQueryEmbedder,
+        embedder: Embedder,
         limits: SearchLimits | None = None,
         observe: Callable[[str, float], None] = lambda name, value: None,
     ) -> None:
         self.store = store
-        self._vectors = vectors
+        self._embedder = embedder
         self._limits = limits or SearchLimits()
         self._observe = observe
         self.num_in_progress = 0
@@ -163,7 +132,8 @@ class Searcher:
             finally:
                 self._num_embedding -= 1
         started = time.perf_counter()
-        if vector is not None and choice["mode"] == "vector" and self._can_batch_search():
+        can_batch = self._limits.max_batch_size > 1 and choice["mode"] == "vector" and self.store.compares_all
+        if vector is not None and can_batch:
             names = (tuple(choice["episodes"]), tuple(choice["speakers"]))
             hits = await self._search_batcher.submit(_VectorQuery(query, vector, choice["k"], *names))
         else:
@@ -171,29 +141,25 @@ class Searcher:
         self._observe("search_seconds", time.perf_counter() - started)
         return hits
 
-    def _can_batch_search(self) -> bool:
-        return self._limits.max_batch_size > 1 and self.store.compares_all
-
     def _ask(self, query: str, vector: np.ndarray | None, **choice: Any) -> list[Hit]:
-        ask = functools.partial(self.store.search, query, **choice)
-        return ask() if vector is None else self._vectors.with_vectors(vector[None], ask)
+        vectors = None if vector is None else [vector]
+        return self.store.search_batch([query], **choice, vectors=vectors)[0]
 
     def _search_together(self, batch: list[_VectorQuery]) -> list[list[Hit]]:
         found: dict[int, list[Hit]] = {}
         for choice in dict.fromkeys(one.choice for one in batch):
             numbers = [number for number, one in enumerate(batch) if one.choice == choice]
-            queries = [batch[number].query for number in numbers]
+            queries, vectors = ([getattr(batch[number], name) for number in numbers] for name in ("query", "vector"))
             k, episodes, speakers = choice
-            ask = functools.partial(self.store.search_batch, queries, k, "vector", episodes=episodes, speakers=speakers)
-            vectors = np.stack([batch[number].vector for number in numbers])
-            found |= dict(zip(numbers, self._vectors.with_vectors(vectors, ask), strict=True))
+            hits = self.store.search_batch(queries, k, "vector", episodes=episodes, speakers=speakers, vectors=vectors)
+            found |= dict(zip(numbers, hits, strict=True))
         return [found[number] for number in range(len(batch))]
 
     def _embed(self, queries: list[str]) -> Sequence[np.ndarray]:
         started = time.perf_counter()
         unique = list(dict.fromkeys(queries))
         row_of = {query: row for row, query in enumerate(unique)}
-        found = embed_queries(unique, self._vectors.embedder)
+        found = embed_queries(unique, self._embedder)
         self._observe("embedded_together", len(queries))
         self._observe("embed_seconds", time.perf_counter() - started)
         return [found[row_of[query]] for query in queries]

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Sequence
 
 from midthought.errors import MemoryStoreError
+from midthought.memory.embedding import Embedder
 from midthought.memory.service.browse import FacetCounts, QuestionSet, QuestionTable
 from midthought.memory.service.metrics import Metrics
-from midthought.memory.service.searcher import PrecomputedQueryEmbedder, Searcher, SearchLimits
+from midthought.memory.service.searcher import Searcher, SearchLimits
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
@@ -20,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceState:
-    """A memory, its questions and its metrics. `store` must have been opened with `vectors` as its embedder."""
+    """A memory, its questions and its metrics. `store` must have been opened with this embedder."""
 
     def __init__(
         self,
         store: MemoryStore,
-        vectors: PrecomputedQueryEmbedder,
+        embedder: Embedder,
         questions: Sequence[Task] | QuestionTable = (),
         limits: SearchLimits | None = None,
     ) -> None:
@@ -37,7 +38,7 @@ class ServiceState:
             self._stored, questions = questions, questions.changed() or ()
         self.questions = QuestionSet(questions, store)
         self.metrics = Metrics()
-        self.searcher = Searcher(store, vectors, limits, self.metrics.observe)
+        self.searcher = Searcher(store, embedder, limits, self.metrics.observe)
         self.metrics.watch(lambda: self.searcher.num_in_progress, lambda: self.facets.num_chunks)
 
     def follow(self) -> bool:
