@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from midthought.memory.turns import Segment
 
@@ -39,10 +40,15 @@ def without_repetitions(segments: Sequence[Segment]) -> tuple[list[Segment], int
         kept.append(segment if not num_phrases else replace(segment, text=text))
         num_dropped += num_phrases
     keys = _keys(kept)
+
+    def num_needed(place: int, period: int) -> int:
+        num_words = sum(len(key) - 1 for key in keys[place : place + period])
+        return NUM_LINES if num_words >= MIN_WORDS else NUM_SHORT_LINES
+
     result: list[Segment] = []
     place = 0
     while place < len(kept):
-        period, length = _repetition(keys, place)
+        period, length = _repetition(keys, place, range(1, MAX_PERIOD_LINES + 1), num_needed)
         result += kept[place : place + period]
         num_dropped += length - period
         place += length
@@ -65,16 +71,21 @@ def _folded(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower()) or text.split()
 
 
-def _repetition(keys: Sequence[tuple[str, ...]], place: int) -> tuple[int, int]:
-    """Returns (lines of the repeated block, lines of all its repetitions) from `place` on; (1, 1) if nothing repeats."""
-    for period in range(1, MAX_PERIOD_LINES + 1):
-        if place + period >= len(keys) or keys[place] != keys[place + period]:
+def _repetition(
+    keys: Sequence[Any], place: int, periods: Iterable[int], num_needed: Callable[[int, int], int]
+) -> tuple[int, int]:
+    """Returns (items of the repeated block, items of all its repetitions) from `place` on; (1, 1) if nothing repeats.
+
+    `num_needed(place, period)` is the number of repetitions that count.
+    """
+    for period in periods:
+        least = period * num_needed(place, period)
+        if place + least > len(keys) or keys[place + least - 1] != keys[place + least - 1 - period]:
             continue
         length = period
         while place + length < len(keys) and keys[place + length] == keys[place + length - period]:
             length += 1
-        num_words = sum(len(key) - 1 for key in keys[place : place + period])
-        if length // period >= (NUM_LINES if num_words >= MIN_WORDS else NUM_SHORT_LINES):
+        if length >= least:
             return period, length
     return 1, 1
 
@@ -91,27 +102,16 @@ def _without_phrases(text: str) -> tuple[str, int]:
         seen = places[folded[place]]
         later[place] = tuple(seen[:-4:-1])
         seen.append(place)
+
+    def num_needed(place: int, period: int) -> int:
+        return NUM_PHRASES if period >= MIN_WORDS else NUM_SHORT_PHRASES
+
     result: list[str] = []
     num_dropped = place = 0
     while place < len(words):
-        period, length = _phrase(folded, place, later[place])
+        periods = [other - place for other in later[place] if other - place <= MAX_PERIOD_WORDS]
+        period, length = _repetition(folded, place, periods, num_needed)
         result += words[place : place + period]
         num_dropped += length // period - 1
-        place += length
+        place += length - length % period
     return (" ".join(result), num_dropped) if num_dropped else (text, 0)
-
-
-def _phrase(words: Sequence[str], place: int, later: Sequence[int]) -> tuple[int, int]:
-    for other in later:
-        period = other - place
-        if period > MAX_PERIOD_WORDS:
-            break
-        least = period * (NUM_PHRASES if period >= MIN_WORDS else NUM_SHORT_PHRASES)
-        if place + least > len(words) or words[place + least - 1] != words[place + least - 1 - period]:
-            continue
-        length = period
-        while place + length < len(words) and words[place + length] == words[place + length - period]:
-            length += 1
-        if length >= least:
-            return period, length - length % period
-    return 1, 1

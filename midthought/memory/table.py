@@ -40,11 +40,6 @@ class TableSnapshot:
     precision: Precision
     """Precision of the vectors."""
 
-    @property
-    def can_update_in_place(self) -> bool:
-        """Whether a small change is made in place, which is faster for a large table."""
-        return self.is_indexed and self.is_large
-
 
 @dataclass(frozen=True, slots=True)
 class Version:
@@ -99,7 +94,7 @@ class TableLocation:
             self._check_out(table, version)
         require_columns(table.schema.names, where)
         embedding, precision = _embedding_of(table, where), precision_of(table.schema)
-        return TableSnapshot(table, embedding, is_indexed(table), has_vector_index(table), precision)
+        return TableSnapshot(table, embedding, is_indexed(table), bool(vector_indices(table)), precision)
 
     def is_newest(self, opened: TableSnapshot) -> bool:
         """Whether nothing was written since. Raises MemoryStoreError if the table was deleted.
@@ -136,7 +131,7 @@ class TableLocation:
             rows = pa.Table.from_batches(batches, schema)
             if len(rows):
                 table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(rows)
-            extend_indices(table, self.keep_versions)
+            table.optimize(cleanup_older_than=self.keep_versions)  # extends the indices
 
     def index(self) -> None:
         """Indexes every row, for example after an interrupted build."""
@@ -216,31 +211,21 @@ def _embedding_of(table: Any, where: str) -> tuple[str, int] | None:
 
 
 def index_table(table: Any, keep_versions: timedelta) -> None:
-    """Indexes every row and compacts the table's files; removes versions older than `keep_versions`."""
-    from lancedb.index import FTS, Bitmap, BTree
+    """Indexes every row and compacts the table's files; removes versions older than `keep_versions`.
+
+    The vector index has partitions by k-means, and one byte per dimension. docs/benchmarks.md has its recall for a million
+    rows. `optimize` keeps the partition size that the index was created with. A number of partitions it does not remember:
+    it would merge them until a few dozen remain.
+    """
+    from lancedb.index import FTS, Bitmap, BTree, IvfSq
 
     table.create_index("transcript", config=FTS(**WORD_INDEX))
     if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
-        table.create_index("vector", config=_vector_index())
+        sizes: dict[str, Any] = {"target_partition_size": _ROWS_PER_PARTITION, "max_iterations": 20, "sample_rate": 64}
+        table.create_index("vector", config=IvfSq(distance_type="cosine", **sizes))
         table.create_index("id", config=BTree())
         table.create_index("episode", config=Bitmap())
         table.create_index("speaker", config=Bitmap())
-    table.optimize(cleanup_older_than=keep_versions)
-
-
-def _vector_index() -> Any:
-    """Partitions by k-means, one byte per dimension. docs/benchmarks.md has its recall for a million rows.
-
-    `optimize` keeps the partition size that the index was created with. A number of partitions it does not remember: it
-    would merge them until a few dozen remain.
-    """
-    from lancedb.index import IvfSq
-
-    return IvfSq(distance_type="cosine", target_partition_size=_ROWS_PER_PARTITION, max_iterations=20, sample_rate=64)
-
-
-def extend_indices(table: Any, keep_versions: timedelta) -> None:
-    """Updates the existing indices after rows were added or removed."""
     table.optimize(cleanup_older_than=keep_versions)
 
 
@@ -256,19 +241,15 @@ def is_indexed(table: Any) -> bool:
 
 def is_wholly_indexed(table: Any) -> bool:
     """Whether `index_table` would have nothing left to index."""
-    return is_indexed(table) and (has_vector_index(table) or table.count_rows() < MIN_ROWS_FOR_VECTOR_INDEX)
-
-
-def has_vector_index(table: Any) -> bool:
-    """Whether vectors are looked up in an index instead of all being compared."""
-    return bool(_vector_indices(table))
+    return is_indexed(table) and bool(vector_indices(table) or table.count_rows() < MIN_ROWS_FOR_VECTOR_INDEX)
 
 
 def warm_vector_index(table: Any) -> None:
     """Loads the vector index, if there is one."""
-    for name in _vector_indices(table):
+    for name in vector_indices(table):
         table.prewarm_index(name)
 
 
-def _vector_indices(table: Any) -> list[str]:
+def vector_indices(table: Any) -> list[str]:
+    """Returns the names of the indices of the vectors: one, or none if a search compares all vectors."""
     return [index.name for index in table.list_indices() if index.columns == ["vector"]]

@@ -52,55 +52,34 @@ class Segment:
 
 def turns_of(segments: Iterable[Segment]) -> list[Turn]:
     """Joins consecutive segments of one speaker into turns; drops turns without words."""
-    collector = _TurnCollector()
+    turns: list[Turn] = []
     speaker: str | None = None
+    words: list[str] = []
+    times: dict[int, str] = {}  # by the number of words before it; the last of several at one position
+
+    def end_turn() -> None:
+        trailing = times.pop(len(words), None)  # a timestamp after the last word belongs to the next turn
+        if words:
+            start = times.pop(0, None)
+            turns.append(Turn(speaker or UNKNOWN_SPEAKER, " ".join(words), start, tuple(sorted(times.items()))))
+        words.clear()
+        times.clear()
+        if trailing is not None:
+            times[0] = trailing
+
     for segment in segments:
         if segment.begins_turn or (segment.speaker is not None and segment.speaker != speaker):
+            end_turn()
             speaker = segment.speaker
-            collector.begin(speaker or UNKNOWN_SPEAKER)
-        collector.say(segment.text, segment.time)
-    return collector.finish()
-
-
-class _TurnCollector:
-    """Builds the turns of one episode: keeps the positions of timestamps, drops turns without words."""
-
-    def __init__(self) -> None:
-        self.turns: list[Turn] = []
-        self._speaker = UNKNOWN_SPEAKER
-        self._words: list[str] = []
-        self._marks: list[tuple[int, str]] = []
-
-    def begin(self, speaker: str) -> None:
-        """Starts a turn; a timestamp after the last word of the previous turn belongs to this one."""
-        self._end()
-        self._speaker = speaker
-
-    def say(self, text: str, time: str | None = None) -> None:
-        """Adds plain words to the turn, spoken at `time`."""
-        if time is not None:
-            self._marks.append((len(self._words), time))
-        for word in text.split():
-            marked = clock_time(word[1:]) if word.startswith(TIME_MARK) else None
-            if marked:
-                self._marks.append((len(self._words), marked))
+        if segment.time is not None:
+            times[len(words)] = segment.time
+        for word in segment.text.split():
+            if word.startswith(TIME_MARK) and (marked := clock_time(word[1:])):
+                times[len(words)] = marked
             else:
-                self._words.append(word)
-
-    def finish(self) -> list[Turn]:
-        """Ends the last turn; returns all turns that have words, in order."""
-        self._end()
-        return self.turns
-
-    def _end(self) -> None:
-        num_words = len(self._words)
-        times = dict(self._marks)  # the last of several timestamps at one position
-        trailing = times.pop(num_words, None) if num_words else times.get(0)
-        if num_words:
-            start = times.pop(0, None)
-            self.turns.append(Turn(self._speaker, " ".join(self._words), start, tuple(sorted(times.items()))))
-        self._words = []
-        self._marks = [] if trailing is None else [(0, trailing)]
+                words.append(word)
+    end_turn()
+    return turns
 
 
 def clock_time(value: object) -> str | None:

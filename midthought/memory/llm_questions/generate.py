@@ -13,8 +13,9 @@ from midthought.errors import NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import Embedder
 from midthought.memory.llm_questions.episodes import EpisodeQuestions, GenerationPlan, generate_for_episodes
-from midthought.memory.llm_questions.records import is_accepted, question_rows, store_questions, tasks_of, write_tasks
+from midthought.memory.llm_questions.records import is_accepted, question_rows, store_questions, tasks_of
 from midthought.memory.llm_questions.structured_output import StructuredOutputModel
+from midthought.memory.questions import write_questions
 from midthought.memory.store import MemoryStore
 from midthought.types import Task
 
@@ -65,8 +66,8 @@ def generate_questions(
         raise NoReplyError(f"no question was generated; {_first(asked)}", is_passing=True)
     accepted = [task for task in tasks if is_accepted(task)]
     refused = [task for task in tasks if not is_accepted(task)]
-    write_tasks(accepted, out)
-    write_tasks(refused, out.with_suffix(".refused.jsonl"))
+    write_questions(accepted, out)
+    write_questions(refused, out.with_suffix(".refused.jsonl"))
     num_rows = store_questions(question_rows(accepted, embedder), store.uri) if accepted else 0
     return GenerationReport(
         tuple(accepted), tuple(refused), tuple(problems), model.num_asked, model.num_retries, num_rows

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from midthought.atomic_files import atomic_path
 from midthought.errors import MissingExtraError
 from midthought.memory.embedding import Embedder, embed_texts
 from midthought.memory.llm_questions.episodes import EpisodeQuestions
-from midthought.memory.questions import write_questions
+from midthought.memory.rows import pyarrow, vector_column
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -51,22 +47,13 @@ def is_accepted(task: Task) -> bool:
     return bool(task.labels["verdict"]["accepted"])
 
 
-def write_tasks(tasks: Iterable[Task], path: Path) -> None:
-    """Writes one JSON object per line, atomically."""
-    with atomic_path(path) as partial:
-        write_questions(tasks, partial)
-
-
 def question_rows(tasks: Sequence[Task], embedder: Embedder) -> pa.Table:
     """Returns two rows per task, `qa_question` and `qa_answer`, with the original's columns followed by ours.
 
     `text` is embedded: the question in one row, which has the answer in `answer`; the answer in the other, which has
     the question in `question`. `evidence` has the ids of chunks, `verdict` is JSON.
     """
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise MissingExtraError("pyarrow", "memory") from None
+    pa = pyarrow()
     now = datetime.now(UTC).isoformat(timespec="seconds")
     rows: list[dict[str, Any]] = []
     for task in tasks:
@@ -74,9 +61,7 @@ def question_rows(tasks: Sequence[Task], embedder: Embedder) -> pa.Table:
         rows.append({"type": "qa_question", "text": task.prompt, "answer": task.answer, "question": None} | shared)
         rows.append({"type": "qa_answer", "text": task.answer, "answer": None, "question": task.prompt} | shared)
     vectors = embed_texts([row["text"] for row in rows], embedder)
-    flat = pa.array(np.ascontiguousarray(vectors, dtype=np.float32).reshape(-1))
-    table = pa.Table.from_pylist(rows, _schema(pa))
-    return table.append_column("vector", pa.FixedSizeListArray.from_arrays(flat, embedder.dimension))
+    return pa.Table.from_pylist(rows, _schema(pa)).append_column("vector", vector_column(vectors))
 
 
 def _shared_columns(task: Task, now: str, embedding_model: str) -> dict[str, Any]:
@@ -97,15 +82,12 @@ def _shared_columns(task: Task, now: str, embedding_model: str) -> dict[str, Any
 
 
 def _schema(pa: Any) -> Any:
-    texts = ("type", "episode", "episode_file")
-    columns = [(name, pa.string()) for name in texts]
-    columns += [
-        ("qa_index", pa.int64()),
-        *((name, pa.string()) for name in ("text", "answer", "question", "difficulty")),
-    ]
-    columns += [("requires_synthesis", pa.bool_()), ("created_at", pa.string()), ("id", pa.string())]
-    columns += [("evidence", pa.list_(pa.string())), *((name, pa.string()) for name in ("asked_by", "verdict"))]
-    return pa.schema([*columns, ("embedding_model", pa.string())])
+    names = (
+        "type episode episode_file qa_index text answer question difficulty requires_synthesis created_at id evidence "
+        "asked_by verdict embedding_model"
+    )
+    others = {"qa_index": pa.int64(), "requires_synthesis": pa.bool_(), "evidence": pa.list_(pa.string())}
+    return pa.schema([(name, others.get(name, pa.string())) for name in names.split()])
 
 
 def store_questions(rows: pa.Table, uri: str, table: str = TABLE) -> int:
