@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 HARD_TO_READ = re.compile(
     r"[Ww]here (it|there|one|they|a|an|the|that|this|nothing|none) |[Kk]nows? (no|nothing)|(is|are|was) told"
-    r"|(stands?|lies?) (in|at|there|beside)|\bbegun\b|goes on\b|what (becomes|came) of|those of|\bmade model"
+    r"|\b(stands?|lies?) (in|at|there|beside)|\bbegun\b|goes on\b|what (becomes|came) of|those of|\bmade model"
 )
 """'Where' for a condition, 'stands' and 'lies' for a position, and other phrases that a reader has to decode."""
 MAX_LINES = 92

@@ -1,8 +1,8 @@
 """Losses of PPO and related algorithms as pure functions on tensors; `mask` marks policy tokens.
 
 A policy loss returns one value per token; the caller averages. An average is a sum over policy tokens divided by
-`denominator`: with the denominator of the whole optimizer step, losses, gradients and metrics of its micro-batches add up to
-those of the step, however it is split or padded. Values outside the mask are never read, even if they are NaN.
+`denominator`: with the denominator of the whole optimizer step, losses, gradients and metrics of its micro-batches sum to
+the values of the step, however it is split or padded. Values outside the mask are never read, even if they are NaN.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def merge_configs(
 
 
 def merge_configs(base: Any, changes: Mapping[str, Any], known: type[Section] | None = None) -> Any:
-    """Deep merge: values of `changes` (nested mappings) replace those of `base`, key by key. Returns an independent copy.
+    """Deep merge: values of `changes` (nested mappings) replace values of `base`, key by key. Returns an independent copy.
 
     Settings give validated settings of the same class (`base.merged(changes)`); mappings give a mapping. Raises
     `SettingsError` for an unknown key (of a mapping: only if `known` is given) and for arguments of another type.

@@ -15,7 +15,7 @@ from midthought.errors import EngineError, MissingExtraError, SettingsError
 FIXED_ARGUMENTS = {
     **dict.fromkeys(("model", "tokenizer", "dtype", "max_num_seqs"), "it is an argument of the engine"),
     "max_model_len": "use the engine's max_seq_len",
-    "logprobs_mode": "log-probabilities are those of the sampling distribution",
+    "logprobs_mode": "log-probabilities always refer to the sampling distribution",
     "load_format": "models are loaded from safetensors only",
     "trust_remote_code": "code from model folders is never run",
     "skip_tokenizer_init": "the engine uses token ids only",

@@ -89,7 +89,7 @@ class RunChecks:
         if stop is not None and mean > stop:
             raise TrainingStoppedError(
                 f"{found}; training.logprob_difference_stop is {stop:g}. No step was taken from them. {_CAUSES}. "
-                "training.logprob_difference_stop=null goes on all the same"
+                "training.logprob_difference_stop=null disables this check"
             )
         if not self._has_warned:
             self._has_warned = True
@@ -117,9 +117,9 @@ class RunChecks:
         if num_iters is None:
             return
         if not self._num_signal and self._num_iters >= num_iters and not self._num_failed:
-            raise TrainingStoppedError(f"{self._no_signal()}. training.no_signal_iters=null goes on all the same")
+            raise TrainingStoppedError(f"{self._no_signal()}. training.no_signal_iters=null disables this check")
         if self._num_constant >= num_iters and self._has_collapsed():
-            raise TrainingStoppedError(f"{self._collapsed()}. training.no_signal_iters=null goes on all the same")
+            raise TrainingStoppedError(f"{self._collapsed()}. training.no_signal_iters=null disables this check")
 
     def after_run(self) -> None:
         """Warns of problems that would have stopped a longer run."""

@@ -313,22 +313,22 @@ class Episode:
 
     async def _sample(self, sampling: Sampling) -> Completion:
         trajectory = self.trajectory
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             return await self._parts.engine.sample(self._number, trajectory.token_ids, sampling, stopper=self._watch)
         finally:
-            trajectory.engine_seconds += time.perf_counter() - begun
+            trajectory.engine_seconds += time.perf_counter() - started
 
     async def _events(self, calls: Sequence[ParsedAction]) -> list[ToolEvent]:
         num_run = self.trajectory.num_calls - self._num_calls_before_reply
         calls_left = self._parts.settings.max_tool_calls_per_cot - num_run
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             events = await self._parts.executor.run(
                 calls, self.trajectory.task, calls_left=calls_left, tools=self._tools
             )
         finally:
-            self.trajectory.tool_seconds += time.perf_counter() - begun
+            self.trajectory.tool_seconds += time.perf_counter() - started
         return [_bounded(event, self._parts) for event in events]
 
     def _fits(self, token_ids: Sequence[int]) -> bool:

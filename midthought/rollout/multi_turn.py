@@ -109,9 +109,9 @@ class MultiTurnInferenceEngine:
         """Starts a new conversation with this user message."""
         _check_text(prompt)
         self._close_conversation()
-        begun = self._new(prompt, _World(None), self.engine.sampling(), self.max_turns)
-        self._conversation, self.trajectories = begun, [begun.trajectory]
-        self._look_back(begun.trajectory)
+        started = self._new(prompt, _World(None), self.engine.sampling(), self.max_turns)
+        self._conversation, self.trajectories = started, [started.trajectory]
+        self._look_back(started.trajectory)
 
     @property
     def awaits_policy(self) -> bool:

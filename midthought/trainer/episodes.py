@@ -77,7 +77,7 @@ def restore_stream(source: Rollouts, tasks: TaskStream, state: Mapping[str, Any]
         if found and found["groups"]:
             num_dropped = sum(len(group["episodes"]) for group in found["groups"])
             _log.warning(
-                "%d episodes that the checkpoint carries over are dropped; inference.partial_rollouts=true goes on with them",
+                "%d episodes that the checkpoint carries over are dropped; inference.partial_rollouts=true continues them",
                 num_dropped,
             )
         return

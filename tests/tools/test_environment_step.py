@@ -45,8 +45,8 @@ def test_steps_run_in_order_and_tell_observation_reward_and_end(environment: Cou
     events = asyncio.run(box.run(calls, Task(task_id="t", prompt="", answer="")))
     assert environment.actions == ["look", "take", "leave"]
     assert [event.call.result for event in events] == [
-        "You did look.\nreward: 0.5; the episode goes on",
-        "You did take.\nreward: 1; the episode goes on",
+        "You did look.\nreward: 0.5; the episode continues",
+        "You did take.\nreward: 1; the episode continues",
         "You did leave.\nreward: 1.5; the episode has ended",
     ]
     assert [event.metadata for event in events] == [

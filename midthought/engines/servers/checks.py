@@ -109,7 +109,8 @@ def why_not_exact(endpoint: Endpoint, sampling: Sampling) -> str:
     plain = Sampling(max_tokens=1)
     said = [f"{name}={getattr(sampling, name):g}" for name in names if getattr(sampling, name) != getattr(plain, name)]
     return (
-        f"{endpoint.url} does not return the log-probabilities of what it samples with {', '.join(said)}, but those of the "
-        "model alone. Start vLLM with --logprobs-mode processed_logprobs (SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB), "
-        "let midthought start the server (inference.base_url=[]), or set inference.temperature=1.0 without filters"
+        f"{endpoint.url} does not return the log-probabilities of what it samples with {', '.join(said)}; it returns the "
+        "model's, before temperature and filters. Start vLLM with --logprobs-mode processed_logprobs (SGLang without "
+        "SGLANG_RETURN_ORIGINAL_LOGPROB), let midthought start the server (inference.base_url=[]), or set "
+        "inference.temperature=1.0 without filters"
     )

@@ -100,9 +100,9 @@ class PodcastTasks(RecipeTasks):
 
 
 def _found(memory: RemoteMemory, chunks: Sequence[Chunk]) -> BuildReport:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     memory.require(chunks)
-    return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - begun)
+    return BuildReport(0, len(chunks), 0, 0, time.perf_counter() - started)
 
 
 def read_recipe_transcripts(config: PodcastConfig) -> tuple[Transcript, ...]:

@@ -69,5 +69,5 @@ def _output(result: Any) -> ToolOutput:
         raise ValueError(f"step returned {type(result).__name__}, not (observation, reward, done, info)")
     observation, reward, *ends, _ = result
     done = any(ends)
-    words = "the episode has ended" if done else "the episode goes on"
+    words = "the episode has ended" if done else "the episode continues"
     return ToolOutput(f"{observation}\nreward: {float(reward):g}; {words}", {"reward": float(reward), "done": done})
