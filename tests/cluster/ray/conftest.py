@@ -1,9 +1,12 @@
-"""One Ray cluster for all tests of a module, and one small model."""
+"""One Ray cluster for all tests of this folder, and one small model."""
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,13 +30,26 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Four CPUs, of which tests take what they need."""
+@pytest.fixture(scope="session")
+def cluster() -> Any:
+    """Four CPUs, of which tests take what they need. Two GPUs that Ray only counts.
+
+    Ray would give its workers the niceness 15, and other tests would take their processor time.
+    """
     ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR")
-    yield ray
-    ray.shutdown()
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="ERROR")
+    return ray
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Ends the cluster after the last test of this folder; the other tests of the process run without it."""
+    yield
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        ray = sys.modules.get("ray")
+        if ray is not None:
+            ray.shutdown()
 
 
 @pytest.fixture(scope="session")

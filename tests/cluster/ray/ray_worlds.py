@@ -1,6 +1,6 @@
-"""What the tests of Ray's workers roll out: a small random model, environments easy and murderous, tools of several kinds.
+"""What the tests of Ray's workers roll out: a small random model, environments that end or kill workers, tools of several kinds.
 
-Workers import this module, too: what it writes, it writes into files.
+Workers import this module, too. It writes into files, and does not import transformers or a learner.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from midthought import BaseEnvironment, create_default_config, tool
 from midthought.config import TrainingConfig
 from midthought.engines.scripted import ScriptedEngine
-from midthought.learning.batch import TokenBatch
-from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
 from midthought.tools.definition import Tool, ToolDefinition, ToolEpisode, ToolParameter
-from midthought.trainer.rollouts import PromptBuilder
 from midthought.types import Reward, Task, Trajectory
+
+if TYPE_CHECKING:
+    from midthought.trainer.rollouts import PromptBuilder
 
 WORDS = ["Say a colour.", "Say it again.", "red", "blue", "green", "#call twice", "#twice_result:"]
 WORDS += ["speaker: Ann; episode: A; 00:00:01: the tide is late", '#call memory_retrieval {"query": "tide"}']
@@ -50,6 +50,19 @@ class Echo(BaseEnvironment):
     def step(self, action: str) -> tuple[str, float, bool, dict]:
         self.num_turns += 1
         return "Say it again.", len(action) / 10, self.num_turns == 2, {"success": len(action) % 2 == 0}
+
+
+class EchoWithProcess(Echo):
+    """Writes the number of the process that plays it into a file."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__()
+        self.log = log
+
+    def step(self, action: str) -> tuple[str, float, bool, dict]:
+        with self.log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return super().step(action)
 
 
 class HoldsLock(Echo):
@@ -98,17 +111,26 @@ class OneAnswer:
         """Nothing."""
 
 
-class KillsWorker(OneAnswer):
-    """Kills its worker in the episodes of some tasks: `always`, or only the first time."""
+class LogsProcess(OneAnswer):
+    """Writes the number of its process into a file."""
 
-    def __init__(self, log: Path, victims: set[str], *, always: bool) -> None:
+    def happen(self, trajectory: Trajectory) -> None:
+        with self.log.with_name("processes").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class KillsWorker(OneAnswer):
+    """Kills its worker in the episodes of some tasks: only the first time, or always."""
+
+    def __init__(self, log: Path, *, once: set[str], always: set[str]) -> None:
         super().__init__(log)
-        self.victims = victims
+        self.once = once
         self.always = always
 
     def happen(self, trajectory: Trajectory) -> None:
-        died = self.log.with_name(f"died-{trajectory.task.task_id}")
-        if trajectory.task.task_id in self.victims and (self.always or not died.exists()):
+        task_id = trajectory.task.task_id
+        died = self.log.with_name(f"died-{task_id}")
+        if task_id in self.always or (task_id in self.once and not died.exists()):
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -160,6 +182,9 @@ def policy(words: Any, *, seed: int = 0) -> Any:
 
 def caller(renderer: Renderer, prompts: PromptBuilder, question: str, call: str, result: str) -> Any:
     """A policy that was taught to make this call, and to answer when it has read the result."""
+    from midthought.learning.batch import TokenBatch
+    from midthought.learning.learner import Learner
+
     task = Task(task_id="t", prompt=question, answer="red")
     demonstration = Trajectory(task, renderer.prompt(prompts.messages(task)))
     demonstration.add_demonstrated(renderer.control(call))
@@ -179,7 +204,8 @@ def settings(*, num_actors: int = 1, **sections: Any) -> Any:
     return create_default_config(
         inference={"max_tokens": 24, "deterministic": True} | sections.pop("inference", {}),
         training=training | sections.pop("training", {}),
-        ray={"use_ray": True, "num_actors": num_actors, "cpus_per_actor": 0.5} | sections.pop("ray", {}),
+        ray={"use_ray": True, "num_actors": num_actors, "cpus_per_actor": 0.5, "start_timeout_seconds": 600}
+        | sections.pop("ray", {}),
         **sections,
     )
 

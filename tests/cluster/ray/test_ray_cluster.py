@@ -51,7 +51,7 @@ def test_a_cluster_without_room_is_an_error_that_names_what_it_has_and_what_was_
     with pytest.raises(SettingsError) as raised:
         RayCluster(asked)
     assert "ray.num_actors=3 with 2 CPUs and 0 GPUs each" in str(raised.value)
-    assert "It has 4 CPUs and 0 GPUs on 1 node(s)" in str(raised.value)
+    assert "It has 4 CPUs and 2 GPUs on 1 node(s)" in str(raised.value)
     assert "within 1 seconds" in str(raised.value)
 
 
@@ -88,11 +88,12 @@ def test_an_environment_that_cannot_be_sent_once_it_is_reset_says_so(cluster, po
     ("address", "words"),
     [("127.0.0.1:1", "no Ray cluster could be joined there"), ("ray://127.0.0.1:1", "Ray's client")],
 )
-def test_an_address_that_cannot_be_joined_is_refused_at_once(address, words):
-    from midthought.cluster.ray.ray_cluster import _join
+def test_an_address_that_cannot_be_joined_is_refused_at_once(address, words, monkeypatch):
+    from midthought.cluster.ray.ray_cluster import RayCluster
 
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # the cluster of other tests
     with pytest.raises(SettingsError, match=f"ray.address='{address}': {words}"):
-        _join(address)
+        RayCluster(RayConfig(address=address))
 
 
 OWN_CLUSTER = """

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray_worlds
 from ray_worlds import Echo, settings
 from test_ray_training import run
 
 from midthought import RayPPOTrainer
 from midthought.errors import EngineError, SettingsError
+
+FIGURES = ("loss", "grad_norm", "value_loss", "reward/mean", "logprob_difference_max")
 
 
 def config(num_learners: int, **sections: Any) -> Any:
@@ -18,21 +26,63 @@ def config(num_learners: int, **sections: Any) -> Any:
     return settings(training={"num_train_iters": 2}, model={"critic": "separate"}, ray=ray, **sections)
 
 
-def test_two_iterations_with_two_learner_ranks_are_those_of_this_process(cluster, policy, tokenizer):
-    near = run(policy.double(), tokenizer, config=config(1), env=Echo)
-    far = run(policy.double(), tokenizer, config=config(2), env=Echo)
-    assert len(far[0]) == len(near[0]) == 2
-    for name in ("loss", "grad_norm", "value_loss", "reward/mean", "logprob_difference_max"):
-        assert [f[name] for f in far[0]] == pytest.approx([f[name] for f in near[0]], rel=1e-5, abs=1e-6)
-    assert max(float((far[2][name] - tensor).abs().max()) for name, tensor in near[2].items()) < 1e-6
-    assert any((near[2][name] != tensor).any() for name, tensor in policy.state_dict().items())
+@pytest.fixture(scope="module")
+def near(tokenizer: Any) -> Any:
+    """Figures, validation and weights of two iterations in this process."""
+    return run(ray_worlds.policy(tokenizer).double(), tokenizer, config=config(1), env=Echo)
+
+
+@pytest.fixture(scope="module")
+def on_ranks(cluster: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A trainer with two ranks after two iterations, with a checkpoint of the first one."""
+    checkpoint = tmp_path_factory.mktemp("ranks") / "one"
+    others = actor_processes()
+    model = ray_worlds.policy(tokenizer).double()
+    with RayPPOTrainer(config(2), env=Echo, model=model, tokenizer=tokenizer) as trainer:
+        figures = [trainer.train_step(trainer.rollout())]
+        trainer.save_checkpoint(checkpoint)
+        figures.append(trainer.train_step(trainer.rollout()))
+        weights = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+        yield SimpleNamespace(
+            trainer=trainer,
+            figures=figures,
+            weights=weights,
+            checkpoint=checkpoint,
+            processes=actor_processes() - others,
+        )
+
+
+def actor_processes() -> set[int]:
+    """Processes of the actors of the cluster that this process has started. Ray writes their class into the command line."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with contextlib.suppress(OSError):
+                title = (folder / "cmdline").read_bytes()
+                if title.startswith(b"ray::") and not title.startswith(b"ray::IDLE"):
+                    found |= {int(folder.name)} if parent(parent(int(folder.name))) == os.getpid() else set()
+    return found
+
+
+def parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_two_iterations_with_two_learner_ranks_are_those_of_this_process(on_ranks, near, tokenizer):
+    assert len(on_ranks.figures) == len(near[0]) == 2
+    for name in FIGURES:
+        assert [f[name] for f in on_ranks.figures] == pytest.approx([f[name] for f in near[0]], rel=1e-5, abs=1e-6)
+    assert max(float((on_ranks.weights[name] - tensor).abs().max()) for name, tensor in near[2].items()) < 1e-6
+    initial = ray_worlds.policy(tokenizer).double().state_dict()
+    assert any((near[2][name] != tensor).any() for name, tensor in initial.items())
 
 
 @pytest.mark.parametrize("num_learners", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_critic_on_a_rank_of_its_own_learns_what_it_learns_in_this_process(num_learners, cluster, policy, tokenizer):
+def test_a_critic_on_a_rank_of_its_own_learns_what_it_learns_in_this_process(
+    num_learners, cluster, near, policy, tokenizer
+):
     apart = config(num_learners)
     apart.ray.num_critics = 1
-    near = run(policy.double(), tokenizer, config=config(1), env=Echo)
     far = run(policy.double(), tokenizer, config=apart, env=Echo)
     for name in ("loss", "grad_norm", "critic_grad_norm", "value_loss", "reward/mean"):
         assert [f[name] for f in far[0]] == pytest.approx([f[name] for f in near[0]], rel=1e-5, abs=1e-6)
@@ -55,23 +105,28 @@ def test_critic_ranks_without_a_critic_of_its_own_are_refused(sections, message,
         RayPPOTrainer(asked, env=Echo, model=policy, tokenizer=tokenizer)
 
 
-def test_a_rank_that_dies_ends_the_run_with_the_way_to_go_on_and_a_checkpoint_goes_on(
-    cluster, policy, tokenizer, tmp_path
-):
-    options = {"env": Echo, "tokenizer": tokenizer}
-    with RayPPOTrainer(config(2), model=copy.deepcopy(policy), **options) as trainer:
+def test_ranks_go_on_from_a_checkpoint_and_one_that_dies_ends_the_run_with_the_way_to_go_on(on_ranks, tokenizer):
+    trainer = on_ranks.trainer
+    trainer.load_checkpoint(on_ranks.checkpoint)
+    again = trainer.train_step(trainer.rollout())
+    assert (trainer.iteration, trainer.learner.num_steps, again["num_optimizer_steps"]) == (2, 2, 1)
+    for name in FIGURES:
+        assert again[name] == pytest.approx(on_ranks.figures[1][name], rel=1e-9, abs=1e-12)
+
+    assert len(on_ranks.processes) == 2
+    os.kill(max(on_ranks.processes), signal.SIGKILL)
+    with pytest.raises(EngineError, match=r"learner ranks was lost .* continue from the last checkpoint"):
         trainer.train_step(trainer.rollout())
-        trainer.save_checkpoint(tmp_path / "one")
-        cluster.kill(trainer.learner._workers._actors[1])
-        with pytest.raises(EngineError, match=r"learner ranks was lost .* continue from the last checkpoint"):
-            trainer.train_step(trainer.rollout())
-        with pytest.raises(EngineError, match="ranks have ended; continue from the last checkpoint"):
-            trainer.learner.state_dict()
-    with RayPPOTrainer(config(2), model=copy.deepcopy(policy), **options) as trainer:
-        trainer.load_checkpoint(tmp_path / "one")
-        assert trainer.train_step(trainer.rollout())["num_optimizer_steps"] == 1
-        assert trainer.iteration == 2
-        assert trainer.learner.num_steps == 2
+    with pytest.raises(EngineError, match="ranks have ended; continue from the last checkpoint"):
+        trainer.learner.state_dict()
+
+    model = ray_worlds.policy(tokenizer).double()
+    with RayPPOTrainer(config(1), env=Echo, model=model, tokenizer=tokenizer) as alone:
+        alone.load_checkpoint(on_ranks.checkpoint)
+        figures = alone.train_step(alone.rollout())
+        assert (alone.iteration, alone.learner.num_steps) == (2, 2)
+    for name in FIGURES:
+        assert figures[name] == pytest.approx(on_ranks.figures[1][name], rel=1e-5, abs=1e-6)
 
 
 def test_ranks_that_have_no_room_are_an_error_that_names_their_setting(cluster, policy, tokenizer):

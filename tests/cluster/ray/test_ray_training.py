@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray_worlds
 from precision import logit_tolerance
-from ray_worlds import Echo, caller, settings, twice
+from ray_worlds import EchoWithProcess, caller, settings, twice
 
 from midthought import RayPPOTrainer
 from midthought.memory.chunks import Chunk
@@ -40,66 +46,80 @@ def without_times(figures: dict[str, float]) -> dict[str, str]:
     return {name: repr(value) for name, value in figures.items() if not name.startswith("time/")}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"env": Echo},
-        {"dataset": QUESTIONS, "validation": QUESTIONS, "reward_fn": by_length, "tools": [twice]},
-    ],
-    ids=["environment", "data set"],
-)
-def test_two_iterations_with_one_worker_are_those_of_this_process(cluster, policy, tokenizer, options):
-    config = settings(training={"num_train_iters": 2})
-    far = run(policy, tokenizer, config=config, **options)
-    config.ray.use_ray = False
-    near = run(policy, tokenizer, config=config, **options)
-    assert len(far[0]) == len(near[0]) == 2
-    assert [without_times(figures) for figures in far[0]] == [without_times(figures) for figures in near[0]]
-    assert without_times(far[1]) == without_times(near[1])
-    assert all((far[2][name] == tensor).all() for name, tensor in near[2].items())
-    assert math.isfinite(far[0][-1]["loss"])
-    assert far[0][-1]["logprob_difference_max"] < logit_tolerance(policy, 256)
+@pytest.fixture(scope="module")
+def trained(cluster: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, SimpleNamespace]:
+    """By `ray.use_ray`: two iterations, and the second one again from a checkpoint. The trainer is cleaned up."""
+    found = {}
+    for use_ray in (True, False):
+        folder = tmp_path_factory.mktemp("run")
+        environment = functools.partial(EchoWithProcess, folder / "processes")
+        config = settings(training={"num_train_iters": 2}, ray={"use_ray": use_ray})
+        policy = ray_worlds.policy(tokenizer)
+        with RayPPOTrainer(config, environment, model=policy, tokenizer=tokenizer) as trainer:
+            figures = [trainer.train_step(trainer.rollout())]
+            trainer.save_checkpoint(folder / "one")
+            figures.append(trainer.train_step(trainer.rollout()))
+            judged = trainer.evaluate(2)
+            weights = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+            trainer.load_checkpoint(folder / "one")
+            again = trainer.train_step(trainer.rollout())
+            processes = set(map(int, (folder / "processes").read_text().split()))
+            running = {process: is_running(process) for process in processes}
+        trainer.cleanup()
+        found[use_ray] = SimpleNamespace(
+            figures=figures, judged=judged, weights=weights, again=again, running=running, policy=policy
+        )
+    return found
 
 
-def test_calls_of_the_memory_are_answered_in_the_worker(cluster, tokenizer, renderer, tmp_path):
+def is_running(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+def test_two_iterations_with_one_worker_are_those_of_this_process(trained):
+    far, near = trained[True], trained[False]
+    assert [without_times(figures) for figures in far.figures] == [without_times(figures) for figures in near.figures]
+    assert without_times(far.judged) == without_times(near.judged)
+    assert all((far.weights[name] == tensor).all() for name, tensor in near.weights.items())
+    assert math.isfinite(far.figures[-1]["loss"])
+    assert far.figures[-1]["logprob_difference_max"] < logit_tolerance(far.policy, 256)
+
+
+@pytest.mark.parametrize("use_ray", [True, False])
+def test_a_checkpoint_goes_on_as_if_it_had_never_stopped(use_ray, trained):
+    assert without_times(trained[use_ray].again) == without_times(trained[use_ray].figures[1])
+
+
+def test_cleaning_up_ends_the_worker_and_leaves_the_cluster(trained, cluster):
+    assert set(trained[False].running) == {os.getpid()}
+    ((process, was_running),) = trained[True].running.items()
+    assert was_running and process != os.getpid()
+    deadline = time.monotonic() + 60
+    while is_running(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(process)
+    assert cluster.is_initialized()
+
+
+def test_a_data_set_and_a_memory_give_the_same_run_with_one_worker(cluster, tokenizer, renderer, tmp_path):
     pytest.importorskip("lancedb")
     store = MemoryStore.open(tmp_path / "memory", embedder=MiniLMEmbedder(dtype="float32"))
     words = "the tide is late"
     store.build([Chunk("a_0", episode="A", stem="a", speaker="Ann", transcript=words, time="00:00:01", number=0)])
-    tool = MemoryRetrievalTool(store, k=1, mode="full_text")
+    tools = [MemoryRetrievalTool(store, k=1, mode="full_text"), twice]
     call_format = find_call_format("in_thought")
-    prompts = PromptBuilder("", ToolRegistry([tool]), call_format)
+    prompts = PromptBuilder("", ToolRegistry(tools), call_format)
     call = call_format.render_call("memory_retrieval", {"query": "tide"})
-    result = f"\n#memory_retrieval_result:\n{tool.execute(query='tide').text}\n\n"
+    result = f"\n#memory_retrieval_result:\n{tools[0].execute(query='tide').text}\n\n"
     policy = caller(renderer, prompts, QUESTIONS[0]["question"], call, result)
     told = []
     for use_ray in (True, False):
-        config = settings(inference={"max_tokens": 120}, ray={"use_ray": use_ray})
-        options = {"model": copy.deepcopy(policy), "tokenizer": tokenizer, "tools": [tool]}
-        with RayPPOTrainer(config, dataset=QUESTIONS, reward_fn=by_length, **options) as trainer:
-            told.append([(t.token_ids, [(e.call, e.metadata) for e in t.tool_events]) for t in trainer.rollout()])
+        config = settings(training={"num_train_iters": 2}, inference={"max_tokens": 120}, ray={"use_ray": use_ray})
+        options = {"model": copy.deepcopy(policy), "tokenizer": tokenizer, "tools": tools, "reward_fn": by_length}
+        with RayPPOTrainer(config, dataset=QUESTIONS, validation=QUESTIONS, **options) as trainer:
+            first = [(t.token_ids, [(e.call, e.metadata) for e in t.tool_events]) for t in trainer.rollout()]
+            figures = trainer.fit()
+            told.append((first, list(map(without_times, figures)), without_times(trainer.evaluate(2))))
     assert told[0] == told[1]
-    assert any("Ann" in event.result for _, events in told[0] for event, _ in events)
-
-
-def test_a_checkpoint_goes_on_as_if_it_had_never_stopped(cluster, policy, tokenizer, tmp_path):
-    options = {"env": Echo, "tokenizer": tokenizer}
-    with RayPPOTrainer(settings(), model=copy.deepcopy(policy), **options) as trainer:
-        trainer.train_step(trainer.rollout())
-        trainer.save_checkpoint(tmp_path / "one")
-        whole = trainer.train_step(trainer.rollout())
-        trainer.load_checkpoint(tmp_path / "one")
-        again = trainer.train_step(trainer.rollout())
-    assert without_times(again) == without_times(whole)
-
-
-def test_cleaning_up_ends_the_workers_and_leaves_the_cluster(cluster, policy, tokenizer):
-    trainer = RayPPOTrainer(settings(num_actors=2), Echo, model=policy, tokenizer=tokenizer)
-    trainer.rollout()
-    actors = [slot.actor for slot in trainer.source._worker_group._pool.slots]
-    trainer.cleanup()
-    trainer.cleanup()
-    assert cluster.is_initialized()
-    for actor in actors:
-        with pytest.raises(cluster.exceptions.RayActorError):
-            cluster.get(actor.activate_weights.remote(), timeout=30)
+    assert len(told[0][1]) == 2
+    assert any("Ann" in event.result for _, events in told[0][0] for event, _ in events)

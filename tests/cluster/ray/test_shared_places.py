@@ -5,23 +5,10 @@ The GPUs are resources that Ray counts; none is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-
 from midthought.config import RayConfig
 
 
-@pytest.fixture
-def two_gpus() -> Iterator[Any]:
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, logging_level="ERROR")
-    yield ray
-    ray.shutdown()
-
-
-def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(two_gpus):
+def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(cluster):
     from midthought.cluster.ray.ray_cluster import RayCluster
 
     class Placed:
@@ -33,17 +20,17 @@ def test_an_actor_and_a_learner_of_the_same_number_get_the_same_gpu(two_gpus):
     parts = {"gpus_per_actor": 0.4, "gpus_per_learner": 0.6, "cpus_per_actor": 0.5, "cpus_per_learner": 0.5}
     asked = RayConfig(use_ray=True, num_actors=2, num_learners=2, colocate=True, **parts)
     of_actors, of_learners = RayCluster(asked, "actor"), RayCluster(asked, "learner")
-    placed = two_gpus.remote(Placed)
+    placed = cluster.remote(Placed)
     actors = [
         placed.options(**session.options(asked, number)).remote()
         for session in (of_actors, of_learners)
         for number in (0, 1)
     ]
-    gpus = two_gpus.get([actor.gpus.remote() for actor in actors])
+    gpus = cluster.get([actor.gpus.remote() for actor in actors])
     assert gpus[:2] == gpus[2:]
     assert sorted(gpus[:2]) == [[0], [1]]
     for actor in actors:
-        two_gpus.kill(actor)
+        cluster.kill(actor)
     of_actors.close()
     assert _num_places() == 1, "the learners still stand there"
     of_learners.close()
