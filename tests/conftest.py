@@ -6,13 +6,9 @@ with one at the end. (`--dist loadgroup` has no effect here: pytest 9.2 does not
 
 `ATEN_CPU_CAPABILITY=default` or `avx2` computes like a processor without AVX-512. oneDNN would still use the AMX unit in torch
 2.13, and attention in bfloat16 fails then; so oneDNN is limited, too, also in processes that tests start.
-
-`benchmarks/` is not installed; tests import it from the checkout.
 """
 
 import os
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +16,6 @@ from hypothesis import HealthCheck, settings
 
 if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 settings.register_profile("house", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
