@@ -87,7 +87,7 @@ def make_parts(reciter: Reciter, engine: Engine, tool: Tool, shape: Shape) -> Ro
         executor=ToolExecutor(registry, timeout_seconds=600.0, max_concurrency=shape.num_episodes),
         messages=_one_message,
         environment=_NoEnvironment,
-        settings=InferenceConfig(
+        inference=InferenceConfig(
             max_tokens=shape.num_response,
             max_tool_calls_per_cot=shape.num_calls,
             max_turns=shape.num_spans,

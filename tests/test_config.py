@@ -99,7 +99,7 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
                 owner = node.value
                 is_section = isinstance(owner, ast.Attribute) and owner.attr in NAMES
                 if is_section and (
-                    ast.unparse(owner.value).endswith("config") or ast.unparse(owner) == "self.training"
+                    ast.unparse(owner.value).endswith(("config", "parts")) or ast.unparse(owner) == "self.training"
                 ):
                     yield owner.attr, node.attr
                 elif (name := ast.unparse(owner)) in aliases:

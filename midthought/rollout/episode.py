@@ -71,7 +71,7 @@ class RolloutParts:
     """Returns the initial conversation (`role`, `content`) of a task."""
     environment: Callable[[Task], EpisodeEnvironment]
     """Creates the environment of one episode; a stateless one may be the same every time."""
-    settings: InferenceConfig = field(default_factory=InferenceConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
     """Limits of an episode, and its sampling options."""
 
 
@@ -198,12 +198,12 @@ class Episode:
 
     async def take_turn(self) -> StopReason | None:
         """Samples until the answer ends (returns None) or the token budget is spent (returns LENGTH)."""
-        parts, trajectory, settings = self._parts, self.trajectory, self._parts.settings
-        while (num_left := settings.max_tokens - trajectory.num_response) > 0:
+        parts, trajectory, inference = self._parts, self.trajectory, self._parts.inference
+        while (num_left := inference.max_tokens - trajectory.num_response) > 0:
             sampling = Sampling(
-                max_tokens=min(settings.max_segment_length, num_left),
-                temperature=settings.temperature,
-                top_p=settings.top_p,
+                max_tokens=min(inference.max_segment_length, num_left),
+                temperature=inference.temperature,
+                top_p=inference.top_p,
                 seed=_segment_seed(trajectory),
             )
             completion = await self._sample(sampling)
@@ -246,7 +246,7 @@ class Episode:
         self.trajectory.turns[-1].observation = words
         messages = [{"role": "user", "content": words}]
         self._remember(self.trajectory.turns[-1], messages)
-        if self._parts.settings.keep_thoughts:
+        if self._parts.inference.keep_thoughts:
             token_ids = self._following(messages)
             if not self._fits(token_ids):
                 return False
@@ -260,7 +260,7 @@ class Episode:
 
     async def _go_on(self, environment: EpisodeEnvironment) -> StopReason | None:
         """Runs the calls of a complete turn, or asks the environment for a reply. Returns None if another turn follows."""
-        is_last = len(self.trajectory.turns) >= self._parts.settings.max_turns
+        is_last = len(self.trajectory.turns) >= self._parts.inference.max_turns
         if self.calls:
             if is_last:
                 return StopReason.MAX_TURNS
@@ -321,7 +321,7 @@ class Episode:
 
     async def _events(self, calls: Sequence[ParsedAction]) -> list[ToolEvent]:
         num_run = self.trajectory.num_calls - self._num_calls_before_reply
-        calls_left = self._parts.settings.max_tool_calls_per_cot - num_run
+        calls_left = self._parts.inference.max_tool_calls_per_cot - num_run
         started = time.perf_counter()
         try:
             events = await self._parts.executor.run(
@@ -333,7 +333,7 @@ class Episode:
 
     def _fits(self, token_ids: Sequence[int]) -> bool:
         """Whether these tokens fit into the episode's budget."""
-        return self.trajectory.num_response + len(token_ids) <= self._parts.settings.max_tokens
+        return self.trajectory.num_response + len(token_ids) <= self._parts.inference.max_tokens
 
     def _following(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Returns the tokens that the chat template writes between the end of the answer and the next answer."""
@@ -347,7 +347,7 @@ def _segment_seed(trajectory: Trajectory) -> int:
 
 
 def _bounded(event: ToolEvent, parts: RolloutParts) -> ToolEvent:
-    words = parts.renderer.truncate(event.call.result or "", parts.settings.max_result_tokens)
+    words = parts.renderer.truncate(event.call.result or "", parts.inference.max_result_tokens)
     if words == event.call.result:
         return event
     return dataclasses.replace(event, call=dataclasses.replace(event.call, result=words))

@@ -72,7 +72,7 @@ class InFlightEpisodes:
         self._deterministic = deterministic
         self._pausable_engine = PausableEngine(
             parts.engine,
-            tokens_per_round=parts.settings.max_segment_length if deterministic else None,
+            tokens_per_round=parts.inference.max_segment_length if deterministic else None,
             on_waiting=self._tell,
         )
         self._parts = replace(parts, engine=self._pausable_engine)

@@ -123,8 +123,8 @@ class LocalRollouts(Rollouts):
 
 def _at_temperature(parts: RolloutParts, temperature: float) -> RolloutParts:
     """Returns the parts with this temperature and without top-p truncation."""
-    settings = parts.settings.changed(temperature=temperature, top_p=1.0)
-    return dataclasses.replace(parts, settings=settings)
+    inference = parts.inference.changed(temperature=temperature, top_p=1.0)
+    return dataclasses.replace(parts, inference=inference)
 
 
 def _wait_for(episodes: Coroutine[Any, Any, list[Trajectory]]) -> list[Trajectory]:

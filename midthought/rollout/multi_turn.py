@@ -80,7 +80,7 @@ class MultiTurnInferenceEngine:
         self._executor = tools.executor if tools else ToolExecutor(ToolRegistry())
         about_tools = tools.get_system_prompt() if tools else ""
         self._system_prompt = "\n\n".join(filter(None, (system_prompt, about_tools)))
-        self._settings = InferenceConfig(
+        self._inference = InferenceConfig(
             max_tokens=sys.maxsize,
             max_tool_calls_per_cot=max_tool_calls_per_cot,
             max_result_tokens=max_result_tokens,
@@ -271,7 +271,7 @@ class MultiTurnInferenceEngine:
             executor=self._executor,
             messages=lambda task: messages,
             environment=lambda task: world,
-            settings=self._settings.changed(max_turns=max_turns),
+            inference=self._inference.changed(max_turns=max_turns),
         )
         task = Task(task_id=f"conversation-{number}", prompt=opening, answer="")
         trajectory = Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed)

@@ -102,7 +102,7 @@ def make_source(
         executor=ToolExecutor(prompts.registry, timeout_seconds=inference.tool_timeout_seconds),
         messages=prompts.messages,
         environment=EpisodeFactory(renderer, prompts, engine.max_seq_len, episode),
-        settings=inference,
+        inference=inference,
     )
     return choose_source(parts, engine, inference, seed=seed, loop=loop, worker_group=worker_group)
 

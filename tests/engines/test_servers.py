@@ -465,7 +465,7 @@ def trajectories(engine: Engine, renderer: Renderer) -> list[Trajectory]:
         executor=ToolExecutor(registry),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda _: Judge(),
-        settings=InferenceConfig(max_tokens=2000, max_segment_length=40),
+        inference=InferenceConfig(max_tokens=2000, max_segment_length=40),
     )
     tasks = [Task(task_id=f"t{number}", prompt=f"Who found tide {number}?", answer="Ada") for number in range(3)]
     return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=n) for n, task in enumerate(tasks)]))

@@ -147,7 +147,7 @@ def test_temperature_counts_in_its_log_probabilities_and_the_nucleus_does_not() 
         probabilities = [0.455, 0.276, 0.167, 0.102]
         for token_id, logprob in zip(completion.token_ids, completion.sampled_logprobs, strict=True):
             assert abs(math.exp(logprob) - probabilities[token_id]) < 1e-3
-        with pytest.warns(UserWarning, match=r"what it samples with top_p=0.8, .* NaN is recorded instead"):
+        with pytest.warns(UserWarning, match=r"what it samples with top_p=0\.8.* NaN is recorded instead"):
             completion = sample(server, top_p=0.8)
         assert all(map(math.isnan, completion.sampled_logprobs))
 

@@ -587,7 +587,7 @@ def roll_out(tasks: EnvironmentTasks, script: Any, num_groups: int = 3, **limits
         executor=ToolExecutor(ToolRegistry()),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=tasks.episode,
-        settings=InferenceConfig(max_tokens=4000, max_turns=8, **limits),
+        inference=InferenceConfig(max_tokens=4000, max_turns=8, **limits),
     )
     starts = [EpisodeStart(task=task, seed=0) for task in tasks.make(num_groups, seed=5) for _ in range(2)]
     trajectories = asyncio.run(run_episodes(parts, starts))

@@ -208,7 +208,7 @@ def test_a_rollout_that_asks_the_service_is_the_rollout_that_asks_the_store(serv
             executor=ToolExecutor(ToolRegistry([MemoryRetrievalTool(memory, mode="hybrid")])),
             messages=lambda task: [{"role": "user", "content": task.prompt}],
             environment=lambda task: Plain(),
-            settings=InferenceConfig(max_tokens=4000, max_result_tokens=1000),
+            inference=InferenceConfig(max_tokens=4000, max_result_tokens=1000),
         )
         starts = [EpisodeStart(task=Task(task_id="t", prompt="Who found it?", answer="Zoë"), seed=1)]
         (played,) = asyncio.run(run_episodes(parts, starts))

@@ -89,7 +89,7 @@ def run(
         executor=tools or executor(),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=judge,
-        settings=InferenceConfig(**{"max_tokens": 4000, **limits}),
+        inference=InferenceConfig(**{"max_tokens": 4000, **limits}),
     )
     starts = [EpisodeStart(task=task(number), seed=1000 + number) for number in range(num_episodes)]
     trajectories = asyncio.run(run_episodes(parts, starts, on_finished=on_finished))

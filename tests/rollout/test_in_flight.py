@@ -123,7 +123,7 @@ class Bench:
             executor=ToolExecutor(ToolRegistry([other_tool or look])),
             messages=lambda task: task.messages(),
             environment=lambda task: environment(),
-            settings=InferenceConfig(max_tokens=2000, max_segment_length=32),
+            inference=InferenceConfig(max_tokens=2000, max_segment_length=32),
         )
         limits = {"max_carry_overs": 2, **limits}
         self.stream = InFlightEpisodes(parts, self.loop, seed=1, deterministic=deterministic, **limits)

@@ -53,7 +53,7 @@ def make_source(renderer):
             executor=ToolExecutor(ToolRegistry()),
             messages=lambda task: [{"role": "user", "content": task.prompt}],
             environment=lambda task: Judge(),
-            settings=InferenceConfig(max_tokens=8),
+            inference=InferenceConfig(max_tokens=8),
         )
         return LocalRollouts(parts, engine, seed=seed)
 
@@ -103,7 +103,7 @@ def test_an_evaluation_is_greedy_unless_a_temperature_is_given(make_source):
     assert greedy[0] == greedy[1]
     sampled = written(source.evaluate(twins, temperature=1.0))
     assert sampled[0] != sampled[1]
-    assert source.parts.settings.temperature == 1.0
+    assert source.parts.inference.temperature == 1.0
 
 
 def test_an_evaluation_may_use_another_executor_and_leaves_the_sources_own(make_source, renderer):
@@ -125,7 +125,7 @@ def test_an_evaluation_may_use_another_executor_and_leaves_the_sources_own(make_
             return dataclasses.replace(completion, token_ids=(token_id,), sampled_logprobs=(-1.0,))
 
     source.parts.engine.__class__ = Calls
-    source.parts = dataclasses.replace(source.parts, settings=InferenceConfig(max_tokens=60))
+    source.parts = dataclasses.replace(source.parts, inference=InferenceConfig(max_tokens=60))
     source.evaluate(TASKS[:1], executor=Watching(ToolRegistry()))
     assert asked == ["t0"]
     assert type(source.parts.executor) is ToolExecutor

@@ -83,7 +83,7 @@ def parts(engine, renderer, call_format, asked):
         executor=ToolExecutor(ToolRegistry([look])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda task: Judge(),
-        settings=InferenceConfig(max_tokens=600, max_segment_length=23, max_result_tokens=40),
+        inference=InferenceConfig(max_tokens=600, max_segment_length=23, max_result_tokens=40),
     )
 
 

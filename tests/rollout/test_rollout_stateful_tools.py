@@ -88,7 +88,7 @@ def parts_of(renderer: Renderer, tool: Tool, environment: Any, scripts: list[str
         executor=ToolExecutor(ToolRegistry([tool])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=environment,
-        settings=InferenceConfig(max_tokens=2000),
+        inference=InferenceConfig(max_tokens=2000),
     )
 
 

@@ -53,7 +53,7 @@ def episodes(
         executor=box,
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda _: Silent(),
-        settings=InferenceConfig(**{"max_tokens": 2000, **limits}),
+        inference=InferenceConfig(**{"max_tokens": 2000, **limits}),
     )
     starts = [
         EpisodeStart(task=Task(task_id=f"t{number}", prompt="Who?", answer="Ada"), seed=number, group=number // 2)

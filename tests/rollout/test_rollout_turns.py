@@ -77,7 +77,7 @@ def play(
         executor=ToolExecutor(ToolRegistry([Add()])),
         messages=lambda task: [{"role": "user", "content": task.prompt}],
         environment=lambda task: Host(replies),
-        settings=InferenceConfig(**{"max_tokens": 4000, **limits}),
+        inference=InferenceConfig(**{"max_tokens": 4000, **limits}),
     )
     start = EpisodeStart(task=Task(task_id="t", prompt="What is it?", answer="5"), seed=1)
     trajectory = asyncio.run(run_episodes(parts, [start]))[0]

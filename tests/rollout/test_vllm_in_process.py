@@ -118,7 +118,7 @@ def trajectories(engine, temperature):
     parts = RolloutParts(
         engine=engine.core, renderer=engine.renderer, call_format=EveryFew(), executor=ToolExecutor(registry),
         messages=lambda task: [{"role": "user", "content": task.prompt}], environment=lambda task: Judge(),
-        settings=InferenceConfig(max_tokens=150, max_segment_length=24, temperature=temperature),
+        inference=InferenceConfig(max_tokens=150, max_segment_length=24, temperature=temperature),
     )
     starts = [EpisodeStart(task=Task(task_id=str(n), prompt=f"Who found tide {n}?", answer=""), seed=n) for n in range(6)]
     found = asyncio.run(run_episodes(parts, starts))

@@ -82,7 +82,7 @@ class MidthoughtAgentLoop(AgentLoopBase):
             request_id=f"det-{int(priority)}" if rollout.get("full_determinism") else uuid4().hex,
             priority=int(priority),
         )
-        settings = InferenceConfig(
+        inference = InferenceConfig(
             max_tokens=rollout.response_length,
             max_segment_length=shared.options.max_segment_length,
             max_tool_calls_per_cot=shared.options.max_tool_calls_per_cot,
@@ -92,7 +92,7 @@ class MidthoughtAgentLoop(AgentLoopBase):
             top_p=float(sampling_params["top_p"]),
         )
         trajectory = Trajectory(task_of(kwargs), prompt_ids)
-        await run_episode(dataclasses.replace(shared.parts, engine=engine, settings=settings), trajectory, 0)
+        await run_episode(dataclasses.replace(shared.parts, engine=engine, inference=inference), trajectory, 0)
         if trajectory.stop_reason is StopReason.FAILED:
             raise EpisodeError(f"task {trajectory.task.task_id!r}: {trajectory.error}")
         return _output(trajectory, engine, with_logprobs=bool(sampling_params.get("logprobs")))

@@ -79,7 +79,7 @@ def make_parts(policy: Any, renderer: Renderer) -> Callable[..., RolloutParts]:
             executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
             messages=ray_worlds.messages,
             environment=environment,
-            settings=InferenceConfig(**({"max_tokens": 24} | settings)),
+            inference=InferenceConfig(**({"max_tokens": 24} | settings)),
         )
 
     return make

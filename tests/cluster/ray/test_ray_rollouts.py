@@ -100,7 +100,7 @@ def scripted(environment: Any, worker_group: Any, renderer: Renderer) -> Any:
         executor=ToolExecutor(ToolRegistry([Diary(environment.log.with_name("diaries"))])),
         messages=ray_worlds.messages,
         environment=environment,
-        settings=InferenceConfig(max_tokens=1000),
+        inference=InferenceConfig(max_tokens=1000),
     )
     return RayRollouts(parts, parts.engine, worker_group, seed=3)
 
@@ -170,7 +170,7 @@ def test_one_worker_gives_the_episodes_of_this_process_to_the_bit_and_receives_a
         executor=ToolExecutor(ToolRegistry([ray_worlds.twice])),
         messages=ray_worlds.messages,
         environment=OneAnswer(tmp_path / "log"),
-        settings=InferenceConfig(max_tokens=24),
+        inference=InferenceConfig(max_tokens=24),
     )
     sent: list[set[str]] = []
     buckets = actor_pool.buckets

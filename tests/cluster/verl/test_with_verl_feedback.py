@@ -128,7 +128,7 @@ def _at_home(engine: Any, renderer: Renderer, tasks: Sequence[Task], model_path:
         executor=ToolExecutor(ToolRegistry([feedback_tool(critic="hints")])),
         messages=lambda task: task.messages(*spoken),
         environment=supply(renderer, [], chosen.reward.model_dump()).environment,
-        settings=chosen.inference,
+        inference=chosen.inference,
     )
     return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0) for task in tasks]))
 

@@ -49,7 +49,7 @@ def at_home(
         executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda each: each.messages("Be short."),
         environment=lambda each: Judge(replies),
-        settings=InferenceConfig(**{"max_tokens": 160, "max_segment_length": 24, **limits}),
+        inference=InferenceConfig(**{"max_tokens": 160, "max_segment_length": 24, **limits}),
     )
     starts = [EpisodeStart(task=task(number), seed=5) for number in range(NUM_ROWS)]
     found = asyncio.run(run_episodes(parts, starts))

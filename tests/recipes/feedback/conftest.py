@@ -75,7 +75,7 @@ def play(renderer: Renderer, reader: RoundReader):
             executor=ToolExecutor(registry),
             messages=Task.messages,
             environment=lambda task: environment,
-            settings=InferenceConfig(max_tokens=2000, max_turns=max_turns, max_tool_calls_per_cot=3),
+            inference=InferenceConfig(max_tokens=2000, max_turns=max_turns, max_tool_calls_per_cot=3),
         )
         return asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0) for task in tasks]))
 

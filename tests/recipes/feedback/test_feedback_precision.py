@@ -12,7 +12,7 @@ from small_runs import FEEDBACK, metrics
 
 from midthought.learning import sft
 from midthought.precision import PrecisionChoice
-from midthought.recipes import feedback
+from midthought.recipes.feedback import recipe
 from midthought.report.console import Console
 from midthought.report.run_folder import RunFolder
 
@@ -22,7 +22,7 @@ SETTINGS = [*FEEDBACK, "inference.deterministic=false", "sft.num_steps=3"]
 def warm_up(path: Path, *words: str, resume: bool = False, out: Any = None) -> dict[str, Any]:
     """What `progress.json` holds afterwards."""
     console = Console(plain=True, out=out or StringIO())
-    feedback.run(path, console, words=[] if resume else [*SETTINGS, *words], stage="sft", resume=resume)
+    recipe.run(path, console, words=[] if resume else [*SETTINGS, *words], stage="sft", resume=resume)
     return json.loads((path / "progress.json").read_text())
 
 
