@@ -142,7 +142,7 @@ def test_budgets_and_segments_cut_an_episode_as_they_do_at_home(budget: int, seg
         ),
     ):
         made = parts(engine, renderer)
-        made = RolloutParts(**{name: getattr(made, name) for name in made.__slots__} | {"settings": limits})
+        made = RolloutParts(**{name: getattr(made, name) for name in made.__slots__} | {"inference": limits})
         trajectory = Trajectory(task(), renderer.prompt(task().messages()))
         asyncio.run(run_episode(made, trajectory, 0))
         trajectory.check()
