@@ -34,7 +34,7 @@ class CommandProcess:
 
     Args:
         words: arguments of the command.
-        environment: environment variables; None: those of this process.
+        environment: environment variables; None: this process's own.
         prepare: called in the new process before the command; a function of a module that can be imported.
     """
 

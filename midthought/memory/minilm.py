@@ -3,7 +3,6 @@ on the store."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import json
@@ -120,13 +119,15 @@ class MiniLMEmbedder:
     def _model_in(self, dtype: str) -> Any:
         import transformers
 
+        from midthought.pretrained import quiet_transformers  # imports torch
+
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         with self._lock:
             try:
                 if self._tokenizer is None:
                     self._tokenizer = transformers.AutoTokenizer.from_pretrained(self._path, **options)
                 if dtype not in self._models:
-                    with _quiet(transformers.utils.logging):
+                    with quiet_transformers():
                         model = transformers.AutoModel.from_pretrained(
                             self._path, **options, use_safetensors=True, dtype=dtype
                         )
@@ -186,17 +187,3 @@ def does_not_load(path: Path, error: Exception) -> ModelPathError:
     return ModelPathError(
         f"{path}: the embedding model does not load ({reason}); give 'minilm' or the folder of an encoder"
     )
-
-
-@contextlib.contextmanager
-def _quiet(logging: Any) -> Iterator[None]:
-    """Suppresses progress bars and notes about unused weights while a model loads."""
-    verbosity, shows_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if shows_bar:
-            logging.enable_progress_bar()

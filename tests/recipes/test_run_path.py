@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 
 import pytest
 from command_process import CommandProcess
@@ -20,10 +21,12 @@ from midthought.report.run_folder import RunFolder
 def test_a_folder_of_the_user_is_refused_before_anything_is_computed(recipe, stage, tmp_path):
     (tmp_path / "config.yaml").write_text("mine: 1\n")
     (tmp_path / "questions.jsonl").write_text("mine\n")
+    began = time.process_time()
     with pytest.raises(OutputPathError, match=r"is not empty \(config.yaml, questions.jsonl\).*give another path"):
         find_recipe(recipe).run(
             tmp_path, Console(quiet=True), words=[], config=None, stage=stage, from_path=tmp_path, resume=False
         )
+    assert time.process_time() - began < 30
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
         "config.yaml": "mine: 1\n",
         "questions.jsonl": "mine\n",

@@ -117,7 +117,9 @@ def test_what_goes_wrong_is_the_calls_result_in_words_for_the_model():
 def test_a_call_that_takes_too_long_is_given_up_at_the_executors_deadline():
     executor = ToolExecutor(ToolRegistry([Wait()]), timeout_seconds=0.05)
     keeper = MultiTurnManager(executor, HermesParser())
+    began = time.perf_counter()
     turn = keeper.step(HermesFormat().render_call("wait", {"seconds": 60}))
+    assert time.perf_counter() - began < 30
     assert keeper.tool_events[0].outcome is ToolOutcome.TIMED_OUT and turn.tool_call.success is False
 
 
