@@ -8,10 +8,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 HARD_TO_READ = re.compile(
     r"[Ww]here (it|there|one|they|a|an|the|that|this|nothing|none) |[Kk]nows? (no|nothing)|(is|are|was) told"
-    r"|\b(stands?|lies?) (in|at|there|beside)|\bbegun\b|goes on\b|what (becomes|came) of|those of|\bmade model"
+    r"|(stands?|lies?) (in|at|there|beside)|\bbegun\b|goes on\b|what (becomes|came) of|those of|\bmade model"
 )
 """'Where' for a condition, 'stands' and 'lies' for a position, and other phrases that a reader has to decode."""
-MAX_LINES = 3
+MAX_LINES = 5
 
 
 def test_few_lines_hold_phrases_that_are_hard_to_read():

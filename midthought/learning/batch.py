@@ -190,9 +190,10 @@ class TokenBatch:
 
     # -- splitting ---------------------------------------------------------------------------------------------
 
-    def with_fields(self, **named: Any) -> TokenBatch:
+    def with_fields(self, **named: Tensor) -> TokenBatch:
         """Returns the batch with later fields filled in."""
-        return replace(self, **named)
+        changed: dict[str, Any] = {**named}
+        return replace(self, **changed)
 
     def to(self, device: torch.device | str) -> TokenBatch:
         return self.with_fields(**{name: tensor.to(device) for name, tensor in self._tensors().items()})
