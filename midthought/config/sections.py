@@ -80,6 +80,10 @@ class InferenceConfig(Section):
     backend: str = "local"
     """Engine: `local` (in this process), `vllm` or `sglang` (servers: docs/servers.md), or one that you registered. Training
     works with the first three."""
+    in_process: bool = False
+    """With `vllm`: run the engine on this machine without a server. It frees its memory while the learner works."""
+    gpu_memory_utilization: Harmless[Annotated[float, Field(gt=0, lt=1)] | Auto] = "auto"
+    """Share of the GPU's memory for vLLM's weights and KV cache. `auto`: what the learner does not need (`midthought plan`)."""
     base_url: Harmless[list[str]] = Field(default_factory=list)
     """URLs of running model servers, `http://HOST:PORT` each; all serve the same model. Empty: the run starts one server."""
     served_model_name: Harmless[str | None] = None
