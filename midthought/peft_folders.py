@@ -143,7 +143,17 @@ def save_merged(
     is_tied = not unties_embeddings and _is_tied(base)
     groups = _merged_groups(base, with_adapters=with_adapters, skips_output_layer=is_tied)
     dtype = _write_shards(groups, folder, max_shard_bytes)
-    _save_config(base, folder, dtype, is_tied)
+    save_config(base, folder, dtype, is_tied=is_tied)
+
+
+@torch.no_grad()
+def merged_tensors(model: Any, *, with_adapters: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yields the tensors that `save_merged` writes with `unties_embeddings`, on the devices of the model.
+
+    Tensors without adapters are the model's own, not copies.
+    """
+    groups = _merged_groups(base_of(model), with_adapters=with_adapters, skips_output_layer=False, device=None)
+    return (pair for group in groups for pair in group.items())
 
 
 def _write_shards(groups: Iterator[dict[str, Tensor]], folder: Path, max_shard_bytes: int) -> torch.dtype | None:
@@ -216,8 +226,13 @@ def _adapter_folder(model: Any, adapter: str, folder: Path) -> Path:
 # -- merged weights ------------------------------------------------------------------------------------------------
 
 
-def _merged_groups(base: Any, *, with_adapters: bool, skips_output_layer: bool) -> Iterator[dict[str, Tensor]]:
-    """Yields the tensors of the model layer by layer, under the names that checkpoints of this architecture use."""
+def _merged_groups(
+    base: Any, *, with_adapters: bool, skips_output_layer: bool, device: str | None = "cpu"
+) -> Iterator[dict[str, Tensor]]:
+    """Yields the tensors of the model layer by layer, under the names that checkpoints of this architecture use.
+
+    `device` None: each on its own device, without copying those that have no adapters.
+    """
     from transformers.core_model_loading import revert_weight_conversion
 
     head = base.get_output_embeddings()
@@ -230,13 +245,13 @@ def _merged_groups(base: Any, *, with_adapters: bool, skips_output_layer: bool) 
         if is_head and skips_output_layer:
             return {}
         if isinstance(value, nn.Module):
-            tensors = effective_tensors(value, "cpu", round_to=stochastically_rounded)
+            tensors = effective_tensors(value, device, round_to=stochastically_rounded)
             return {name + key: tensor for key, tensor in tensors.items()}
         is_shared = id(value) in seen
         if is_shared and not is_head:
             return {}
         seen.add(id(value))
-        return {name: value.detach().to("cpu", copy=is_shared)}
+        return {name: value.detach() if device is None else value.detach().to(device, copy=is_shared)}
 
     leaves = model_leaves(base, with_adapters=with_adapters)
     for _, group in itertools.groupby(leaves, lambda leaf: (match := _LAYER.match(leaf[0])) and match[1]):
@@ -256,7 +271,8 @@ def _is_tied(base: Any) -> bool:
     return first.shape == second.shape and torch.equal(first, second)
 
 
-def _save_config(base: Any, folder: Path, dtype: Any, is_tied: bool) -> None:
+def save_config(base: Any, folder: Path, dtype: Any, *, is_tied: bool) -> None:
+    """Writes the configuration of a model folder whose weights have this dtype."""
     config = copy.deepcopy(base.config)
     config.architectures = [type(base).__name__]
     config.dtype = str(dtype).removeprefix("torch.")

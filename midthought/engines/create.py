@@ -12,9 +12,10 @@ from midthought.engines.engine import TrainedEngine
 from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.scripted import Script, ScriptedEngine
 from midthought.engines.servers.sglang import SGLangInferenceEngine
-from midthought.engines.servers.training import serve_policy
+from midthought.engines.servers.training import SERVER_ENGINES, serve_policy
 from midthought.engines.servers.vllm import VLLMInferenceEngine
-from midthought.engines.vllm_in_process import VLLMInProcessInferenceEngine
+from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
+from midthought.engines.vllm_in_process.training import check_in_process, in_process_policy
 from midthought.errors import SettingsError, near_names
 from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.tokenization import Renderer
@@ -122,7 +123,10 @@ def create_inference_engine(
         raise SettingsError(f"unknown backend {backend!r}. {near_names(backend, BACKENDS)}")
     given = options if isinstance(config, InferenceConfig) else {**(config or {}), **options}
     make, is_in_process = BACKENDS[backend], False
-    if backend in IN_PROCESS_BACKENDS and (is_in_process := _as_bool("in_process", given.pop("in_process", False))):
+    by_default = config.in_process if isinstance(config, InferenceConfig) else False
+    if backend in IN_PROCESS_BACKENDS and (
+        is_in_process := _as_bool("in_process", given.pop("in_process", by_default))
+    ):
         make = IN_PROCESS_BACKENDS[backend]
     known = _options_of(make)
     if isinstance(config, InferenceConfig):
@@ -138,6 +142,22 @@ def create_inference_engine(
     return make(**given)
 
 
+def check_backend(inference: InferenceConfig) -> None:
+    """Raises `SettingsError` for a backend that training does not support, `MissingExtraError` for one that is not installed."""
+    if inference.backend not in ("local", *SERVER_ENGINES):
+        raise SettingsError(
+            f"inference.backend={inference.backend!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
+            "or 'sglang'"
+        )
+    if inference.deterministic and inference.backend != "local":
+        raise SettingsError(
+            f"inference.deterministic with inference.backend={inference.backend!r}: its batches depend on time; "
+            "use 'local' for a bit-identical repetition"
+        )
+    if inference.in_process and inference.backend != "local":
+        check_in_process(inference)
+
+
 def policy_engine(
     policy: Any,
     trained: Any,
@@ -147,7 +167,7 @@ def policy_engine(
     model_path: str,
     max_seq_len: int,
 ) -> TrainedEngine:
-    """Creates the engine of a training run: in this process, or servers that follow the policy. Shut it down after use.
+    """Creates the engine of a training run: on the policy's own weights, in-process vLLM, or servers. Shut it down after use.
 
     Args:
         policy: the causal LM, whose weights change in place.
@@ -156,6 +176,8 @@ def policy_engine(
     """
     from midthought.engines.local.engine import LocalEngine
 
+    if inference.backend != "local" and inference.in_process:
+        return in_process_policy(trained, renderer, inference, max_seq_len=max_seq_len)
     if inference.backend != "local":
         return serve_policy(trained, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
     return LocalEngine(

@@ -85,6 +85,10 @@ class TrainedEngine(Engine, Protocol):
         """Samples from the updated policy from now on, and increments `policy_version`."""
         ...
 
+    def sleep(self) -> None:
+        """Releases memory that the learner can use, while nothing is sampled. The next sample or update takes it again."""
+        ...
+
     def shutdown(self) -> None:
         """Releases its memory and stops its processes. May be called twice."""
         ...

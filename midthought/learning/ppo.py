@@ -27,7 +27,7 @@ def learn(
     iteration: int,
     before_update: BeforeUpdate | None = None,
 ) -> dict[str, float]:
-    """Trains on an iteration's episodes and sends the new weights to the source. Returns the metrics of both.
+    """Trains on an iteration's episodes and sends the new weights to the source, which sleeps meanwhile. Returns the metrics.
 
     If there is nothing to train on, no weight changes: `batch/num_episodes` is 0, and the other metrics show why.
     """
@@ -40,6 +40,7 @@ def learn(
             baselines=rollouts.baselines,
             policy_version=rollouts.data.policy_version if config.inference.partial_rollouts else None,
         )
+        source.sleep()
         critic_only = iteration < config.training.num_critic_warmup_iters
         metrics |= improve(learner, batch, rollouts.usable, critic_only=critic_only, before_update=before_update)
         metrics["batch/num_unscored_tokens"] = batch.num_unscored

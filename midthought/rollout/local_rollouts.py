@@ -66,6 +66,10 @@ class Rollouts(ABC):
         parts = dataclasses.replace(_at_temperature(self.parts, temperature), executor=executor or self.parts.executor)
         return self._run(parts, self._starts("evaluation", tasks, 1), on_finished)
 
+    def sleep(self) -> None:
+        """Releases the engine's memory for the learner; the next episode or update takes it again."""
+        self._engine.sleep()
+
     def update_weights(self) -> None:
         """Uses the new weights from now on, after the policy was changed in place."""
         self._engine.update_weights()

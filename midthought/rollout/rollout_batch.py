@@ -91,6 +91,10 @@ class RolloutSource(Protocol):
         """
         ...
 
+    def sleep(self) -> None:
+        """Releases memory that the learner can use, until the next episode or update."""
+        ...
+
     def update_weights(self) -> None:
         """Samples from the policy's new weights from now on."""
         ...

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from midthought.cluster.ray.ray_cluster import check_ray
 from midthought.config import InferenceConfig, RayConfig
 from midthought.engines.background_loop import BackgroundLoop
-from midthought.engines.create import policy_engine
+from midthought.engines.create import check_backend, policy_engine
 from midthought.engines.engine import TrainedEngine
-from midthought.engines.servers.training import check_backend
 from midthought.env.environment import EpisodeError
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment, RolloutParts

@@ -23,10 +23,11 @@ from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.process import free_port
 from midthought.engines.servers.sglang import SGLangEngine
-from midthought.engines.servers.update_lock import UpdateLock
 from midthought.engines.servers.vllm import VLLMEngine
-from midthought.engines.servers.weight_folder import write_model
-from midthought.engines.servers.weight_sync import SyncedServers, perturbed
+from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.weight_sync.update_lock import UpdateLock
+from midthought.engines.weight_sync.weight_check import perturbed
+from midthought.engines.weight_sync.weight_folder import write_model
 from midthought.errors import EngineError, OutputPathError
 from midthought.types import Completion
 
@@ -96,17 +97,17 @@ def serving(policy: Any, kind: Any = "vllm", num_servers: int = 1, **options: An
         yield [stack.enter_context(FakeServer(kind, **options)) for _ in range(num_servers)]
 
 
-def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedServers:
+def synced(servers: list[FakeServer], policy: Any, **options: Any) -> SyncedEngine:
     retry_policy = {"pause_seconds": 0.01, "max_pause_seconds": 0.05, "max_attempts": 50} | options.pop(
         "retry_policy", {}
     )
     engine = ENGINES[servers[0].kind](
         [server.url for server in servers], "tiny", eos_token_ids=[], retry_policy=RetryPolicy(**retry_policy)
     )
-    return SyncedServers(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
+    return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
 
 
-def difference(engine: SyncedServers, policy: Any, num_episodes: int = 1) -> float:
+def difference(engine: SyncedEngine, policy: Any, num_episodes: int = 1) -> float:
     """Largest difference between what was recorded and what the policy says of the same tokens."""
 
     async def sample() -> list[Completion]:
@@ -290,7 +291,7 @@ def test_a_server_that_cannot_read_the_folder_says_so_in_its_own_words(policy: A
 
 @KINDS
 def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
-    async def run(engine: SyncedServers, server: FakeServer) -> list[Completion]:
+    async def run(engine: SyncedEngine, server: FakeServer) -> list[Completion]:
         early = [asyncio.ensure_future(engine.sample(n, PROMPT, Sampling(max_tokens=30))) for n in range(3)]
         while server.num_running < 3:
             await asyncio.sleep(0.005)
@@ -486,7 +487,7 @@ def test_the_probe_has_room_in_short_contexts_or_says_that_it_has_none(policy: A
         synced(servers, policy)
 
 
-def difference_of_one(engine: SyncedServers, policy: Any) -> float:
+def difference_of_one(engine: SyncedEngine, policy: Any) -> float:
     completion = asyncio.run(engine.sample(0, PROMPT[:5], Sampling(max_tokens=1)))
     with torch.no_grad():
         logprobs = policy(torch.tensor([PROMPT[:5]])).logits[0, -1].log_softmax(-1)

@@ -99,6 +99,9 @@ class FakeSource:
     def __init__(self, stream):
         self.stream = stream
 
+    def sleep(self):
+        self.stream.log.append(("sleep",))
+
     def update_weights(self):
         self.stream.policy_version += 1
 

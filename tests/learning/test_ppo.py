@@ -61,6 +61,9 @@ class FakeSource:
             trajectory.reward = Reward(parts={"correct": self.pay(task, number, greedy)})
         return trajectory
 
+    def sleep(self):
+        self.log.append("sleep")
+
     def update_weights(self):
         self.log.append("weights")
 
@@ -140,7 +143,7 @@ def test_what_is_drawn_is_a_function_of_the_seed_and_the_iteration_alone():
 
 def test_an_iteration_rolls_out_scores_credits_updates_and_only_then_hands_the_weights_over():
     source, _, told = run(num_iters=2)
-    assert source.log == ["rollout", "score", "credit", "update", "weights"] * 2
+    assert source.log == ["rollout", "sleep", "score", "credit", "update", "weights"] * 2
     assert [done for done, _ in told] == [1, 2]
     metrics = told[0][1]
     assert {"scored", "credited", "updated", "reward/mean", "batch/num_unscored_tokens"} <= metrics.keys()

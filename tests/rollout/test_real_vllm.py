@@ -19,7 +19,7 @@ from midthought.engines.local.engine import LocalEngine
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
-from midthought.engines.servers.weight_sync import SyncedServers
+from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.errors import EngineError
 from midthought.pretrained import save_model
 from midthought.tokenization import Renderer
@@ -188,9 +188,9 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
     server = start_server(VLLMDialect(), tmp_path / "model", options, python=PYTHON)
     probe_ids = renderer.control("Who found the tide clock? " * 40)[:320]
 
-    def synced() -> SyncedServers:
+    def synced() -> SyncedEngine:
         servers = VLLMEngine(server.url, str(tmp_path / "model"), eos_token_ids=[])
-        return SyncedServers(servers, policy, probe_ids=probe_ids, max_seq_len=512, tolerance=1e-4)
+        return SyncedEngine(servers, policy, probe_ids=probe_ids, max_seq_len=512, tolerance=1e-4)
 
     try:
         engine = synced()
@@ -201,7 +201,7 @@ def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_
         assert engine.policy_version == 1
         engine.shutdown()
         monkeypatch.setattr(
-            "midthought.engines.servers.weight_sync.write_model", lambda model, path: model.save_pretrained(path)
+            "midthought.engines.weight_sync.synced_engine.write_model", lambda model, path: model.save_pretrained(path)
         )
         with pytest.raises(EngineError, match="tied to its embedding"):
             synced()

@@ -22,7 +22,8 @@ import midthought
 from midthought.engines.create import create_inference_engine
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.vllm_in_process import VLLMInProcessEngine, VLLMInProcessInferenceEngine
+from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
+from midthought.engines.vllm_in_process.inference_engine import VLLMInProcessInferenceEngine
 from midthought.errors import MissingExtraError, SettingsError
 from midthought.pretrained import save_model
 from midthought.tokenization import Renderer
@@ -414,3 +415,39 @@ def sampled_spans(mask: list[bool]) -> list[tuple[int, int]]:
     edges = [place for place in range(1, len(mask)) if mask[place] != mask[place - 1]]
     edges += [len(mask)] if mask[-1] else []
     return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+TRAINED_CASES = 6
+NUM_ITERS = 20
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What train_with_vllm.py reports."""
+    target, tests = tmp_path_factory.mktemp("trained") / "report.json", Path(__file__).parents[1]
+    ended = subprocess.run(
+        [PYTHON, str(Path(__file__).with_name("train_with_vllm.py")), str(target), str(NUM_ITERS)],
+        env={**os.environ, "PYTHONPATH": f"{tests.parent}:{tests}", "VLLM_CPU_KVCACHE_SPACE": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-8000:]
+    return json.loads(target.read_text("utf-8"))
+
+
+class TestTraining:
+    pytestmark = slow
+
+    def test_after_every_update_it_samples_from_the_policy(self, trained: Any) -> None:
+        cases = {name: case for name, case in trained.items() if name != "lost tensor"}
+        assert len(cases) == TRAINED_CASES
+        for name, case in cases.items():
+            assert len(case["differences"]) == case["policy_version"] == NUM_ITERS, name
+            assert max(case["differences"]) < 1e-3, name
+            assert case["moved"] > 1e-2, name  # old weights would not do
+            assert case["calls"] >= 2, name
+
+    def test_an_update_that_loses_a_tensor_is_noticed(self, trained: Any) -> None:
+        assert "vLLM does not compute with the new weights" in trained["lost tensor"]

@@ -164,6 +164,11 @@ class LocalEngine:
         self._forward_passes.start_over()
         self._cache_manager.update_weights()
 
+    def sleep(self) -> None:
+        """Releases the cache's memory on a GPU for the learner; the next sample allocates it again."""
+        if self._cache_manager.is_on_gpu:
+            self._cache_manager.release_cache()
+
     def shutdown(self) -> None:
         """Releases the cache's memory. A later sample allocates it again."""
         self._forward_passes.start_over()

@@ -110,9 +110,7 @@ class KVCacheManager:
 
     def _drop_cache(self) -> None:
         self._stats.num_relaid += 1
-        self.slots.clear()
-        self.runner.clear()
-        self.length = 0
+        self.release_cache()
 
     def find_cached(self, request: Request, taken: Sequence[Request]) -> bool:
         """Sets `num_cached`, copying a prefix from another slot if that helps. Returns False if the request should wait for one
@@ -154,6 +152,17 @@ class KVCacheManager:
             self._runner.update_weights()
         else:
             self._runner = None
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return bool(self._model.device.type == "cuda")
+
+    def release_cache(self) -> None:
+        """Releases the memory of keys and values; it is allocated again when needed."""
+        self.slots.clear()
+        if self._runner is not None:
+            self._runner.clear()
+        self.length = 0
 
     def clear(self) -> None:
         """Releases all memory; it is allocated again when needed."""

@@ -77,7 +77,7 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
     beside = folder.with_name(f"{folder.name}-untied") if folder.is_dir() else Path(f"{folder.name}-untied")
     target = untie_into or beside
     if not (target / "config.json").is_file() and not only_named:
-        from midthought.engines.servers.weight_folder import write_model
+        from midthought.engines.weight_sync.weight_folder import write_model
         from midthought.pretrained import load_model, load_tokenizer
 
         tell(f"# {model} has tied embeddings: writing an untied copy to {target}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.publication import Publication
+from midthought.engines.weight_sync.publication import Publication
 from midthought.errors import SettingsError
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,6 @@ from midthought.engines.servers.checks import compare_tokenizers, find_model, pr
 from midthought.engines.servers.connection import Connections, RetryPolicy, Session, named, require_httpx
 from midthought.engines.servers.dialect import Dialect
 from midthought.engines.servers.endpoints import Endpoint, Endpoints, LogprobMode
-from midthought.engines.servers.publication import Publication
 from midthought.engines.servers.streams import (
     EventSplitter,
     PartialCompletion,
@@ -29,7 +28,8 @@ from midthought.engines.servers.streams import (
     add_events,
     response_error,
 )
-from midthought.engines.servers.update_lock import UpdateLock
+from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.types import Completion, Finish
 
@@ -65,6 +65,7 @@ class ServerEngine:
 
     dialect: ClassVar[Dialect]
     policy_version = 0
+    reads_shared_memory = False
 
     def __init__(
         self,
@@ -193,6 +194,10 @@ class ServerEngine:
                         raise
                 await asyncio.sleep(self.retry_policy.pause_seconds)
             self.policy_version = policy_version
+
+    async def sleep(self) -> bool:
+        """Does nothing: a server has its own memory."""
+        return False
 
     # -- one completion, of one or several requests ------------------------------------------------------------
 

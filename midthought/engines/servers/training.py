@@ -16,37 +16,18 @@ from midthought.engines.servers.launch import start_server
 from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
-from midthought.engines.servers.weight_folder import has_loadable_adapters, write_model
-from midthought.engines.servers.weight_sync import SyncedServers
+from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.weight_sync.weight_check import probe_token_ids
+from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, write_model
 from midthought.errors import SettingsError
 from midthought.tokenization import Renderer
 
 SERVER_ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
-_MAX_PROBE_TOKENS = 320
-_PROBE = (
-    "The tide clock stands in the hall of the harbour house. It has one hand, which goes round once between two high "
-    "tides, so it agrees with no other clock in the town. Who keeps it? Think first, then answer. The keeper's daughter "
-    "wound it for forty-one years; on the last evening she wrote down 7 numbers: 3, 1, 4, 1, 5, 9 and 2. "
-)
-
-
-def check_backend(inference: InferenceConfig) -> None:
-    """Raises `SettingsError` for a backend that training does not support."""
-    if inference.backend not in ("local", *SERVER_ENGINES):
-        raise SettingsError(
-            f"inference.backend={inference.backend!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
-            "or 'sglang'"
-        )
-    if inference.deterministic and inference.backend != "local":
-        raise SettingsError(
-            f"inference.deterministic with inference.backend={inference.backend!r}: a server's batches depend on time; "
-            "use 'local' for a bit-identical repetition"
-        )
 
 
 def serve_policy(
     policy: Any, renderer: Renderer, inference: InferenceConfig, *, model_path: str, max_seq_len: int
-) -> SyncedServers:
+) -> SyncedEngine:
     """Returns servers that follow the policy, which is trained in place. LoRA adapters are sent alone, other adapters merged.
 
     Raises `SettingsError` if the model of the servers at `base_url` is not named or differs, `EngineError` if a server does
@@ -77,15 +58,14 @@ def serve_policy(
             max_outage_seconds=inference.server_wait_seconds,
             exit_reason=None if process is None else process.exit_reason,
         )
-        probe_ids = renderer.prompt([{"role": "user", "content": _PROBE * 4}])[:_MAX_PROBE_TOKENS]
-        synced = SyncedServers(
+        synced = SyncedEngine(
             engine,
             policy,
-            probe_ids=probe_ids,
+            probe_ids=probe_token_ids(renderer),
             max_seq_len=max_seq_len,
             folder=inference.weights_path,
             tolerance=inference.sync_tolerance,
-            process=process,
+            stop=None if process is None else process.stop,
         )
         undo.pop_all()
     return synced

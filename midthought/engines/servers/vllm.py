@@ -52,8 +52,7 @@ class VLLMDialect:
         if options.accepts_weights:
             environment["VLLM_SERVER_DEV_MODE"] = "1"
         if options.max_lora_rank:
-            rank = next((rank for rank in _LORA_RANKS if rank >= options.max_lora_rank), options.max_lora_rank)
-            words += ["--enable-lora", "--max-lora-rank", str(rank)]
+            words += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(options.max_lora_rank))]
             environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
         if not _has_gpu():
             words += ["--enforce-eager", "--no-enable-chunked-prefill"]
@@ -148,6 +147,11 @@ class VLLMInferenceEngine(ServerInferenceEngine):
     __doc__ = ServerInferenceEngine.__doc__
 
     engine_class = VLLMEngine
+
+
+def max_lora_rank(rank: int) -> int:
+    """Returns the smallest `--max-lora-rank` that vLLM accepts for adapters of this rank."""
+    return next((valid for valid in _LORA_RANKS if valid >= rank), rank)
 
 
 def _has_gpu() -> bool:

@@ -253,5 +253,8 @@ class Diarist(ScriptedEngine):
     def update_weights(self) -> None:
         self.policy_version += 1
 
+    def sleep(self) -> None:
+        """Nothing."""
+
     def shutdown(self) -> None:
         """Nothing."""

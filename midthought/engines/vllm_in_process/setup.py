@@ -18,6 +18,7 @@ FIXED_ARGUMENTS = {
     "logprobs_mode": "log-probabilities always refer to the sampling distribution",
     "load_format": "models are loaded from safetensors only",
     "trust_remote_code": "code from model folders is never run",
+    "worker_extension_cls": "it receives the weights of a policy in training",
     "skip_tokenizer_init": "the engine uses token ids only",
     "generation_config": "each request sets its own sampling options",
 }

@@ -1,4 +1,4 @@
-"""vLLM in this process, without a server: its asynchronous engine with token ids.
+"""The engine over vLLM's `AsyncLLM`: token ids in and out, weight updates through shared memory, sleep.
 
 Imports vllm only when an engine is created. Does not depend on text, tools or rewards.
 """
@@ -16,24 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import Sampling, Stopper
-from midthought.engines.generation import BaseInferenceEngine
 from midthought.engines.servers.connection import RetryPolicy, named
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.engine import request_seed
 from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.engines.servers.vllm import VLLMDialect
-from midthought.engines.vllm_setup import checked_arguments, environment, import_vllm
+from midthought.engines.vllm_in_process.setup import checked_arguments, environment, import_vllm
+from midthought.engines.vllm_in_process.worker import WeightReceiver
+from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, SettingsError
-from midthought.pretrained import load_tokenizer
-from midthought.tokenization import Renderer
 from midthought.types import Completion, Finish
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+    from vllm.lora.request import LoRARequest
     from vllm.v1.engine.async_llm import AsyncLLM
 
 News = Chunk | Exception
-_DEFAULT = RetryPolicy()
+_CHECK_EPISODE = -1
 _TERMINATE_SECONDS = 15.0
 """Time for vLLM's processes to terminate by themselves."""
 _SAID_OF_SAMPLING = (
@@ -44,7 +45,7 @@ _SAID_OF_SAMPLING = (
 
 
 class VLLMInProcessEngine:
-    """Samples from one model with vLLM's `AsyncLLM`. Implements `midthought.engines.engine.Engine`.
+    """Samples from one model with vLLM's `AsyncLLM`. Implements `midthought.engines.weight_sync.synced_engine.ReloadableEngine`.
 
     May be used from several event loops: vLLM runs on its own loop. It computes in child processes, which `shutdown` ends.
     Log-probabilities refer to the sampling distribution. The seed of each `sample` call depends only on (seed, position
@@ -56,12 +57,14 @@ class VLLMInProcessEngine:
         max_seq_len: maximum tokens of a sequence, including the prompt; the model's limit by default.
         max_num_seqs: maximum concurrent sequences; further ones wait.
         dtype: type of the weights.
-        engine_args: further fields of vLLM's `AsyncEngineArgs`.
+        follows_policy: whether the weights come from `publish` only; the folder then needs no weights.
+        engine_args: further fields of vLLM's `AsyncEngineArgs`. `enable_sleep_mode` makes `sleep` release GPU memory.
 
     Raises `VLLMNotInstalledError` without vLLM, `SettingsError` for an argument that is unknown to vLLM or fixed here.
     """
 
     policy_version = 0
+    reads_shared_memory = True
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class VLLMInProcessEngine:
         max_seq_len: int | None = None,
         max_num_seqs: int = 128,
         dtype: str = "auto",
+        follows_policy: bool = False,
         engine_args: Mapping[str, Any] | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
@@ -89,7 +93,8 @@ class VLLMInProcessEngine:
             "max_model_len": max_seq_len,
             "max_num_seqs": max_num_seqs,
             "logprobs_mode": "processed_logprobs",
-            "load_format": "safetensors",
+            "load_format": "dummy" if follows_policy else "safetensors",
+            "worker_extension_cls": f"{WeightReceiver.__module__}.{WeightReceiver.__qualname__}",
             "trust_remote_code": False,
             "skip_tokenizer_init": True,
             "generation_config": "vllm",
@@ -103,9 +108,14 @@ class VLLMInProcessEngine:
         self._environment |= {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_HOST_IP": "127.0.0.1"}
         if Path(model_path).is_dir():
             self._environment["HF_HUB_OFFLINE"] = "1"
+        self._can_sleep = bool(self._arguments.get("enable_sleep_mode"))
+        self._is_asleep = False
+        self._update_lock = UpdateLock()
+        self._adapter: LoRARequest | None = None
+        self._num_adapters = 0
         self._places = asyncio.Semaphore(max_num_seqs)
         self._numbers = itertools.count()
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[int, asyncio.Task[Completion]] = {}
         self._loop = BackgroundLoop("midthought-vllm")
         self._llm: AsyncLLM | None = None
         self._end: weakref.finalize[..., VLLMInProcessEngine] | None = None
@@ -141,27 +151,23 @@ class VLLMInProcessEngine:
         Raises `EngineError` if `token_ids` is empty or contains an invalid id, the episode is being sampled already, or
         vLLM fails or stalls.
         """
-        if self._llm is None:
-            raise EngineError(f"this {type(self).__name__} is not running: it was never started, or was shut down")
-        if self._llm.errored:
-            raise EngineError("vLLM's process has ended, and its log says why; make another engine")
+        llm = self._running_llm()
         if not token_ids:
             raise EngineError(f"episode {episode}: nothing to continue; give at least one token id")
         if episode in self._running:
             raise EngineError(f"episode {episode} is being sampled already; await its completion first")
-        vocab_size = self._llm.model_config.get_vocab_size()
+        vocab_size = llm.model_config.get_vocab_size()
         if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
             raise EngineError(
                 f"episode {episode}: {wrong[0]} is not a token of the model, whose vocabulary has {vocab_size}"
             )
         draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
-        task = asyncio.ensure_future(self._complete(self._llm, episode, draft))
+        task = asyncio.ensure_future(self._complete_unchanged(llm, episode, draft))
         self._running[episode] = task
         try:
-            await task
+            return await task
         finally:
             del self._running[episode]
-        return draft.completion(self.policy_version)
 
     def open(self, episode: int) -> None:
         """Does nothing: vLLM's prefix cache works without it."""
@@ -171,11 +177,98 @@ class VLLMInProcessEngine:
         if episode in self._running:
             self._running[episode].cancel()
 
+    async def check(self) -> None:
+        """Raises `EngineError` if vLLM is not running."""
+        self._running_llm()
+
+    async def publish(self, publication: Publication, policy_version: int) -> None:
+        """Loads the weights and checks that vLLM computes with them. Completions then carry `policy_version`.
+
+        Running samples are awaited first and new ones wait, so no completion mixes weights. After `sleep` vLLM first takes the
+        memory of its weights again, then loads them, then takes the memory of its cache.
+
+        Raises `EngineError` if vLLM does not load the weights or computes something else.
+        """
+        llm = self._running_llm()
+        async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
+            try:
+                await asyncio.wrap_future(self._loop.start(self._load(llm, publication)))
+            except Exception as error:
+                raise EngineError(f"vLLM does not take new weights ({named(error)}); its log says more") from error
+            sampled = []
+            for number, length in enumerate(publication.proof.lengths):
+                if length < self.max_seq_len:
+                    sampling = Sampling(max_tokens=1, seed=number)
+                    draft = PartialCompletion(publication.proof.token_ids[:length], sampling, frozenset())
+                    await self._complete(llm, _CHECK_EPISODE, draft)
+                    sampled.append((draft.token_ids[0], draft.logprobs[0]))
+            publication.proof.check("vLLM", sampled, publication.likely_cause)
+            self.policy_version = policy_version
+
+    async def sleep(self) -> bool:
+        """Releases vLLM's GPU memory until the next `publish`. Returns False without `enable_sleep_mode`.
+
+        Waits for running samples. The weights are dropped, because `publish` sends new ones; a base model under an adapter,
+        which is sent only once, is kept in the memory of the CPU.
+        """
+        llm = self._running_llm()
+        if self._can_sleep and not self._is_asleep:
+            async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
+                level = 2 if self._adapter is None else 1
+                await asyncio.wrap_future(self._loop.start(llm.sleep(level=level)))
+                self._is_asleep = True
+        return self._is_asleep
+
     def shutdown(self) -> None:
         """Stops vLLM and its processes; running samples fail. May be called twice."""
         self._llm = None
         if self._end is not None:
             self._end()
+
+    def _running_llm(self) -> AsyncLLM:
+        if self._llm is None:
+            raise EngineError(f"this {type(self).__name__} is not running: it was never started, or was shut down")
+        if self._llm.errored:
+            raise EngineError("vLLM's process has ended, and its log says why; make another engine")
+        return self._llm
+
+    async def _load(self, llm: AsyncLLM, new: Publication) -> None:
+        """Loads the weights on vLLM's event loop, and drops what it computed with older ones."""
+        if self._is_asleep:
+            await llm.wake_up(tags=["weights"])
+        else:
+            await llm.pause_generation(mode="abort")
+        try:
+            if new.tensors is not None:
+                await llm.collective_rpc("load_shared_weights", args=(dict(new.tensors),))
+            if self._is_asleep:
+                await llm.wake_up(tags=["kv_cache"])
+                self._is_asleep = False
+            if new.adapter is not None:
+                await self._load_adapter(llm, new.adapter, str(new.path))
+            if not await llm.reset_prefix_cache():
+                raise EngineError("vLLM does not drop its prefix cache: it is still computing requests")
+        finally:
+            if not self._is_asleep:
+                await llm.resume_generation()
+
+    async def _load_adapter(self, llm: AsyncLLM, name: str, path: str) -> None:
+        from vllm.lora.request import LoRARequest
+
+        self._num_adapters += 1
+        adapter = LoRARequest(name, self._num_adapters, path)
+        if not await llm.add_lora(adapter):
+            raise EngineError(f"vLLM does not load the adapter {name}")
+        old, self._adapter = self._adapter, adapter
+        if old is not None:
+            await llm.remove_lora(old.lora_int_id)
+
+    async def _complete_unchanged(self, llm: AsyncLLM, episode: int, draft: PartialCompletion) -> Completion:
+        """Completes the draft with one version of the weights."""
+        async with self._update_lock.sampling():
+            version = self.policy_version
+            await self._complete(llm, episode, draft)
+        return draft.completion(version)
 
     async def _complete(self, llm: AsyncLLM, episode: int, draft: PartialCompletion) -> None:
         """Starts one request on vLLM's event loop, and adds its tokens here as they arrive."""
@@ -215,7 +308,8 @@ class VLLMInProcessEngine:
         seconds = self.retry_policy.first_token_timeout_seconds
         try:
             async with self._places, asyncio.timeout(seconds) as deadline:
-                outputs = llm.generate({"type": "token", "prompt_token_ids": token_ids}, params, name)
+                prompt = {"type": "token", "prompt_token_ids": token_ids}
+                outputs = llm.generate(prompt, params, name, lora_request=self._adapter)
                 try:
                     async for output in outputs:
                         hand_over(_chunk(output))
@@ -241,62 +335,6 @@ class VLLMInProcessEngine:
         body = VLLMDialect().body("", (), sampling, sorted(draft.eos_token_ids))
         said = {name: body[name] for name in _SAID_OF_SAMPLING}
         return SamplingParams(**said, detokenize=False, output_kind=RequestOutputKind.DELTA)
-
-
-class VLLMInProcessInferenceEngine(BaseInferenceEngine):
-    """vLLM in this process. `create_inference_engine(…, "vllm", in_process=True)` returns it.
-
-    Args:
-        model_path: a folder or Hugging Face name; safetensors only, code that comes with a model is never run.
-        tokenizer: the model's fast tokenizer; that of `model_path` by default.
-        max_seq_len, max_num_seqs, dtype, engine_args: see `VLLMInProcessEngine`.
-        first_token_timeout_seconds, next_token_timeout_seconds, total_timeout_seconds: see `RetryPolicy`.
-
-    Raises:
-        VLLMNotInstalledError: (a MissingExtraError) vLLM is not installed in this environment.
-        SettingsError: an argument is unknown to vLLM or fixed here.
-        EngineError: vLLM does not start.
-    """
-
-    core: VLLMInProcessEngine
-
-    def __init__(
-        self,
-        model_path: str | Path,
-        *,
-        tokenizer: Any = None,
-        max_seq_len: int | None = None,
-        max_num_seqs: int = 128,
-        dtype: str = "auto",
-        engine_args: Mapping[str, Any] | None = None,
-        first_token_timeout_seconds: float = _DEFAULT.first_token_timeout_seconds,
-        next_token_timeout_seconds: float = _DEFAULT.next_token_timeout_seconds,
-        total_timeout_seconds: float = _DEFAULT.total_timeout_seconds,
-        **sampling: Any,
-    ) -> None:
-        retry_policy = RetryPolicy(
-            first_token_timeout_seconds=first_token_timeout_seconds,
-            next_token_timeout_seconds=next_token_timeout_seconds,
-            total_timeout_seconds=total_timeout_seconds,
-        )
-        import_vllm()
-        renderer = Renderer(load_tokenizer(model_path) if tokenizer is None else tokenizer)
-        core = VLLMInProcessEngine(
-            model_path,
-            eos_token_ids=renderer.eos_token_ids,
-            max_seq_len=max_seq_len,
-            max_num_seqs=max_num_seqs,
-            dtype=dtype,
-            engine_args=engine_args,
-            retry_policy=retry_policy,
-        )
-        super().__init__(core, renderer, **sampling)
-        core.start()
-
-    def shutdown(self) -> None:
-        """Stops vLLM and its processes."""
-        super().shutdown()
-        self.core.shutdown()
 
 
 def _end(loop: BackgroundLoop, llm: AsyncLLM) -> None:

@@ -1,0 +1,126 @@
+"""Tensors that another process on this machine reads, without the disk: a memory-backed file, or CUDA IPC handles.
+
+Does not import midthought: vLLM's worker process imports this module.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_log = logging.getLogger(__name__)
+MEMORY_FOLDER = Path("/dev/shm")
+"""A folder whose files are in memory (Linux)."""
+_ALIGNMENT = 64
+_CHUNK_BYTES = 64 * 2**20
+"""Bytes that one write call copies at most."""
+
+Manifest = Mapping[str, Any]
+"""What the other process needs to find the tensors: plain values, which any message format transports."""
+
+
+class SharedTensors:
+    """Named tensors in memory that another process can read until `close`.
+
+    A tensor on a CUDA device is not copied: its memory is shared by a CUDA IPC handle, so the other process must read it before
+    it changes. All other tensors are copied into one file in `/dev/shm`, or, with a warning, in the folder for temporary
+    files if `/dev/shm` is missing or too small.
+
+    Args:
+        tensors: returns the (name, tensor) pairs; called a second time if `/dev/shm` was too small.
+    """
+
+    def __init__(self, tensors: Callable[[], Iterable[tuple[str, Tensor]]]) -> None:
+        self._kept: list[Tensor] = []
+        self._path: Path | None = None
+        folders = [folder for folder in (MEMORY_FOLDER, Path(tempfile.gettempdir())) if os.access(folder, os.W_OK)]
+        for folder in folders:
+            try:
+                self.manifest: Manifest = self._write(tensors(), folder)
+                break
+            except OSError as error:
+                self.close()
+                if error.errno != errno.ENOSPC or folder == folders[-1]:
+                    raise
+                _log.warning(
+                    "%s has too little room for the weights, so they go through %s, which is slower; give it more memory "
+                    "(docker run --shm-size)", folder, folders[-1],
+                )  # fmt: skip
+
+    def close(self) -> None:
+        """Releases the memory. May be called twice."""
+        self._kept.clear()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
+
+    def _write(self, tensors: Iterable[tuple[str, Tensor]], folder: Path) -> Manifest:
+        entries: list[list[Any]] = []
+        descriptor, name = tempfile.mkstemp(prefix="midthought-weights-", dir=folder)
+        self._path = Path(name)
+        with open(descriptor, "wb", buffering=0) as file:
+            for key, tensor in tensors:
+                tensor = tensor.detach()
+                place = self._share(tensor) if tensor.is_cuda else _append(file, tensor)
+                entries.append([key, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), place])
+            num_bytes = file.tell()
+        return {"path": name, "num_bytes": num_bytes, "tensors": entries}
+
+    def _share(self, tensor: Tensor) -> list[Any]:
+        """Returns the arguments of torch's `rebuild_cuda_tensor`, without the types."""
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        self._kept.append(tensor)
+        _, arguments = reduce_tensor(tensor)
+        return [None if isinstance(each, type | torch.dtype) else _plain(each) for each in arguments]
+
+
+def read_shared_tensors(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+    """Yields the (name, tensor) pairs of `SharedTensors.manifest`. They are views of shared memory: copy them, do not write."""
+    data = None
+    if manifest["num_bytes"]:
+        data = torch.from_file(manifest["path"], shared=True, size=manifest["num_bytes"], dtype=torch.uint8)
+    for name, dtype_name, shape, place in manifest["tensors"]:
+        dtype = getattr(torch, dtype_name)
+        if isinstance(place, int):
+            num_bytes = torch.Size(shape).numel() * dtype.itemsize
+            yield name, _view(data, place, num_bytes, dtype).view(shape)
+        else:
+            yield name, _open_cuda(place, dtype)
+
+
+def _append(file: Any, tensor: Tensor) -> int:
+    """Writes the tensor's bytes at the next aligned position, which is returned."""
+    start: int = file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+    data = memoryview(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    done = 0
+    while done < len(data):
+        done += file.write(data[done : done + _CHUNK_BYTES])
+    return start
+
+
+def _view(data: Tensor | None, start: int, num_bytes: int, dtype: torch.dtype) -> Tensor:
+    if data is None or num_bytes == 0:
+        return torch.empty(0, dtype=dtype)
+    return data[start : start + num_bytes].view(dtype)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, torch.Size) else value
+
+
+def _open_cuda(arguments: list[Any], dtype: torch.dtype) -> Tensor:
+    """Opens the memory of another process (`torch.multiprocessing.reductions.rebuild_cuda_tensor`)."""
+    from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+    _, size, stride, offset, _, _, *rest = arguments
+    opened: Tensor = rebuild_cuda_tensor(Tensor, size, stride, offset, torch.UntypedStorage, dtype, *rest)
+    return opened

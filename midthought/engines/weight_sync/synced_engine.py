@@ -1,0 +1,231 @@
+"""An engine outside the learner's process that follows a policy in training: it loads each update, and a check verifies it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from midthought.engines.background_loop import BackgroundLoop
+from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors
+from midthought.engines.weight_sync.weight_check import TOLERANCES, make_weight_check, perturbed
+from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, is_tied, write_adapters, write_model
+from midthought.peft_folders import merged_tensors
+from midthought.types import Completion
+
+
+class ReloadableEngine(Engine, Protocol):
+    """An engine that loads new weights while it is running."""
+
+    policy_version: int
+
+    @property
+    def reads_shared_memory(self) -> bool:
+        """Whether it reads whole models from shared memory; otherwise from a folder."""
+        ...
+
+    async def check(self) -> None:
+        """Checks that it can be used. Raises `EngineError` or `SettingsError`."""
+        ...
+
+    async def publish(self, publication: Publication, policy_version: int) -> None:
+        """Loads the weights and checks that it uses them; completions then carry `policy_version`. Wakes up from `sleep`.
+
+        Raises `EngineError` if it does not load them or computes something else.
+        """
+        ...
+
+    async def sleep(self) -> bool:
+        """Releases its memory until the next `publish`. Returns False if it does not, because it cannot or need not."""
+        ...
+
+
+class SyncedEngine:
+    """Makes a `ReloadableEngine` follow a policy in training. Implements `midthought.engines.engine.TrainedEngine`.
+
+    The constructor tests the update: the engine loads the policy with perturbed weights, then the real ones, with a check after
+    each. So an engine that reports success but keeps the old weights is detected before training starts; the small
+    change of a training step would hide it.
+
+    Args:
+        engine: an engine whose model has the policy's architecture. If adapters are sent alone, servers already have the base
+            model's weights; an engine that reads shared memory gets them here.
+        policy: a causal LM that is trained in place, with or without PEFT adapters. LoRA adapters are sent alone, others as
+            merged weights (`weight_folder.has_loadable_adapters`).
+        probe_ids: tokens of a text that is natural for the policy; at least two.
+        folder: folder for the weights, visible to servers under the same path. None: a temporary one, in memory if the
+            engine was started only for this object.
+        tolerance: maximum mean difference in log-probability, in nats; by default 0.01 in float32, 0.1 in bfloat16.
+        stop: stops an engine that was started only for this object; `shutdown` calls it.
+
+    Raises `EngineError` if the engine cannot be reached, does not accept weights, or computes something else.
+    """
+
+    def __init__(
+        self,
+        engine: ReloadableEngine,
+        policy: Any,
+        *,
+        probe_ids: Sequence[int],
+        max_seq_len: int,
+        folder: str | Path | None = None,
+        tolerance: float | None = None,
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.max_seq_len = max_seq_len
+        self.eos_token_ids = engine.eos_token_ids
+        self._policy = policy
+        self._sends_adapters = has_loadable_adapters(policy)
+        self._probe_ids = list(probe_ids)[: max_seq_len - 1]
+        usual = TOLERANCES.get(str(policy.dtype).removeprefix("torch."), 0.01)
+        self._tolerance = usual if tolerance is None else tolerance
+        self._stop = stop
+        self._temporary = None
+        if folder is None:
+            place = memory_folder(2 * _num_bytes(policy)) if stop is not None else None
+            self._temporary = tempfile.TemporaryDirectory(prefix="midthought-weights-", dir=place)
+        self._folder = Path(folder or self._temporary.name).resolve()  # type: ignore[union-attr]
+        self._name = f"midthought-{secrets.token_hex(4)}"
+        self._num_published = 0
+        self._is_asleep = False
+        self._waking = threading.Lock()
+        self._loop = BackgroundLoop("midthought-weights")
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.shutdown)
+            self._loop.run(engine.check())
+            with perturbed(policy):
+                self._publish(0)
+            self._publish(0)
+            undo.pop_all()
+
+    @property
+    def policy_version(self) -> int:
+        """Number of updates so far."""
+        return self.engine.policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self.engine.policy_version = version
+
+    async def sample(
+        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
+    ) -> Completion:
+        """See the engine's `sample`. Each completion comes from one version of the weights."""
+        if self._is_asleep:
+            await asyncio.to_thread(self._wake_up)
+        return await self.engine.sample(episode, token_ids, sampling, stopper=stopper)
+
+    def open(self, episode: int) -> None:
+        self.engine.open(episode)
+
+    def close(self, episode: int) -> None:
+        self.engine.close(episode)
+
+    def update_weights(self) -> None:
+        """Makes the engine load the policy, which was changed in place, and increments the version.
+
+        Waits for running samples; later ones wait. Raises `EngineError` like the constructor.
+        """
+        with self._waking:
+            self._publish(self.engine.policy_version + 1)
+
+    def sleep(self) -> None:
+        """Releases the engine's memory, if it can; the next sample or update loads the policy again."""
+        with self._waking:
+            self._is_asleep = self._is_asleep or self._loop.run(self.engine.sleep())
+
+    def shutdown(self) -> None:
+        """Removes the written weights, and stops the engine if it was started here. May be called twice."""
+        self._loop.close()
+        if self._stop is not None:
+            self._stop()
+        shutil.rmtree(self._folder / self._name, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _wake_up(self) -> None:
+        with self._waking:
+            if self._is_asleep:
+                self._publish(self.engine.policy_version)
+
+    def _publish(self, policy_version: int) -> None:
+        """Makes the engine load the policy's weights, and removes those of earlier updates."""
+        self._num_published += 1
+        with contextlib.ExitStack() as stack:
+            path, tensors = None, None
+            if self.engine.reads_shared_memory and (self._num_published == 1 or not self._sends_adapters):
+                with_adapters = not self._sends_adapters
+                shared = SharedTensors(lambda: merged_tensors(self._policy, with_adapters=with_adapters))
+                stack.callback(shared.close)
+                tensors = shared.manifest
+            if self._sends_adapters or not self.engine.reads_shared_memory:
+                path = self._write_folder()
+            publication = Publication(
+                path=path,
+                tensors=tensors,
+                adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
+                proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
+                likely_cause=_likely_cause(self._policy),
+            )
+            _release_cached_memory(self._policy)
+            self._loop.run(self.engine.publish(publication, policy_version))
+        self._is_asleep = False
+        if path is not None:
+            for older in path.parent.iterdir():
+                if older != path:
+                    shutil.rmtree(older)
+
+    def _write_folder(self) -> Path:
+        path = self._folder / self._name / str(self._num_published)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if self._sends_adapters:
+            write_adapters(self._policy, path)
+        else:
+            write_model(self._policy, path)
+        return path
+
+
+def memory_folder(num_bytes: int) -> Path | None:
+    """Returns a folder in memory with room for `num_bytes`; None if there is none."""
+    if not MEMORY_FOLDER.is_dir() or shutil.disk_usage(MEMORY_FOLDER).free < num_bytes:
+        return None
+    return MEMORY_FOLDER
+
+
+def _num_bytes(policy: Any) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in policy.parameters())
+
+
+def _release_cached_memory(policy: Any) -> None:
+    """Returns memory that PyTorch keeps for later to the GPU, so that an engine in another process can take it."""
+    import torch
+
+    if policy.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _likely_cause(policy: Any) -> str:
+    if has_loadable_adapters(policy):
+        return (
+            "Adapters depend on their base model: the engine must have the same base model as the training, in the same "
+            "data type (--dtype)"
+        )
+    if is_tied(policy):
+        return (
+            "The policy's output layer is tied to its embedding, and a server that was started on such a model may reload "
+            "only one of them: start it with `midthought engine serve MODEL`, which unties them, or leave base_url empty "
+            "to start one automatically"
+        )
+    return (
+        "It may use another data type than the policy (--dtype), a quantized model, or results of older weights in its "
+        "prefix cache"
+    )

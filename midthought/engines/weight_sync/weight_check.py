@@ -1,0 +1,108 @@
+"""Proves that an engine computes with the policy's weights: compares log-probabilities after prefixes of a text."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from midthought.engines.weight_sync.weight_folder import has_loadable_adapters
+from midthought.errors import EngineError
+from midthought.tokenization import Renderer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NUM_PREFIXES = 8
+TOLERANCES = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.05}
+"""Maximum mean difference between an engine's log-probabilities and the policy's, by data type."""
+_MAX_PROBE_TOKENS = 320
+_PROBE = (
+    "The tide clock stands in the hall of the harbour house. It has one hand, which goes round once between two high "
+    "tides, so it agrees with no other clock in the town. Who keeps it? Think first, then answer. The keeper's daughter "
+    "wound it for forty-one years; on the last evening she wrote down 7 numbers: 3, 1, 4, 1, 5, 9 and 2. "
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WeightCheck:
+    """Compares an engine's log-probabilities with the policy's.
+
+    The engine samples one token after each of several prefixes of a text. Sampling works as in rollouts, so a prefix cache
+    with results of older weights is detected, too.
+    """
+
+    token_ids: Sequence[int]
+    lengths: Sequence[int]
+    """Lengths of the P prefixes, ascending."""
+    logprobs: Tensor  # [P, V], the policy's distribution after each prefix
+    tolerance: float
+    """Maximum mean difference, in nats."""
+
+    def check(self, name: str, sampled: Sequence[tuple[int, float]], likely_cause: str) -> None:
+        """Checks the (token, log-probability) pairs that the engine `name` sampled after the first prefixes.
+
+        Raises `EngineError` with the likely cause if the log-probabilities are not the policy's.
+        """
+        if not sampled:
+            raise EngineError(f"the context of {name} is too short to check its weights")
+        differences = [
+            abs(float(row[token_id]) - logprob) if token_id < len(row) else float("inf")
+            for row, (token_id, logprob) in zip(self.logprobs, sampled, strict=False)
+        ]
+        difference = sum(differences) / len(differences)
+        if not difference <= self.tolerance:
+            raise EngineError(
+                f"{name} does not compute with the new weights: its log-probabilities differ from the "
+                f"policy's by {difference:.3g} on average, {self.tolerance:g} are allowed. {likely_cause}"
+            )
+
+
+def probe_token_ids(renderer: Renderer) -> list[int]:
+    """Returns the tokens after which an engine's log-probabilities are compared with the policy's."""
+    return renderer.prompt([{"role": "user", "content": _PROBE * 4}])[:_MAX_PROBE_TOKENS]
+
+
+def make_weight_check(policy: Any, token_ids: Sequence[int], tolerance: float) -> WeightCheck:
+    """Computes the policy's distributions after several prefixes of the text, in one forward pass."""
+    import torch
+
+    count = min(_NUM_PREFIXES, len(token_ids))
+    lengths = [len(token_ids) * (number + 1) // count for number in range(count)]
+    was_training = policy.training
+    policy.eval()
+    with torch.no_grad():
+        logits = policy(input_ids=torch.tensor([list(token_ids)], device=policy.device), use_cache=False).logits[0]
+        logprobs = logits[[length - 1 for length in lengths]].float().log_softmax(-1).cpu()
+    policy.train(was_training)
+    return WeightCheck(token_ids=token_ids, lengths=lengths, logprobs=logprobs, tolerance=tolerance)
+
+
+@contextlib.contextmanager
+def perturbed(policy: Any) -> Iterator[None]:
+    """Context in which the policy computes something else. Afterwards its weights are bit-identical to before.
+
+    Shifts the rows of the embedding and the output layer by one; adapters get random weights.
+    """
+    import torch
+
+    sends_adapters = has_loadable_adapters(policy)
+    with torch.no_grad():
+        if sends_adapters:
+            weights = [value for name, value in policy.named_parameters() if "lora_B" in name]
+            kept = [weight.clone() for weight in weights]
+            generator = torch.Generator().manual_seed(0)
+            for weight in weights:
+                weight.add_((0.1 * torch.randn(weight.shape, generator=generator)).to(weight))
+        else:
+            embeddings = policy.get_input_embeddings().weight, policy.get_output_embeddings().weight
+            weights = list({id(weight): weight for weight in embeddings}.values())
+            for weight in weights:
+                weight.copy_(weight.roll(1, 0))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for number, weight in enumerate(weights):
+                weight.copy_(kept[number] if sends_adapters else weight.roll(-1, 0))

@@ -1,0 +1,288 @@
+"""In-process vLLM that follows a policy: order of sleep, update and wake-up with a fake vLLM; shared tensors with a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import fake_vllm
+import pytest
+import torch
+from fake_vllm import AsyncLLM
+from test_weight_sync import PROBE, PROMPT, learn, make_model
+
+from midthought.config import InferenceConfig
+from midthought.engines.create import check_backend
+from midthought.engines.engine import Sampling
+from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
+from midthought.engines.vllm_in_process.training import in_process_policy, vllm_arguments
+from midthought.engines.weight_sync import shared_tensors
+from midthought.engines.weight_sync.shared_tensors import SharedTensors, read_shared_tensors
+from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.peft_folders import save_config
+from midthought.peft_weights import base_of
+
+UPDATE = ["pause", "load", "reset cache", "resume"]
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[AsyncLLM]:
+    return fake_vllm.install(monkeypatch)
+
+
+def with_lora(policy: Any, **options: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(policy, peft.LoraConfig(target_modules=["q_proj", "v_proj"], r=4, **options))
+
+
+def synced(policy: Any, folder: Path, **engine_args: Any) -> SyncedEngine:
+    save_config(base_of(policy), folder, policy.dtype, is_tied=False)
+    engine = VLLMInProcessEngine(
+        folder, eos_token_ids=[], max_seq_len=256, max_num_seqs=4, follows_policy=True, engine_args=engine_args
+    )
+    engine.start()
+    return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, stop=engine.shutdown)
+
+
+def difference(engine: SyncedEngine, policy: Any) -> float:
+    """Largest difference between what was recorded and what the policy computes for the same tokens."""
+    sampled = asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=6, temperature=0.7)))
+    with torch.no_grad():
+        logits = policy.eval()(torch.tensor([[*PROMPT, *sampled.token_ids]])).logits[0, len(PROMPT) - 1 : -1] / 0.7
+    expected = logits.log_softmax(-1).gather(-1, torch.tensor(sampled.token_ids)[:, None])[:, 0]
+    return float((torch.tensor(sampled.sampled_logprobs) - expected).abs().max())
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_it_samples_from_the_policy_before_and_after_every_update(
+    engines: list[AsyncLLM], tmp_path: Path, tied: bool
+) -> None:
+    policy = make_model(tied=tied)
+    engine = synced(policy, tmp_path)
+    assert engines[0].log == UPDATE * 2  # the perturbed weights, then the real ones
+    assert difference(engine, policy) < 1e-5
+    for version in (1, 2):
+        learn(policy)
+        engine.update_weights()
+        assert engine.policy_version == version
+        assert difference(engine, policy) < 1e-5
+    assert engines[0].log == UPDATE * 4
+    engine.shutdown()
+    assert engines[0].log[-1] == "shutdown"
+
+
+def test_lora_adapters_are_sent_alone_and_the_base_model_once(engines: list[AsyncLLM], tmp_path: Path) -> None:
+    policy = with_lora(make_model())
+    engine = synced(policy, tmp_path, enable_lora=True)
+    first = ["pause", "load", "add adapter", "reset cache", "resume"]
+    later = ["pause", "add adapter", "remove adapter", "reset cache", "resume"]
+    assert engines[0].log == first + later
+    learn(policy)
+    engine.update_weights()
+    assert engines[0].log == first + later * 2
+    assert difference(engine, policy) < 1e-5
+    assert len(engines[0].adapters) == 1
+
+
+def test_asleep_it_takes_memory_for_the_weights_then_loads_then_takes_memory_for_the_cache(
+    engines: list[AsyncLLM], tmp_path: Path
+) -> None:
+    policy = make_model()
+    engine = synced(policy, tmp_path, enable_sleep_mode=True)
+    engines[0].log.clear()
+    engine.sleep()
+    engine.sleep()
+    assert engines[0].log == ["sleep 2"]
+    learn(policy)
+    engine.update_weights()
+    assert engines[0].log == ["sleep 2", "wake weights", "load", "wake kv_cache", "reset cache", "resume"]
+    assert engine.policy_version == 1
+    assert difference(engine, policy) < 1e-5
+
+
+def test_a_base_model_under_adapters_stays_in_memory_while_it_sleeps(engines: list[AsyncLLM], tmp_path: Path) -> None:
+    policy = with_lora(make_model())
+    engine = synced(policy, tmp_path, enable_sleep_mode=True, enable_lora=True)
+    engines[0].log.clear()
+    engine.sleep()
+    engine.update_weights()
+    wanted = ["sleep 1", "wake weights", "wake kv_cache", "add adapter", "remove adapter", "reset cache", "resume"]
+    assert engines[0].log == wanted
+    assert difference(engine, policy) < 1e-5
+
+
+def test_samples_wake_it_once_with_the_same_version(engines: list[AsyncLLM], tmp_path: Path) -> None:
+    policy = make_model()
+    engine = synced(policy, tmp_path, enable_sleep_mode=True)
+    engine.sleep()
+    engines[0].log.clear()
+
+    async def many() -> list[int]:
+        samples = [engine.sample(number, PROMPT, Sampling(max_tokens=2)) for number in range(3)]
+        return [completion.policy_version for completion in await asyncio.gather(*samples)]
+
+    assert asyncio.run(many()) == [0, 0, 0]
+    assert engines[0].log == ["wake weights", "load", "wake kv_cache", "reset cache", "resume"]
+
+
+def test_without_sleep_mode_sleeping_changes_nothing(engines: list[AsyncLLM], tmp_path: Path) -> None:
+    policy = make_model()
+    engine = synced(policy, tmp_path)
+    engines[0].log.clear()
+    engine.sleep()
+    assert engines[0].log == []
+    assert difference(engine, policy) < 1e-5
+
+
+def test_no_completion_mixes_two_versions(engines: list[AsyncLLM], tmp_path: Path) -> None:
+    policy = make_model()
+    engine = synced(policy, tmp_path)
+
+    async def run() -> list[tuple[int, int]]:
+        begun = threading.Event()
+
+        class Begun:
+            def feed(self, token_id: int) -> bool:
+                begun.set()
+                return False
+
+        first = asyncio.create_task(engine.sample(0, PROMPT, Sampling(max_tokens=40), stopper=Begun()))
+        await asyncio.to_thread(begun.wait)
+        update = asyncio.create_task(asyncio.to_thread(engine.update_weights))
+        await asyncio.sleep(0.02)
+        second = await engine.sample(1, PROMPT, Sampling(max_tokens=2))
+        await update
+        return [(each.policy_version, len(each.token_ids)) for each in (await first, second)]
+
+    assert asyncio.run(run()) == [(0, 40), (1, 2)]
+
+
+def test_an_update_that_vllm_refuses_or_only_claims_stops_the_run(engines: list[AsyncLLM], tmp_path: Path) -> None:
+    policy = make_model()
+    engine = synced(policy, tmp_path)
+    engines[0].refuses_updates = True
+    with pytest.raises(EngineError, match=r"vLLM does not take new weights .*no room"):
+        engine.update_weights()
+    assert not engines[0].is_paused
+    engines[0].refuses_updates = False
+    engines[0].worker.lost = {"lm_head.weight"}
+    learn(policy)
+    with pytest.raises(EngineError, match="vLLM does not compute with the new weights"):
+        engine.update_weights()
+    assert engine.policy_version == 0
+
+
+def test_vllm_gets_the_memory_share_and_the_rank(renderer: Any) -> None:
+    inference = InferenceConfig(backend="vllm", in_process=True, gpu_memory_utilization=0.35)
+    policy = make_model()
+    assert vllm_arguments(policy, inference, "cpu") == {}
+    assert vllm_arguments(policy, inference, "cuda") == {"enable_sleep_mode": True, "gpu_memory_utilization": 0.35}
+    adapted = with_lora(policy)
+    assert vllm_arguments(adapted, inference, "cpu") == {"enable_lora": True, "max_loras": 1, "max_lora_rank": 8}
+
+
+def test_a_run_gets_its_engine_from_the_settings(engines: list[AsyncLLM], renderer: Any) -> None:
+    policy = make_model(tied=True)
+    policy.resize_token_embeddings(len(renderer.tokenizer))
+    inference = InferenceConfig(backend="vllm", in_process=True, max_num_seqs=4)
+    check_backend(inference)
+    engine = in_process_policy(policy, renderer, inference, max_seq_len=200)
+    assert (engines[0].arguments.max_model_len, engines[0].arguments.load_format) == (200, "dummy")
+    assert difference(engine, policy) < 1e-5
+    engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"backend": "sglang"}, "only 'vllm' can run without a server"),
+        ({"backend": "vllm", "base_url": ["http://127.0.0.1:1"]}, "one excludes the other"),
+        ({"backend": "vllm", "deterministic": True}, "use 'local' for a bit-identical repetition"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        check_backend(InferenceConfig(in_process=True, **settings))
+
+
+def test_a_run_without_the_package_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(MissingExtraError, match="pip install vllm"):
+        check_backend(InferenceConfig(backend="vllm", in_process=True))
+
+
+# -- shared tensors ------------------------------------------------------------------------------------------------
+
+TENSORS = {
+    "matrix": torch.arange(12.0).view(3, 4),
+    "transposed": torch.arange(12.0).view(3, 4).T,
+    "half": torch.tensor([1.5, -2.0, 3.25], dtype=torch.bfloat16),
+    "bytes": torch.tensor([1, 2, 3], dtype=torch.uint8),
+    "numbers": torch.tensor([2**40, -1]),
+    "scalar": torch.tensor(7.0),
+    "empty": torch.empty(0, 4),
+}
+READER = """
+import json, sys
+from midthought.engines.weight_sync.shared_tensors import read_shared_tensors
+found = {name: [str(tensor.dtype), list(tensor.shape), tensor.double().flatten().tolist()]
+         for name, tensor in read_shared_tensors(json.loads(sys.argv[1]))}
+print(json.dumps(found))
+"""
+
+
+def test_another_process_reads_the_same_values() -> None:
+    shared = SharedTensors(TENSORS.items)
+    words = [sys.executable, "-c", READER, json.dumps(shared.manifest)]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    wanted = {key: [str(t.dtype), list(t.shape), t.double().flatten().tolist()] for key, t in TENSORS.items()}
+    assert found == wanted
+    path = Path(shared.manifest["path"])
+    assert path.is_file()
+    shared.close()
+    shared.close()
+    assert not path.exists()
+
+
+def test_a_model_without_tensors_is_no_error() -> None:
+    shared = SharedTensors(list)
+    assert list(read_shared_tensors(shared.manifest)) == []
+    shared.close()
+
+
+def test_a_full_memory_folder_falls_back_to_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    small, large = tmp_path / "small", tmp_path / "large"
+    small.mkdir()
+    large.mkdir()
+    monkeypatch.setattr(shared_tensors, "MEMORY_FOLDER", small)
+    monkeypatch.setattr("tempfile.tempdir", str(large))
+
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open_file(descriptor: int, mode: str, **options: Any) -> io.FileIO:
+        return (Full if any(small.iterdir()) else io.FileIO)(descriptor, mode)
+
+    monkeypatch.setattr(shared_tensors, "open", open_file, raising=False)
+    shared = SharedTensors(TENSORS.items)
+    assert Path(shared.manifest["path"]).parent == large
+    assert list(small.iterdir()) == []
+    assert "too little room for the weights" in caplog.text
+    for name, tensor in read_shared_tensors(shared.manifest):
+        assert torch.equal(tensor, TENSORS[name])
+    shared.close()
+    monkeypatch.setattr("tempfile.tempdir", str(small))
+    with pytest.raises(OSError, match="No space left"):
+        SharedTensors(TENSORS.items)
+    assert list(small.iterdir()) == []

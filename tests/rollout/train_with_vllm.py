@@ -1,0 +1,161 @@
+"""Run by an interpreter that has vLLM: trains small policies with in-process vLLM and writes what happened as JSON.
+
+Arguments: the report's path, the number of iterations.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from small_tokenizer import small_tokenizer
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from midthought import RayPPOTrainer, create_default_config
+from midthought.engines.weight_sync import synced_engine
+from midthought.errors import EngineError
+from midthought.tools.function_tool import tool
+from midthought.types import ParsedAction
+
+CASES: dict[str, dict[str, Any]] = {
+    "full, untied": {},
+    "full, tied": {"tied": True},
+    "LoRA, untied": {"lora": {"r": 4}},
+    "LoRA, tied, temperature 0.7": {"lora": {"r": 4}, "tied": True, "temperature": 0.7},
+    "DoRA, tied": {"lora": {"r": 4, "use_dora": True}, "tied": True},
+    "LoRA on the output layer, tied": {"lora": {"r": 4, "target_modules": ["q_proj", "lm_head"]}, "tied": True},
+}
+
+
+@tool
+def look(word: str) -> str:
+    """Look a word up."""
+    return f"the {word} clock"
+
+
+class EveryFew:
+    """Calls the tool after every few tokens, whatever they are."""
+
+    name, fence_may_hold_call, stops_at_call = "every_few", False, True
+
+    def __init__(self) -> None:
+        self.num_pieces, self.num_calls = 5, 2
+
+    def scanner(self, *, in_thought: bool) -> EveryFew:
+        return EveryFew()
+
+    def feed(self, piece: str) -> bool:
+        self.num_pieces -= 1
+        return self.num_pieces == 0 and self.num_calls > 0
+
+    def take(self) -> list[ParsedAction]:
+        if self.num_pieces > 0 or self.num_calls == 0:
+            return []
+        self.num_pieces, self.num_calls = 6, self.num_calls - 1
+        return [ParsedAction(tool_name="look", parameters={"word": "tide"}, raw_text="", success=True)]
+
+    def resume(self) -> None:
+        pass
+
+    def render_results(self, events: Any) -> str:
+        return "".join(f"[{event.call.result}]" for event in events)
+
+    def instructions(self, definitions: Any) -> str:
+        return ""
+
+
+def make_policy(vocab_size: int, tied: bool, lora: dict[str, Any] | None) -> Any:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=64,
+        intermediate_size=96,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        tie_word_embeddings=tied,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    if lora is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj", "v_proj", "down_proj"], **lora}))
+
+
+def make_trainer(num_iters: int, *, tied: bool = False, lora: Any = None, temperature: float = 1.0) -> RayPPOTrainer:
+    tokenizer = small_tokenizer()
+    config = create_default_config(
+        inference={
+            "backend": "vllm",
+            "in_process": True,
+            "max_tokens": 60,
+            "max_num_seqs": 16,
+            "temperature": temperature,
+        },
+        training={
+            "adv_estimator": "grpo",
+            "group_size": 4,
+            "batch_size": 16,
+            "mini_batch_size": 8,
+            "learning_rate": 1e-3,
+            "num_train_iters_per_epoch": 1,
+            "num_epochs": num_iters,
+            "validate_every": 0,
+        },
+    )
+    rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
+    return RayPPOTrainer(
+        config,
+        dataset=rows,
+        reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7),
+        model=make_policy(len(tokenizer), tied, lora),
+        tokenizer=tokenizer,
+        tools=[look],
+        call_format=EveryFew(),  # type: ignore[arg-type]
+        progress=False,
+    )
+
+
+def train(num_iters: int, **case: Any) -> dict[str, Any]:
+    with make_trainer(num_iters, **case) as trainer:
+        weights = [weight for weight in trainer.learner.policy.parameters() if weight.requires_grad]
+        before = [weight.detach().clone() for weight in weights]
+        history = trainer.fit()
+        return {
+            "differences": [metrics["logprob_difference_max"] for metrics in history],
+            "calls": sum(metrics["episode/calls"] for metrics in history),
+            "moved": max(float((new.detach() - old).abs().max()) for new, old in zip(weights, before, strict=True)),
+            "policy_version": trainer.source.policy_version,
+        }
+
+
+def update_that_loses_a_tensor() -> str:
+    """Returns the error if one tensor of a whole model is not sent."""
+    complete = synced_engine.merged_tensors
+    synced_engine.merged_tensors = lambda *arguments, **options: (
+        pair for pair in complete(*arguments, **options) if "layers.1.mlp.down_proj" not in pair[0]
+    )
+    try:
+        make_trainer(1).close()
+    except EngineError as error:
+        return str(error)
+    finally:
+        synced_engine.merged_tensors = complete
+    return ""
+
+
+def main(target: str, num_iters: int) -> None:
+    report: dict[str, Any] = {name: train(num_iters, **case) for name, case in CASES.items()}
+    report["lost tensor"] = update_that_loses_a_tensor()
+    Path(target).write_text(json.dumps(report), "utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
