@@ -81,7 +81,8 @@ class InferenceConfig(Section):
     """Engine: `local` (in this process), `vllm` or `sglang` (servers: docs/servers.md), or one that you registered. Training
     works with the first three."""
     in_process: bool = False
-    """With `vllm`: run the engine on this machine without a server. It frees its memory while the learner works."""
+    """With `vllm`: run vLLM on this machine without a server. Weights go through shared memory, and on a GPU it releases its
+    memory while the learner works."""
     gpu_memory_utilization: Harmless[Annotated[float, Field(gt=0, lt=1)] | Auto] = "auto"
     """Share of the GPU's memory for vLLM's weights and KV cache. `auto`: what the learner does not need (`midthought plan`)."""
     base_url: Harmless[list[str]] = Field(default_factory=list)
@@ -104,6 +105,10 @@ class InferenceConfig(Section):
     the run stops. (A connected server has 300 s for the first token of a request.)"""
     max_tokens: int = Field(256, ge=1)
     """Maximum number of tokens after the prompt in one episode, tool results included."""
+    max_seq_len: Harmless[Annotated[int, Field(ge=2)] | Auto] = "auto"
+    """Maximum number of tokens of a sequence, with its prompt, for which engines and servers reserve memory. `auto`: the longest
+    prompt and `max_tokens`; in an environment, whose prompts are unknown before, the model's maximum, and with a server or
+    in-process vLLM at most 4,096 tokens and `max_tokens`."""
     max_segment_length: int = Field(256, ge=1)
     """Maximum number of tokens sampled in one request; generation stops earlier at the end of a call."""
     max_tool_calls_per_cot: int = Field(5, ge=0)

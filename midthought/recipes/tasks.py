@@ -12,7 +12,7 @@ from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.rollout.rollout_batch import ShuffledTasks
 from midthought.tokenization import Renderer
-from midthought.trainer.rollouts import PromptBuilder, make_source
+from midthought.trainer.rollouts import PromptBuilder, longest_sequence, make_source
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import Task
 
@@ -63,7 +63,12 @@ class RecipeTasks(TrainingTasks):
         inference = self.config.inference.model_copy(update={"backend": "local", "partial_rollouts": False})
         longest = self.longest_prompt(lambda task: len(self.renderer.prompt(self.prompts.messages(task))))
         engine = policy_engine(
-            policy, None, self.renderer, inference, model_path="", max_seq_len=longest + inference.max_tokens
+            policy,
+            None,
+            self.renderer,
+            inference,
+            model_path="",
+            max_seq_len=longest_sequence(longest, inference, policy.config),
         )
         engine.policy_version = policy_version
         seed = self.config.training.seed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -76,10 +77,30 @@ class EpisodeFactory:
         num_tokens = len(self.renderer.prompt(self.prompts.messages(task)))
         if num_tokens >= self.max_seq_len:
             raise EpisodeError(
-                f"the prompt of task {task.task_id!r} has {num_tokens} tokens, and the model has {self.max_seq_len} "
-                "positions; shorten it, or take a model with more"
+                f"the prompt of task {task.task_id!r} has {num_tokens} tokens, and a sequence may have {self.max_seq_len}; "
+                "shorten it, set inference.max_seq_len, or take a model with more positions"
             )
         return self.episode(task)
+
+
+def longest_sequence(longest_prompt: int | None, inference: InferenceConfig, model_config: Any) -> int:
+    """Returns `inference.max_seq_len`; if it is `auto`, what the tasks need, at most what the model allows.
+
+    `longest_prompt` None: unknown before the episodes run. An engine outside this process reserves memory for the longest
+    sequence, so it then gets room for prompts of `MAX_LENGTH` tokens only.
+    """
+    allowed = getattr(model_config, "max_position_embeddings", None)
+    if inference.max_seq_len != "auto":
+        if allowed is not None and inference.max_seq_len > allowed:
+            raise SettingsError(
+                f"inference.max_seq_len={inference.max_seq_len}: the model has {allowed} positions; set at most that"
+            )
+        return inference.max_seq_len
+    if longest_prompt is not None:
+        return min(longest_prompt + inference.max_tokens, allowed or sys.maxsize)
+    if inference.backend == "local":
+        return allowed or MAX_LENGTH
+    return min(allowed or MAX_LENGTH, MAX_LENGTH + inference.max_tokens)
 
 
 def make_source(

@@ -130,6 +130,9 @@ class DatasetTasks(TrainingTasks):
     def texts(self) -> Iterable[str]:
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 
+    def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
+        return max(num_tokens(task) for task in [*self._tasks, *self._held_out])
+
     def open(self, renderer: Renderer) -> None:
         if self._reward is not None:
             self._environment = QuestionEnvironment(self._reward, self._config.environment.step_timeout_seconds)

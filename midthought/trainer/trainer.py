@@ -38,10 +38,10 @@ from midthought.trainer.episodes import as_rollout, restore_stream, sort_episode
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
 from midthought.trainer.rollouts import (
-    MAX_LENGTH,
     PromptBuilder,
     as_call_format,
     check_source,
+    longest_sequence,
     make_source,
     make_worker_group,
 )
@@ -186,11 +186,7 @@ class Trainer:
         """Creates the engine, and the sources of training and held-out episodes, which share the engine."""
         inference = self.config.frozen().inference
         longest = self._tasks.longest_prompt(lambda task: len(self.renderer.prompt(prompts.messages(task))))
-        max_seq_len = (
-            longest + inference.max_tokens
-            if longest is not None
-            else getattr(self.model.config, "max_position_embeddings", None) or MAX_LENGTH
-        )
+        max_seq_len = longest_sequence(longest, inference, self.model.config)
         self._engine = policy_engine(
             self.model, self.learner.policy, self.renderer, inference, model_path=model_path, max_seq_len=max_seq_len
         )

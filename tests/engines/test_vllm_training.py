@@ -1,4 +1,4 @@
-"""In-process vLLM that follows a policy: order of sleep, update and wake-up with a fake vLLM; shared tensors with a real process."""
+"""In-process vLLM that follows a policy: order of sleep, update, wake-up with a fake vLLM; tensors shared with a real process."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import math
 import signal
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -37,10 +38,12 @@ from midthought import (
     TrainerCallback,
     create_default_config,
 )
+from midthought.config import InferenceConfig
 from midthought.env.reward_functions import RewardError
 from midthought.env.rewards import num_calls, weighted
 from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.batch import TokenBatch
+from midthought.trainer.rollouts import longest_sequence
 from midthought.types import SpanKind
 
 
@@ -349,7 +352,7 @@ def test_a_prompt_that_is_longer_than_the_models_positions_fails_with_the_reason
         episodes = trainer.rollout()
         figures = trainer.train_step()
     error = next(t.error for t in episodes if t.stop_reason is StopReason.FAILED)
-    assert "tokens, and the model has 60 positions" in error
+    assert "tokens, and a sequence may have 60" in error
     assert figures["episode/failed"] == 0.25
     assert figures["batch/num_episodes"] == 3
     assert error in caplog.text
@@ -654,3 +657,30 @@ def test_training_logs_nothing_where_nothing_is_wrong(talker, caplog):
     with RayPPOTrainer(settings(), Colours, **talker) as trainer:
         trainer.fit()
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("longest_prompt", "settings", "expected"),
+    [
+        (100, {}, 120),
+        (495, {}, 500),  # the model's maximum
+        (None, {}, 500),
+        (None, {"backend": "vllm"}, 500),
+        (100, {"max_seq_len": 300}, 300),
+        (None, {"max_seq_len": 300, "backend": "vllm"}, 300),
+    ],
+)
+def test_engines_reserve_memory_for_what_the_tasks_need(longest_prompt, settings, expected):
+    inference = InferenceConfig(max_tokens=20, **settings)
+    assert longest_sequence(longest_prompt, inference, SimpleNamespace(max_position_embeddings=500)) == expected
+
+
+def test_a_server_for_an_environment_reserves_less_than_a_long_context():
+    config = SimpleNamespace(max_position_embeddings=262_144)
+    assert longest_sequence(None, InferenceConfig(max_tokens=20), config) == 262_144
+    assert longest_sequence(None, InferenceConfig(max_tokens=20, backend="vllm"), config) == 4096 + 20
+
+
+def test_sequences_longer_than_the_model_allows_are_refused():
+    with pytest.raises(SettingsError, match="max_seq_len=501: the model has 500 positions; set at most that"):
+        longest_sequence(9, InferenceConfig(max_seq_len=501), SimpleNamespace(max_position_embeddings=500))

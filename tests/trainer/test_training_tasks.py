@@ -170,6 +170,7 @@ def test_held_out_tasks_are_the_first_of_validation():
     assert len(ground.held_out(9)) == 3
     assert ground.has_held_out
     assert not DatasetTasks(QUESTIONS, None, settings()).has_held_out
+    assert ground.longest_prompt(lambda task: len(task.prompt)) == max(len(row["question"]) for row in QUESTIONS)
 
 
 def test_the_texts_hold_prompts_and_answers():

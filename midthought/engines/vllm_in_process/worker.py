@@ -14,7 +14,7 @@ class WeightReceiver:
     """vLLM's own method."""
 
     def load_shared_weights(self, manifest: Manifest) -> None:
-        """Replaces the weights by those of `SharedTensors.manifest`, which have the names of a Hugging Face checkpoint."""
+        """Replaces the weights. The tensors of `SharedTensors.manifest` have the names of a Hugging Face checkpoint."""
         import torch
 
         self.reload_weights(weights_iterator=read_shared_tensors(manifest), is_checkpoint_format=True)

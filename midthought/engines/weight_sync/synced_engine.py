@@ -158,7 +158,7 @@ class SyncedEngine:
                 self._publish(self.engine.policy_version)
 
     def _publish(self, policy_version: int) -> None:
-        """Makes the engine load the policy's weights, and removes those of earlier updates."""
+        """Makes the engine load the policy's weights, and removes older weights from the folder."""
         self._num_published += 1
         with contextlib.ExitStack() as stack:
             path, tensors = None, None
