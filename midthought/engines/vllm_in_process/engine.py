@@ -195,13 +195,9 @@ class VLLMInProcessEngine:
                 await asyncio.wrap_future(self._loop.start(self._load(llm, publication)))
             except Exception as error:
                 raise EngineError(f"vLLM does not take new weights ({named(error)}); its log says more") from error
-            sampled = []
-            for number, length in enumerate(publication.proof.lengths):
-                if length < self.max_seq_len:
-                    sampling = Sampling(max_tokens=1, seed=number)
-                    draft = PartialCompletion(publication.proof.token_ids[:length], sampling, frozenset())
-                    await self._complete(llm, _CHECK_EPISODE, draft)
-                    sampled.append((draft.token_ids[0], draft.logprobs[0]))
+            lengths = [length for length in publication.proof.lengths if length < self.max_seq_len]
+            prefixes = [publication.proof.token_ids[:length] for length in lengths]
+            sampled = await asyncio.gather(*(self._next_token(llm, *each) for each in enumerate(prefixes)))
             publication.proof.check("vLLM", sampled, publication.likely_cause)
             self.policy_version = policy_version
 
@@ -231,6 +227,12 @@ class VLLMInProcessEngine:
         if self._llm.errored:
             raise EngineError("vLLM's process has ended, and its log says why; make another engine")
         return self._llm
+
+    async def _next_token(self, llm: AsyncLLM, seed: int, token_ids: Sequence[int]) -> tuple[int, float]:
+        """Returns a sampled token and its log-probability, while the weights are being changed."""
+        draft = PartialCompletion(list(token_ids), Sampling(max_tokens=1, seed=seed), frozenset())
+        await self._complete(llm, _CHECK_EPISODE, draft)
+        return draft.token_ids[0], draft.logprobs[0]
 
     async def _load(self, llm: AsyncLLM, new: Publication) -> None:
         """Loads the weights on vLLM's event loop, and drops what it computed with older ones."""
