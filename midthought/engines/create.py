@@ -171,13 +171,15 @@ def policy_engine(
 
     Args:
         policy: the causal LM, whose weights change in place.
-        trained: what the learner trains: the policy itself, or the policy with its adapters.
+        trained: what the learner trains: the policy itself, or the policy with its adapters. None: a copy of the policy that is
+            not trained here (Ray workers, evaluations).
         model_path: path that the model was loaded from; empty for a model without one.
     """
     from midthought.engines.local.engine import LocalEngine
 
     if inference.backend != "local" and inference.in_process:
-        return in_process_policy(trained, renderer, inference, max_seq_len=max_seq_len)
+        followed = policy if trained is None else trained
+        return in_process_policy(followed, renderer, inference, max_seq_len=max_seq_len)
     if inference.backend != "local":
         return serve_policy(trained, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
     return LocalEngine(

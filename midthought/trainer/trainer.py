@@ -188,7 +188,12 @@ class Trainer:
         longest = self._tasks.longest_prompt(lambda task: len(self.renderer.prompt(prompts.messages(task))))
         max_seq_len = longest_sequence(longest, inference, self.model.config)
         self._engine = policy_engine(
-            self.model, self.learner.policy, self.renderer, inference, model_path=model_path, max_seq_len=max_seq_len
+            self.model,
+            self.learner.policy,
+            self.renderer,
+            inference.changed(backend="local") if self.config.ray.use_ray else inference,
+            model_path=model_path,
+            max_seq_len=max_seq_len,
         )
         group = make_worker_group(self.model, self.renderer, inference, self.config.ray, max_seq_len=max_seq_len)
         make = functools.partial(

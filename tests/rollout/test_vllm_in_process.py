@@ -417,7 +417,7 @@ def sampled_spans(mask: list[bool]) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-TRAINED_CASES = 6
+TRAINED_CASES = 7
 NUM_ITERS = 20
 
 
@@ -448,6 +448,12 @@ class TestTraining:
             assert max(case["differences"]) < 1e-3, name
             assert case["moved"] > 1e-2, name  # old weights would not do
             assert case["calls"] >= 2, name
+
+    def test_on_ray_every_node_samples_with_its_own(self, trained: Any) -> None:
+        episodes = trained["two Ray nodes"]["episodes_by_node"]
+        assert len(episodes) == 2
+        assert sum(episodes) == 16 * NUM_ITERS
+        assert min(episodes) > 0
 
     def test_an_update_that_loses_a_tensor_is_noticed(self, trained: Any) -> None:
         assert "vLLM does not compute with the new weights" in trained["lost tensor"]

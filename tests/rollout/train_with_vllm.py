@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,19 @@ def make_policy(vocab_size: int, tied: bool, lora: dict[str, Any] | None) -> Any
     return get_peft_model(model, LoraConfig(**{"target_modules": ["q_proj", "v_proj", "down_proj"], **lora}))
 
 
-def make_trainer(num_iters: int, *, tied: bool = False, lora: Any = None, temperature: float = 1.0) -> RayPPOTrainer:
+def reward(trajectory: Any) -> float:
+    return float(sum(trajectory.token_ids) % 7)
+
+
+def make_trainer(
+    num_iters: int,
+    *,
+    tied: bool = False,
+    lora: Any = None,
+    temperature: float = 1.0,
+    ray: dict[str, Any] | None = None,
+    reward_fn: Any = reward,
+) -> RayPPOTrainer:
     tokenizer = small_tokenizer()
     config = create_default_config(
         inference={
@@ -109,12 +122,13 @@ def make_trainer(num_iters: int, *, tied: bool = False, lora: Any = None, temper
             "num_epochs": num_iters,
             "validate_every": 0,
         },
+        ray=ray or {},
     )
     rows = [{"question": f"Who found tide clock {number}?", "answer": "Ada"} for number in range(4)]
     return RayPPOTrainer(
         config,
         dataset=rows,
-        reward_fn=lambda trajectory: float(sum(trajectory.token_ids) % 7),
+        reward_fn=reward_fn,
         model=make_policy(len(tokenizer), tied, lora),
         tokenizer=tokenizer,
         tools=[look],
@@ -136,6 +150,39 @@ def train(num_iters: int, **case: Any) -> dict[str, Any]:
         }
 
 
+@dataclass
+class NodeLogged:
+    """A reward that logs the node on which the episode ran."""
+
+    path: str
+
+    def __call__(self, trajectory: Any) -> float:
+        import ray
+
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(ray.get_runtime_context().get_node_id() + "\n")
+        return reward(trajectory)
+
+
+def train_on_two_nodes(num_iters: int, folder: Path) -> dict[str, Any]:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    settings = {"use_ray": True, "num_actors": 2, "cpus_per_actor": 1.0, "address": cluster.address}
+    log = folder / "nodes"
+    try:
+        case = train(num_iters, ray=settings, reward_fn=NodeLogged(str(log)), lora={"r": 4}, tied=True)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    nodes = log.read_text("utf-8").split()
+    return case | {"episodes_by_node": [nodes.count(node) for node in sorted(set(nodes))]}
+
+
 def update_that_loses_a_tensor() -> str:
     """Returns the error if one tensor of a whole model is not sent."""
     complete = synced_engine.merged_tensors
@@ -153,6 +200,7 @@ def update_that_loses_a_tensor() -> str:
 
 def main(target: str, num_iters: int) -> None:
     report: dict[str, Any] = {name: train(num_iters, **case) for name, case in CASES.items()}
+    report["two Ray nodes"] = train_on_two_nodes(num_iters, Path(target).parent)
     report["lost tensor"] = update_that_loses_a_tensor()
     Path(target).write_text(json.dumps(report), "utf-8")
 

@@ -52,11 +52,11 @@ def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
         )
     if not settings.use_ray:
         return
-    if inference.backend != "local":
+    if inference.backend != "local" and not inference.in_process:
         raise SettingsError(
             f"ray.use_ray with inference.backend={inference.backend!r}: each Ray worker has its own engine, and servers are "
-            "used directly; set ray.use_ray to false (several servers: inference.base_url), or "
-            "inference.backend to 'local'"
+            "used directly; set ray.use_ray to false (several servers: inference.base_url), "
+            "inference.backend to 'local', or inference.in_process to true"
         )
     if inference.partial_rollouts:
         raise SettingsError(

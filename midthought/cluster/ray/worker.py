@@ -69,25 +69,29 @@ class RolloutWorker:
         self._numerics = numerics
         self._loop = asyncio.new_event_loop()
         self._shared_objects: dict[str, Any] = {}
+        self._engine: TrainedEngine | None = None
         numerics.apply()
 
     def __repr__(self) -> str:
         return self._name
 
     def build(self, model: bytes, make_engine: Callable[[Any], TrainedEngine]) -> None:
-        """Creates the policy with uninitialized tensors, and its engine."""
+        """Creates the policy with uninitialized tensors. Its engine is created when it has weights."""
         device = "cuda" if ray.get_gpu_ids() else "cpu"
         self._model = deserialize(model, "the policy", fill_placeholders(device)).eval()
         self._tensors = named_tensors(self._model)
-        self._engine = make_engine(self._model)
+        self._make_engine = make_engine
 
     def load(self, pieces: Sequence[TensorSlice]) -> None:
         """Copies a bucket into the policy in place."""
         copy_slices(self._tensors, pieces)
 
     def activate_weights(self) -> dict[str, str]:
-        """Switches the engine to the loaded weights. Returns the digest of each tensor of the policy."""
-        self._engine.update_weights()
+        """Switches the engine to the loaded weights, or creates it. Returns the digest of each tensor of the policy."""
+        if self._engine is None:
+            self._engine = self._make_engine(self._model)
+        else:
+            self._engine.update_weights()
         return {name: digest_of(tensor) for name, tensor in self._tensors.items()}
 
     def run(self, payload: bytes, job: Job) -> Iterator[list[tuple[int, bytes]]]:
@@ -96,6 +100,7 @@ class RolloutWorker:
         Everything runs in this thread: a second computing thread would have its own OpenMP threads, and more threads than
         cores slow down every forward pass.
         """
+        assert self._engine is not None
         outbox: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         parts = RolloutParts(engine=self._engine, **self._deserialize_parts(payload, job.shared_objects))
         self._engine.policy_version = job.policy_version
