@@ -24,7 +24,8 @@ from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.process import free_port
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
-from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER
+from midthought.engines.weight_sync.synced_engine import SyncedEngine, memory_folder
 from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.engines.weight_sync.weight_check import perturbed
 from midthought.engines.weight_sync.weight_folder import write_model
@@ -492,3 +493,26 @@ def difference_of_one(engine: SyncedEngine, policy: Any) -> float:
     with torch.no_grad():
         logprobs = policy(torch.tensor([PROMPT[:5]])).logits[0, -1].log_softmax(-1)
     return float(logprobs[completion.token_ids[0]]) - completion.sampled_logprobs[0]
+
+
+@pytest.mark.parametrize("is_started_here", [True, False])
+def test_weights_for_a_server_that_was_started_here_stay_in_memory(policy: Any, is_started_here: bool) -> None:
+    """Another server may not see the memory folder, for example in a container."""
+    if not MEMORY_FOLDER.is_dir():
+        pytest.skip(f"this system has no {MEMORY_FOLDER}")
+    paths: list[str] = []
+
+    def load_from(path: str) -> Callable[[list[int]], list[float]]:
+        paths.append(path)
+        return load(path)
+
+    with serving(policy, load=load_from) as servers:
+        engine = synced(servers, policy, stop=(lambda: None) if is_started_here else None)
+        engine.shutdown()
+    assert len(paths) == 2
+    assert {Path(path).is_relative_to(MEMORY_FOLDER) for path in paths} == {is_started_here}
+    assert not any(Path(path).exists() for path in paths)
+
+
+def test_a_memory_folder_without_room_is_not_used() -> None:
+    assert memory_folder(10**15) is None
