@@ -18,8 +18,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 """A tokenizer has one of these files. Without any, transformers would create an empty tokenizer for some architectures."""
 
 
-def load_model(path: str | Path, dtype: Any = "float32") -> Any:
-    """Loads a causal LM from a folder or a Hugging Face name.
+def load_model(path: str | Path, dtype: Any = "float32", attn_implementation: str = "auto") -> Any:
+    """Loads a causal LM from a folder or a Hugging Face name. `attn_implementation`: transformers' name, or `auto`, its default.
 
     For a folder of adapters (a checkpoint with LoRA), loads their base model and merges the adapters. Raises `ModelPathError`,
     with the path and the remedy, if there is no folder, no model, or an incomplete one.
@@ -28,7 +28,7 @@ def load_model(path: str | Path, dtype: Any = "float32") -> Any:
 
     folder = Path(path).expanduser()
     if (folder / ADAPTER_CONFIG).is_file():
-        return merged_from(folder, lambda base: load_model(base, dtype))
+        return merged_from(folder, lambda base: load_model(base, dtype, attn_implementation))
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ModelPathError(
@@ -41,6 +41,8 @@ def load_model(path: str | Path, dtype: Any = "float32") -> Any:
         raise ModelPathError(f"model path {str(path)!r} is not a folder; give the one that holds config.json")
     name = str(folder) if folder.is_dir() else str(path)
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": False, "use_safetensors": True}
+    if attn_implementation != "auto":
+        options["attn_implementation"] = attn_implementation
     try:
         with quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)

@@ -37,7 +37,13 @@ def train(
     engine: Annotated[
         str, typer.Option(help="Trainer: midthought, or verl for a cluster (docs/verl.md).")
     ] = "midthought",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With verl: write its bundle to --run and exit.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what is chosen and whether it fits; with verl, write its bundle.")
+    ] = False,
+    gpu_gib: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="With --dry-run: choose for a GPU of this memory, not for this machine."),
+    ] = None,
 ) -> None:
     """Train a policy: warm-up, reinforcement learning, evaluation, report."""
     from midthought.recipes import find_recipe
@@ -45,12 +51,15 @@ def train(
 
     found = find_recipe(recipe)
     path = run or _timed_folder(found.name)
+    if gpu_gib is not None and (not dry_run or engine != "midthought"):
+        raise SettingsError("--gpu-gib describes a GPU for --dry-run, without --engine; add --dry-run, or leave it out")
     if engine != "midthought":
         require_verl_options(engine, stage, resume)
         _train_with_verl(found, path, settings or [], config, stage, from_, dry_run)
         return
     if dry_run:
-        raise SettingsError("--dry-run is of --engine verl; this library's own trainer has nothing to write beforehand")
+        _print_choice(found, path, settings or [], config, stage, from_, gpu_gib)
+        return
     console = Console(quiet=quiet)
     try:
         found.run(
@@ -104,6 +113,32 @@ def require_verl_options(engine: str, stage: str, resume: bool) -> None:
 
 def _timed_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _print_choice(
+    recipe: Recipe,
+    path: Path,
+    words: list[str],
+    config: Path | None,
+    stage: str,
+    from_path: Path | None,
+    gpu_gib: float | None,
+) -> None:
+    """Prints what a run would choose and whether it fits. Raises SettingsError, with the remedy, if it does not fit."""
+    from midthought.plan.choices import choose_and_plan, words_of_stage
+    from midthought.plan.hardware import Hardware, find_hardware, require_device
+    from midthought.recipes.presets import is_given
+
+    settings, _ = recipe.begin(path, words=words, config=config, stage=stage, from_path=from_path)
+    model, given = settings.model, is_given(settings, from_path)
+    device = model.device if given else model.device_of_made
+    if gpu_gib is None:
+        require_device(device)
+    hardware = find_hardware(device) if gpu_gib is None else Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib)
+    source = str(from_path or model.local_path)
+    choice = choose_and_plan(settings, hardware, source=source, is_given=given, words=words_of_stage(stage))
+    typer.echo("\n".join(choice.table()))
+    choice.require_possible()
 
 
 def _train_with_verl(

@@ -33,6 +33,9 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. Log-probabilities are accurate to 1e-4 only in float32. `auto`: bfloat16 for a model from
     `local_path` on a GPU, else float32."""
+    attn_implementation: Harmless[Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"]] = "auto"
+    """Attention of a model from `local_path`, as transformers names it; packed rows (`training.packing`) always use `sdpa`'s
+    kernels. `auto`: `sdpa` if the model's memory can be planned, else transformers' default."""
     device: Harmless[str] = "auto"
     """Device of training and of the `local` engine: `cpu`, `cuda`, `cuda:1` …. `auto`: the first GPU for a model from
     `local_path`, if there is one; the CPU for the small randomly initialized model, because it is faster there."""
@@ -79,7 +82,8 @@ class InferenceConfig(Section):
 
     backend: str = "local"
     """Engine: `local` (in this process), `vllm` or `sglang` (servers: docs/servers.md), or one that you registered. Training
-    works with the first three."""
+    works with the first three. `auto`: on a GPU, vLLM in this process (`in_process`) if a suitable version is installed and
+    fits; otherwise, with `ray.use_ray` or `deterministic`, `local`."""
     in_process: bool = False
     """With `vllm`: run vLLM on this machine without a server. Weights go through shared memory, and on a GPU it releases its
     memory while the learner works."""
@@ -210,9 +214,10 @@ class TrainingConfig(Section):
     packing: Harmless[bool] = True
     """Pack the rows of a micro-batch without padding; attention stays within each row. If false, or if the model's attention
     does not support it (the log says so), rows of similar length are padded; changes speed, not the result."""
-    logits_mib: Harmless[int] = Field(64, ge=1)
+    logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = 64
     """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
-    and again in the backward pass; changes memory and speed, not the result."""
+    and again in the backward pass; changes memory and speed, not the result. `auto`: 64, or fewer if they do not fit in the
+    GPU's memory."""
     gradient_checkpointing: Harmless[bool | Auto] = "auto"
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
     `auto`: true for a model from `local_path` on a GPU."""

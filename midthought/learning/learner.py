@@ -18,7 +18,7 @@ from torch import Tensor
 
 from midthought.algo.aggregation import loss_weights
 from midthought.algo.kl import KLController
-from midthought.config import TrainingConfig
+from midthought.config import TrainingConfig, settled
 from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch
@@ -140,7 +140,7 @@ class Learner:
             entropy=entropy,
             entropy_gradient=learns_entropy,
             packed=self.is_packed,
-            logits_mib=self.training.logits_mib,
+            logits_mib=settled(self.training.logits_mib, 64),
         )
         if critic is not None and outputs.values is None:
             outputs.values = critic.token_values(micro, packed=self.is_packed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from midthought.errors import SettingsError
+from midthought.plan.engine_choice import share_for_engine
 from midthought.plan.memory import ENOUGH_SEQUENCES, Memory
 from midthought.plan.settings import PlanSettings
 
@@ -65,6 +66,9 @@ def _sleep(memory: Memory) -> Changes | None:
 
 def _less_cache(memory: Memory) -> Changes | None:
     plan = memory.settings
+    if plan.in_process:
+        share = share_for_engine(memory)
+        return {"gpu_memory_utilization": share} if share < plan.gpu_memory_utilization else None
     stays = not plan.is_split and not plan.engine_sleeps and plan.engine != "local"
     is_large = stays and plan.gpu_memory_utilization > 0.3
     return {"gpu_memory_utilization": 0.3} if is_large else None
@@ -138,6 +142,11 @@ def _more_gpus(memory: Memory) -> Changes | None:
     }
 
 
+def _local_engine(memory: Memory) -> Changes | None:
+    plan = memory.settings
+    return {"engine": "local", "in_process": False, "engine_sleeps": False} if plan.in_process else None
+
+
 _OFFLOAD_REFERENCE = Measure(
     "training.offload_reference=true", "one copy of the reference per iteration", _offload_reference
 )
@@ -158,6 +167,7 @@ MEASURES = (
         _sleep,
     ),
     Measure("{share}", "none: the memory is free", _whole_cache),
+    Measure("inference.backend=local", "slower sampling, from the learner's own weights", _local_engine),
     Measure("{together}", "fewer engines, communication in every layer", _tensor_parallel),
     Measure("model.dtype=bfloat16", "less exact log-probabilities", _bfloat16),
     Measure("model.critic=shared", "the value loss also trains the policy's layers", _shared_critic),
@@ -204,6 +214,8 @@ def needed(memory: Memory, steps: Sequence[Step]) -> list[Step]:
 def _engine_words(plan: PlanSettings) -> dict[str, str]:
     """Returns the engine's memory share and tensor parallelism as settings: verl's if it sleeps, else server flags."""
     share, together = plan.gpu_memory_utilization, plan.tensor_parallel
+    if plan.in_process:
+        return {"share": f"inference.gpu_memory_utilization={share}", "together": ""}
     if plan.engine_sleeps:
         return {"share": f"verl.gpu_memory_utilization={share}", "together": f"verl.tensor_parallel={together}"}
     of_share, of_together = SERVER_FLAGS.get(plan.engine, SERVER_FLAGS["vllm"])

@@ -11,8 +11,17 @@ from typing import Any, TypeVar
 from midthought.config import RecipeConfig, read_yaml
 from midthought.errors import MissingExtraError, ModelPathError, SettingsError
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
+from midthought.plan.engine_choice import (
+    choose_backend,
+    installed_vllm,
+    is_planned_in_process,
+    needs_local,
+    share_for_engine,
+    vllm_problem,
+)
 from midthought.plan.hardware import GIB, Hardware
 from midthought.plan.memory import Memory
+from midthought.plan.reasons import table, word
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
@@ -22,7 +31,11 @@ WEIGHT_RATES = (2e-6, 2e-5)
 ADAPTER_RATES = (2e-5, 2e-4)
 """Learning rates (reinforcement learning, warm-up) of a given model. Adapters learn best at about ten times the rate of full
 weights: Schulman et al. 2025, "LoRA Without Regret"."""
-SIZES = (("training", "micro_batch_tokens", (4096, 2048, 1024)), ("inference", "max_num_seqs", (128, 64, 32, 16, 8)))
+SIZES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("training", "micro_batch_tokens", (4096, 2048, 1024)),
+    ("inference", "max_num_seqs", (128, 64, 32, 16, 8)),
+    ("training", "logits_mib", (64, 32, 16)),
+)
 """Section, key and values of settings that affect only memory and speed, largest first. On a GPU, the first that fits is used."""
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
@@ -39,6 +52,8 @@ class Choice:
     plan: Memory | None
     """None: the run cannot be planned; `unknown` has the reason."""
     unknown: str = ""
+    is_given: bool = True
+    """Whether the model is the user's."""
 
     def lines(self) -> Iterator[str]:
         """Yields lines of text with the chosen values and the required memory."""
@@ -46,11 +61,23 @@ class Choice:
             yield f"Chosen for {self.hardware}: {' '.join(self.chosen)}"
         if self.hardware.kind == "gpu" and "model.lora_rank=0" in self.chosen:
             yield "All weights are trained, because peft is not installed; for adapters: pip install 'midthought[lora]'"
+        yield self._memory_line
+
+    def table(self) -> Iterator[str]:
+        """Yields a table of setting, value and why, and the required memory."""
+        yield f"Chosen for {self.hardware}:"
+        names = {choice.partition("=")[0] for choice in self.chosen}
+        yield from table(self.config, names, on_gpu=self.hardware.kind == "gpu", is_given=self.is_given)
+        yield self._memory_line
+        if self.hardware.occupied:
+            yield self.hardware.occupied
+
+    @property
+    def _memory_line(self) -> str:
         if self.plan is None:
-            yield f"Memory is not checked before this run: {self.unknown}"
-        else:
-            most, limit = _most(self.plan) / GIB, self.plan.limit / GIB
-            yield f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
+            return f"Memory is not checked before this run: {self.unknown}"
+        most, limit = _most(self.plan) / GIB, self.plan.limit / GIB
+        return f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
 
     def require_possible(self) -> None:
         """Raises `SettingsError`, with settings that make it fit, if the run needs more memory than available.
@@ -71,13 +98,13 @@ class Choice:
         name = plan.settings.model or "the model"
         raise SettingsError(
             f"{name} does not fit: training needs {_most(plan) / GIB:.1f} GiB, and of {self.hardware} "
-            f"{plan.limit / GIB:.1f} GiB can be used; {remedy}"
+            f"{plan.limit / GIB:.1f} GiB can be used; {remedy}{'; ' * bool(self.hardware.occupied)}{self.hardware.occupied}"
         )
 
     @property
     def fits(self) -> bool:
         """Whether the run fits, as far as known."""
-        return self.plan is None or _most(self.plan) <= self.plan.limit
+        return self.plan is None or _is_enough(self.plan)
 
     def remedy(self) -> list[Step]:
         """Settings with which the run fits; empty if there are none."""
@@ -86,30 +113,53 @@ class Choice:
         return needed(self.plan, steps) if better.fits else []
 
 
-def choose(config: AnyConfig, *, on_gpu: bool, is_given: bool = True, by_verl: bool = False) -> AnyConfig:
-    """Returns the settings with a value for every `auto`.
+def choose(
+    config: AnyConfig,
+    *,
+    on_gpu: bool,
+    is_given: bool = True,
+    by_verl: bool = False,
+    has_vllm: bool | None = None,
+) -> AnyConfig:
+    """Returns the settings with a value for every `auto`, except shares of memory and kernels, which need a plan.
 
     `is_given`: the model is the user's, not the small one that a run creates. `by_verl`: verl trains it, with a critic that
-    is a separate model and with all weights sharded over its GPUs.
+    is a separate model and with all weights sharded over its GPUs. `has_vllm`: a suitable vLLM is installed; None: look.
     """
     is_large = on_gpu and is_given
     model = config.model
     takes_adapters = is_large and not by_verl and find_spec("peft") is not None
     rank = model.adapter_rank if model.lora_rank != "auto" or not takes_adapters else LORA_RANK
     is_shared = is_large and not by_verl and not config.ray.num_critics
+    if has_vllm is None:
+        has_vllm = not vllm_problem(installed_vllm())
+    may_use_vllm = is_large and not by_verl and not needs_local(config)
+    backend, in_process = choose_backend("gpu" if may_use_vllm else "cpu", has_vllm)
+    if config.inference.backend == "auto" and config.inference.base_url:
+        backend, in_process = "vllm", False
     rate, warmup_rate = ADAPTER_RATES if rank else WEIGHT_RATES
     values: dict[str, Any] = {
         "model.dtype": "bfloat16" if is_large else "float32",
         "model.critic": "shared" if is_shared else "separate",
         "model.lora_rank": rank,
         "training.gradient_checkpointing": is_large,
+        "inference.backend": backend,
+        "model.attn_implementation": "auto",
+        "inference.gpu_memory_utilization": "auto",
         "training.learning_rate": rate,
         **{f"{section}.{key}": sizes[0] for section, key, sizes in SIZES},
     }
     changes: dict[str, dict[str, Any]] = {}
     for name, key in _open(config):
         changes.setdefault(name, {})[key] = values.get(f"{name}.{key}", warmup_rate)
+    if config.inference.backend == "auto":
+        changes.setdefault("inference", {})["in_process"] = in_process
     return config.merged(changes)
+
+
+def words_of_stage(stage: str) -> dict[str, Any]:
+    """Returns further arguments of the plan: the warm-up alone has neither a critic nor a reference."""
+    return {"critic": "none", "reference": False} if stage == "sft" else {}
 
 
 def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
@@ -119,6 +169,8 @@ def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
     for name, key in _open(config):
         if key in recorded.get(name, {}):
             changes.setdefault(name, {})[key] = recorded[name][key]
+            if key == "backend":
+                changes[name]["in_process"] = recorded[name].get("in_process", False)
     return config.merged(changes)
 
 
@@ -127,10 +179,13 @@ def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
     for name, section in config:
         for key in (
             "dtype",
+            "backend",
             "critic",
             "lora_rank",
             "gradient_checkpointing",
             "learning_rate",
+            "attn_implementation",
+            "gpu_memory_utilization",
             *(key for _, key, _ in SIZES),
         ):
             if getattr(section, key, None) == "auto":
@@ -144,6 +199,7 @@ def choose_and_plan(
     source: str,
     is_given: bool = True,
     words: Mapping[str, Any] | None = None,
+    has_vllm: bool | None = None,
 ) -> Choice:
     """Runs `choose` and plans the run on this hardware.
 
@@ -152,29 +208,84 @@ def choose_and_plan(
         words: further arguments of the plan.
     """
     on_gpu = hardware.kind == "gpu"
-    settled, plan, unknown = choose(config, on_gpu=on_gpu, is_given=is_given), None, _unknown(config, hardware)
+    settled, plan = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), None
+    unknown = _unknown(config, hardware)
     if not unknown:
-        more = {"gpu_memory_gib": hardware.memory_gib, **_apart(config), **(words or {})}
+        more = {"gpu_memory_gib": hardware.memory_gib, **_apart(settled, on_gpu), **(words or {})}
         try:
-            settled, plan = chosen_plan(config, source, more, on_gpu=on_gpu, is_given=is_given)
+            settled, plan = chosen_plan(config, source, more, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
         except (SettingsError, ModelPathError) as error:
             unknown = str(error).partition(". ")[0]
-    return Choice(settled, hardware, tuple(_changed(config, settled)) if is_given else (), plan, unknown)
+        if plan is not None and config.inference.gpu_memory_utilization == "auto":
+            settled = _of_whole_gpu(settled, hardware)
+    if plan is None and config.inference.backend == "auto":
+        settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
+    chosen = tuple(_changed(config, settled)) if is_given else ()
+    return Choice(settled, hardware, chosen, plan, unknown, is_given)
+
+
+def _of_whole_gpu(settled: AnyConfig, hardware: Hardware) -> AnyConfig:
+    """Converts the engine's share of the free memory to a share of all memory, as vLLM counts it."""
+    share = settled.inference.gpu_memory_utilization
+    if share == "auto" or not hardware.memory_gib or not hardware.total_gib:
+        return settled
+    return settled.merged({"inference": {"gpu_memory_utilization": share * hardware.memory_gib / hardware.total_gib}})
 
 
 def chosen_plan(
-    config: AnyConfig, source: str, words: Mapping[str, Any], *, on_gpu: bool = True, is_given: bool = True
+    config: AnyConfig,
+    source: str,
+    words: Mapping[str, Any],
+    *,
+    on_gpu: bool = True,
+    is_given: bool = True,
+    has_vllm: bool | None = None,
 ) -> tuple[AnyConfig, Memory]:
-    """Runs `choose`, on a GPU with the largest `SIZES` that fit, and plans the run. Raises `SettingsError`, `ModelPathError`."""
-    settled = choose(config, on_gpu=on_gpu, is_given=is_given)
-    plan = plan_of(settled, source, words)
+    """Runs `choose`, on a GPU with the largest `SIZES` that fit, and plans the run. Raises `SettingsError`, `ModelPathError`.
+
+    If `inference.backend=auto` is vLLM and it does not fit beside the learner, `local` is planned instead.
+    """
+    settled, plan = _largest(
+        config, choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), source, words, on_gpu
+    )
+    if config.inference.backend == "auto" and is_planned_in_process(settled) and not _is_enough(plan):
+        settled, plan = _largest(
+            config, choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False), source, words, on_gpu
+        )
+    return settled.merged(_planned_values(config, plan, source)), plan
+
+
+def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str, Any]:
+    """Returns values of `auto` that need a plan: attention of an architecture that is counted, the engine's share of memory."""
+    found: dict[str, Any] = {}
+    if source and config.model.attn_implementation == "auto":
+        found["model"] = {"attn_implementation": "sdpa"}
+    if plan.settings.in_process and config.inference.gpu_memory_utilization == "auto":
+        found["inference"] = {"gpu_memory_utilization": plan.settings.gpu_memory_utilization}
+    return found
+
+
+def _largest(
+    config: RecipeConfig, settled: AnyConfig, source: str, words: Mapping[str, Any], on_gpu: bool
+) -> tuple[AnyConfig, Memory]:
+    """Makes the `SIZES` that are `auto` in `config` smaller until the run fits, and gives the engine what is free."""
+    plan = _with_share(settled, source, words)
     for section, key, sizes in SIZES if on_gpu else ():
         for size in sizes[1:] if getattr(getattr(config, section), key) == "auto" else ():
-            if _most(plan) <= plan.limit:
+            if _is_enough(plan):
                 break
             settled = settled.merged({section: {key: size}})
-            plan = plan_of(settled, source, words)
+            plan = _with_share(settled, source, words)
     return settled, plan
+
+
+def _with_share(settled: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
+    """Returns the plan. The engine's share of the memory is what is free, if it is `auto`."""
+    plan = plan_of(settled, source, words)
+    is_open = settled.inference.gpu_memory_utilization == "auto"
+    if not is_open or not plan.settings.in_process:
+        return plan
+    return Memory(plan.shape, plan.settings.model_copy(update={"gpu_memory_utilization": share_for_engine(plan)}))
 
 
 def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memory:
@@ -187,15 +298,27 @@ def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memo
     return Memory(find_shape(settings), settings)
 
 
+def _is_enough(plan: Memory) -> bool:
+    """Whether the run fits. vLLM in this process also needs a cache for enough sequences."""
+    return _most(plan) <= plan.limit and (not plan.settings.in_process or plan.has_enough_sequences)
+
+
 def _most(plan: Memory) -> int:
     return max(plan.totals.values())
 
 
-def _apart(config: RecipeConfig) -> dict[str, Any]:
+def _apart(config: RecipeConfig, on_gpu: bool) -> dict[str, Any]:
     """Returns arguments for servers, whose memory is not planned here: an engine on its own GPU with minimal cache."""
-    if config.inference.backend == "local" or config.ray.use_ray:
+    if config.inference.backend == "local" or config.ray.use_ray or (on_gpu and is_planned_in_process(config)):
         return {}
-    return {"gpus": 2, "engine_gpus": 1, "engine": "local", "max_num_seqs": 1}
+    return {
+        "in_process": False,
+        "engine_sleeps": False,
+        "gpus": 2,
+        "engine_gpus": 1,
+        "engine": "local",
+        "max_num_seqs": 1,
+    }
 
 
 def _unknown(config: RecipeConfig, hardware: Hardware) -> str:
@@ -212,10 +335,6 @@ def _changed(before: RecipeConfig, after: RecipeConfig) -> Iterator[str]:
     """Yields the values that replace `auto`, as words; the critic's only if there is a critic."""
     has_critic = after.training.has_critic
     for name, key in _open(before):
-        if has_critic or key != "critic":
-            yield f"{name}.{key}={_word(getattr(getattr(after, name), key))}"
-
-
-def _word(value: Any) -> str:
-    """Returns a value in the syntax of the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        value = getattr(getattr(after, name), key)
+        if value != "auto" and (has_critic or key != "critic"):
+            yield f"{name}.{key}={word(value)}"

@@ -28,18 +28,23 @@ SIZES = (
 GIVEN = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B")
 MEMORIES_GIB = (24, 48, 80)
 """The rows of `--sizes` with a recipe."""
+HIDDEN = ("learning_rate", "attn_implementation", "logits_mib", "backend")
+"""Chosen settings that `--sizes` leaves out."""
 CHOICE_HEAD = ("model", "GiB of the GPU", "usable", "needed", "chosen", "`train`")
 HEAD = ("model", "GPUs", "GiB learning", "GiB sampling", "s sampling", "s learning", "s total", "settings")
 
 
 def make_plan(words: Sequence[str], config: RecipeConfig | None = None) -> Memory:
-    """Returns the plan of these words; defaults come from the recipe, if given. Raises `SettingsError`, `ModelPathError`."""
+    """Returns the plan of these words; defaults come from the recipe, if given, and `inference.backend=auto` is `local`.
+
+    Raises `SettingsError`, `ModelPathError`.
+    """
     given = parse_assignments(words)
     if config is None:
         settings = PlanSettings(**given)
         return Memory(find_shape(settings), settings)
     source = str(given.get("model", config.model.local_path))
-    return chosen_plan(config, source, given, is_given=bool(source))[1]
+    return chosen_plan(config, source, given, is_given=bool(source), has_vllm=False)[1]
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -58,7 +63,8 @@ def size_rows(words: Sequence[str]) -> Iterator[str]:
 
 
 def choice_rows(begin: Callable[[str], RecipeConfig], words: Sequence[str]) -> Iterator[str]:
-    """Yields a Markdown table of what `train` chooses, needs and rejects, for models of `GIVEN` on GPUs of `MEMORIES_GIB`.
+    """Yields a Markdown table of what `train` chooses, needs and rejects, for models of `GIVEN` on GPUs of `MEMORIES_GIB`, with
+    the local engine.
 
     `begin` returns the initial settings of a recipe for a model name.
     """
@@ -68,14 +74,14 @@ def choice_rows(begin: Callable[[str], RecipeConfig], words: Sequence[str]) -> I
     for name in GIVEN:
         for memory_gib in MEMORIES_GIB:
             hardware = Hardware("gpu", f"a GPU of {memory_gib} GiB", memory_gib)
-            choice = choose_and_plan(begin(name), hardware, source=name, words=given)
+            choice = choose_and_plan(begin(name), hardware, source=name, words=given, has_vllm=False)
             yield f"| {name} | {memory_gib} | {' | '.join(_choice_cells(choice))} |"
 
 
 def _choice_cells(choice: Choice) -> tuple[str, ...]:
     if choice.plan is None:
         raise SettingsError(choice.unknown)
-    keys = [word.partition(".")[2] for word in choice.chosen if "learning_rate" not in word]
+    keys = [word.partition(".")[2] for word in choice.chosen if not any(key in word for key in HIDDEN)]
     outcome = "starts"
     if not choice.fits:
         settings = " ".join(f"`{step.settings}`" for step in choice.remedy())

@@ -14,7 +14,6 @@ FROM_TRAINING = (
     "mini_batch_size",
     "ppo_epochs",
     "packing",
-    "logits_mib",
     "master_weights",
     "offload_reference",
 )
@@ -28,6 +27,7 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
     found: dict[str, Any] = {key: getattr(training, key) for key in FROM_TRAINING}
     found |= _size(config)
     found |= {
+        "logits_mib": settled(training.logits_mib, 64),
         "micro_batch_tokens": settled(training.micro_batch_tokens),
         "gradient_checkpointing": training.recomputes_layers,
         "dtype": model.weights_dtype,
@@ -41,6 +41,9 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
     }
     if inference.backend in ("local", "vllm", "sglang"):
         found["engine"] = inference.backend
+    if inference.backend == "vllm" and inference.in_process:
+        found |= {"in_process": True, "engine_sleeps": True}
+        found |= {"gpu_memory_utilization": settled(inference.gpu_memory_utilization, 0.9)}
     if hasattr(config, "verl"):
         return found | _of_verl(config.verl, inference.max_tokens)
     return found | _of_ray(config.ray)

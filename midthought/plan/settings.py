@@ -85,6 +85,8 @@ class PlanSettings(Section):
     """GPUs for the engine only; by default it shares all GPUs with the learner."""
     engine_sleeps: bool = False
     """Whether an engine on the learner's GPUs frees its memory during learning (verl's does)."""
+    in_process: bool = False
+    """Whether vLLM runs in the learner's process (`inference.in_process`)."""
     tensor_parallel: int = Field(1, ge=1)
     """GPUs per engine."""
     gpu_memory_utilization: float = Field(0.5, gt=0, lt=1)

@@ -21,8 +21,9 @@ from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.learner import Learner
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.learning.sft import run_sft
-from midthought.plan.choices import choose_and_plan
-from midthought.plan.hardware import find_hardware
+from midthought.plan.choices import choose_and_plan, words_of_stage
+from midthought.plan.engine_choice import before_choice
+from midthought.plan.hardware import find_hardware, require_device
 from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
 from midthought.recipes.presets import is_given
@@ -138,7 +139,7 @@ class RecipeRun(ABC):
             self._require_same_beginning(progress)
             self.stage = progress.stage  # type: ignore[assignment]
             self.from_path = Path(progress.from_path) if progress.from_path else None
-        check_source(self.config.inference, self.config.ray)
+        check_source(before_choice(self.config.inference), self.config.ray)
         source = self.config.model.local_path
         if self.from_path and "warmup" not in progress.done:
             source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
@@ -147,7 +148,7 @@ class RecipeRun(ABC):
         changes = self.run.settings_changes(self.config) if self.resume else []
         require_allowed(changes, allow=self.allow_changes)
         self.tasks = self._prepare()
-        self._loaded = load_policy_and_tokenizer(source, self.config.model.weights_dtype) if source else None
+        self._loaded = load_policy_and_tokenizer(source, self.config.model) if source else None
         self.run.create(resume=self.resume)
         self.run.record_settings(self.config, changes, *self._newest_step)
         for change in changes:
@@ -183,12 +184,15 @@ class RecipeRun(ABC):
     def _choose(self, source: str) -> None:
         """Replaces `auto` in the settings, reports the choices, and rejects a run that does not fit in memory."""
         given = is_given(self.config, self.from_path)
-        words = {"critic": "none", "reference": False} if self.stage == "sft" else {}
-        choice = choose_and_plan(self.config, find_hardware(self._device), source=source, is_given=given, words=words)
+        if given:
+            require_device(self._device)
+        choice = choose_and_plan(
+            self.config, find_hardware(self._device), source=source, is_given=given, words=words_of_stage(self.stage)
+        )
         self.config = choice.config
         if self.stage != "evaluate":
             if given:
-                self.console.note("\n".join(choice.lines()))
+                self.console.note("\n".join(choice.table()))
             choice.require_possible()
 
     @property
@@ -200,7 +204,7 @@ class RecipeRun(ABC):
         self._build_data()
         for finished, folder in ((self.rl_stage, "policy"), ("warmup", "warmup")):
             if finished in self.stages.progress.done:
-                self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model.weights_dtype)
+                self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model)
                 break
         policy, tokenizer = self._loaded or self._make_policy()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from midthought.config import CheckpointConfig, RecipeConfig, settled
+from midthought.config import CheckpointConfig, ModelConfig, RecipeConfig, settled
 from midthought.errors import ModelPathError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import add_adapters, has_adapters
@@ -87,9 +87,9 @@ def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSe
     return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
 
 
-def load_policy_and_tokenizer(path: str, dtype: str) -> tuple[Any, Any]:
+def load_policy_and_tokenizer(path: str, model: ModelConfig) -> tuple[Any, Any]:
     """A Hugging Face causal LM with its tokenizer. Raises ModelPathError naming the path and the remedy."""
-    policy = load_model(path, dtype)
+    policy = load_model(path, model.weights_dtype, model.attn_implementation)
     return policy, load_tokenizer(path)
 
 

@@ -13,7 +13,7 @@ from midthought.config import ModelConfig, RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import choose, choose_and_plan
-from midthought.plan.hardware import find_hardware
+from midthought.plan.hardware import find_hardware, require_device
 from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.trainer.rollouts import MAX_LENGTH
 
@@ -41,7 +41,8 @@ def find_policy(
             )
         return model, tokenizer
     if settings.local_path:
-        policy = placed(load_model(settings.local_path, settings.weights_dtype), settings.device)
+        loaded = load_model(settings.local_path, settings.weights_dtype, settings.attn_implementation)
+        policy = placed(loaded, settings.device)
         return policy, tokenizer or load_tokenizer(settings.local_path)
     if tokenizer is None and checkpoint is not None:
         tokenizer = load_tokenizer(checkpoint / "policy")
@@ -74,6 +75,8 @@ def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:
             config = config.merged({"model": {"lora_rank": 0}})
         return choose(config, on_gpu=next(model.parameters()).device.type == "cuda")
     source = settings.local_path
+    if source:
+        require_device(settings.device)
     hardware = find_hardware(settings.device if source else settings.device_of_made)
     choice = choose_and_plan(config, hardware, source=source, is_given=bool(source))
     choice.require_possible()

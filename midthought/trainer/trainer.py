@@ -25,6 +25,7 @@ from midthought.learning.ppo import learn
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.stopping import StopRequest
 from midthought.plan.choices import as_recorded
+from midthought.plan.engine_choice import before_choice
 from midthought.pretrained import save_model
 from midthought.report.console import Console
 from midthought.report.json_lines import json_value
@@ -465,6 +466,6 @@ def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:
     if not isinstance(config, ConfigStore if needs_environment else RecipeConfig):
         raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
     config = config.merged({})
-    check_source(config.inference, config.ray)
+    check_source(before_choice(config.inference), config.ray)
     check_training(config.training)
     return config

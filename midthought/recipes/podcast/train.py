@@ -121,9 +121,7 @@ class PodcastRun(RecipeRun):
     def _control(self) -> dict[str, Any]:
         """Trains the same initial model on clean demonstrations for as long as warm-up and PPO took."""
         source = self.config.model.local_path
-        policy, _ = (
-            load_policy_and_tokenizer(source, self.config.model.weights_dtype) if source else self._make_policy()
-        )
+        policy, _ = load_policy_and_tokenizer(source, self.config.model) if source else self._make_policy()
         spent = self.stages.progress.seconds
         seconds = spent["warmup"] + spent["ppo"]
         deadline = time.monotonic() + seconds

@@ -87,7 +87,7 @@ def test_what_a_profile_says_of_verl_can_be_changed_word_by_word(profile: str) -
     ("words", "said"),
     [
         (("--engine", "verll"), "unknown engine 'verll'. Did you mean 'verl'?"),
-        (("--dry-run",), "--dry-run is of --engine verl"),
+        (("--gpu-gib", "24"), "--gpu-gib describes a GPU for --dry-run"),
         (
             ("--engine", "verl", "--stage", "sft"),
             "verl learns whole messages, and the demonstrations of 'podcast' hold",

@@ -1,0 +1,60 @@
+"""Chooses the engine of a run (`inference.backend=auto`) and its share of the GPU's memory. Imports neither vLLM nor torch."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Literal
+
+from midthought.config import InferenceConfig, RecipeConfig
+from midthought.plan.memory import Memory
+
+KNOWN_VLLM = "0.32"
+"""Version of vLLM that is known to run in this process (`engines.vllm_in_process`)."""
+LARGEST_SHARE = 0.9
+"""Largest share of a GPU's memory that vLLM gets: its own default."""
+SMALLEST_SHARE = 0.05
+
+
+def choose_backend(kind: Literal["cpu", "gpu"], has_vllm: bool) -> tuple[str, bool]:
+    """Returns `inference.backend` and `inference.in_process` for a device and an environment with or without a usable vLLM."""
+    return ("vllm", True) if kind == "gpu" and has_vllm else ("local", False)
+
+
+def vllm_problem(version: str | None) -> str:
+    """Returns why a vLLM of this version is not chosen, with the remedy; empty if it is. None: not installed."""
+    if version is None:
+        return f"vLLM is not installed; to sample with it: pip install 'vllm=={KNOWN_VLLM}.*'"
+    if version.split(".")[:2] != KNOWN_VLLM.split("."):
+        return f"vLLM {version} is installed, and {KNOWN_VLLM} is known to work: pip install 'vllm=={KNOWN_VLLM}.*'"
+    return ""
+
+
+def installed_vllm() -> str | None:
+    """Returns the version of vLLM in this environment. None: not installed."""
+    try:
+        return metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def needs_local(config: RecipeConfig) -> bool:
+    """Whether only `local` does what the settings ask for: Ray workers, or batches that can be repeated."""
+    return config.ray.use_ray or config.inference.deterministic
+
+
+def before_choice(inference: InferenceConfig) -> InferenceConfig:
+    """Returns the section for checks that come before the choice: `auto` counts as `local`."""
+    return inference.model_copy(update={"backend": "local"}) if inference.backend == "auto" else inference
+
+
+def is_planned_in_process(config: RecipeConfig) -> bool:
+    """Whether vLLM shares the learner's GPU, and releases its memory while the learner works."""
+    return config.inference.backend == "vllm" and config.inference.in_process
+
+
+def share_for_engine(plan: Memory) -> float:
+    """Returns the share of the GPU's memory that is free while a sleeping engine is awake, rounded down to hundredths."""
+    stays = plan.totals["sampling"] - plan.engine_weights - plan.kv_cache
+    return min(
+        LARGEST_SHARE, max(SMALLEST_SHARE, int(100 * (plan.limit - stays) / plan.settings.machine.memory_bytes) / 100)
+    )

@@ -1,0 +1,99 @@
+"""The table of what a run uses on its hardware: setting, value, and why. Chooses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from midthought.plan.engine_choice import installed_vllm, is_planned_in_process, needs_local, vllm_problem
+
+SHOWN = (
+    "model.dtype",
+    "model.critic",
+    "model.lora_rank",
+    "model.attn_implementation",
+    "training.gradient_checkpointing",
+    "training.learning_rate",
+    "training.micro_batch_tokens",
+    "training.logits_mib",
+    "inference.backend",
+    "inference.in_process",
+    "inference.gpu_memory_utilization",
+    "inference.max_num_seqs",
+)
+"""Settings of the table, in its order."""
+
+
+def table(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Iterator[str]:
+    """Yields a row `section.key=value  why` for every setting of `SHOWN` that matters to this run.
+
+    `chosen`: names of the settings that were `auto`.
+    """
+    rows = list(_rows(config, chosen, on_gpu=on_gpu, is_given=is_given))
+    width = max(len(words) for words, _ in rows)
+    for words, why in rows:
+        yield f"{words:<{width}}  {why}"
+
+
+def word(value: Any) -> str:
+    """Returns a value in the syntax of the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _rows(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Iterator[tuple[str, str]]:
+    in_process = is_planned_in_process(config)
+    for name in SHOWN:
+        section, _, key = name.partition(".")
+        if key == "critic" and not config.training.has_critic:
+            continue
+        if key in ("in_process", "gpu_memory_utilization") and not in_process:
+            continue
+        value = getattr(getattr(config, section), key)
+        why = (
+            _why(key, value, config, on_gpu=on_gpu and is_given) if name in chosen else "set by the user or the recipe"
+        )
+        yield f"{name}={word(value)}", why
+
+
+def _why(key: str, value: Any, config: Any, *, on_gpu: bool) -> str:
+    if key == "backend":
+        return _why_backend(value, config, on_gpu)
+    if key == "attn_implementation":
+        return (
+            "the default of transformers for this model"
+            if value == "auto"
+            else "torch's kernels, without extra packages"
+        )
+    if key == "learning_rate":
+        return "adapters learn at ten times the rate of full weights" if config.model.adapter_rank else "full weights"
+    if not on_gpu:
+        return WHY_NOT.get(key, "the largest of its values")
+    if key == "lora_rank" and not value:
+        return "peft is not installed, so all weights are trained; for adapters: pip install 'midthought[lora]'"
+    return WHY.get(key, "the largest of its values that fits")
+
+
+def _why_backend(value: str, config: Any, on_gpu: bool) -> str:
+    if value == "vllm":
+        return "vLLM in this process samples fastest on a GPU"
+    if needs_local(config):
+        return "ray.use_ray and inference.deterministic need it"
+    if not on_gpu:
+        return "samples on a CPU, or from a small model, without a copy of the weights"
+    return vllm_problem(installed_vllm()) or "vLLM's own copy of the weights does not fit beside the learner"
+
+
+WHY = {
+    "dtype": "half the memory of float32; updates are computed in float32",
+    "critic": "a value head on the policy's trunk needs no second model",
+    "lora_rank": "adapters need no gradients and moments of the full weights",
+    "gradient_checkpointing": "only layer inputs are stored; about a third more time",
+    "in_process": "no server: it releases its memory while the learner works",
+    "gpu_memory_utilization": "what is free while the learner waits",
+}
+WHY_NOT = {
+    "dtype": "exact log-probabilities",
+    "critic": "its value loss does not train the policy",
+    "lora_rank": "all weights are trained",
+    "gradient_checkpointing": "a CPU has the memory",
+}

@@ -1,0 +1,181 @@
+"""`inference.backend=auto` and the engine's share of memory, for described hardware."""
+
+import pytest
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.config import ConfigStore
+from midthought.errors import SettingsError
+from midthought.plan.choices import as_recorded, choose, choose_and_plan
+from midthought.plan.engine_choice import choose_backend, vllm_problem
+from midthought.plan.hardware import GIB, Hardware, device_problem
+
+QWEN = "Qwen/Qwen3-1.7B"
+
+
+def gpu(memory_gib: float, total_gib: float | None = None) -> Hardware:
+    return Hardware("gpu", "a GPU", memory_gib, total_gib)
+
+
+def auto(**sections) -> ConfigStore:
+    training = {"batch_size": 64, "learning_rate": "auto", "micro_batch_tokens": "auto", "logits_mib": "auto"}
+    inference = {"max_tokens": 512, "max_num_seqs": "auto", "backend": "auto"}
+    return ConfigStore().merged({"training": training, "inference": inference}).merged(sections)
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_vllm", "expected"),
+    [
+        ("gpu", True, ("vllm", True)),
+        ("gpu", False, ("local", False)),
+        ("cpu", True, ("local", False)),
+        ("cpu", False, ("local", False)),
+    ],
+)
+def test_vllm_samples_in_this_process_on_a_gpu_that_has_it(kind, has_vllm, expected):
+    assert choose_backend(kind, has_vllm) == expected
+    config = choose(auto(), on_gpu=kind == "gpu", has_vllm=has_vllm)
+    assert (config.inference.backend, config.inference.in_process) == expected
+
+
+@pytest.mark.parametrize("sections", [{"ray": {"use_ray": True}}, {"inference": {"deterministic": True}}])
+def test_what_only_local_does_is_done_by_local(sections):
+    assert choose(auto(**sections), on_gpu=True, has_vllm=True).inference.backend == "local"
+
+
+def test_running_servers_are_used_as_servers():
+    config = choose(auto(inference={"base_url": ["http://host:8000"]}), on_gpu=True, has_vllm=True)
+    assert (config.inference.backend, config.inference.in_process) == ("vllm", False)
+
+
+def test_on_a_cpu_auto_is_what_runs_by_default():
+    config, default = choose(auto(), on_gpu=False, has_vllm=True), ConfigStore()
+    for section, key in (
+        ("inference", "backend"),
+        ("inference", "in_process"),
+        ("inference", "max_num_seqs"),
+        ("training", "logits_mib"),
+        ("training", "micro_batch_tokens"),
+    ):
+        assert getattr(getattr(config, section), key) == getattr(getattr(default, section), key), key
+
+
+def test_the_engine_gets_what_is_free_while_the_learner_waits():
+    """Of 48 GiB, 43.2 can be used. Weights of 3.2 GiB stay, adapters with gradients and moments, and two buckets of 128 MiB."""
+    choice = choose_and_plan(auto(), gpu(48), source=QWEN, has_vllm=True)
+    plan, share = choice.plan, choice.config.inference.gpu_memory_utilization
+    held = plan.held.weights + plan.held.moments
+    assert share * 48 * GIB <= 0.9 * 48 * GIB - held - 2**28 < (share + 0.011) * 48 * GIB
+    assert plan.totals["sampling"] <= plan.limit
+    given = choose_and_plan(auto(inference={"gpu_memory_utilization": 0.3}), gpu(48), source=QWEN, has_vllm=True)
+    assert given.config.inference.gpu_memory_utilization == 0.3 == given.plan.settings.gpu_memory_utilization
+
+
+def test_the_share_is_of_all_memory_if_another_process_holds_a_part():
+    whole = choose_and_plan(auto(), gpu(24), source=QWEN, has_vllm=True).config.inference.gpu_memory_utilization
+    half = choose_and_plan(auto(), gpu(24, 48), source=QWEN, has_vllm=True).config.inference.gpu_memory_utilization
+    assert half == pytest.approx(whole / 2)
+
+
+def test_local_samples_if_vllms_copy_of_the_weights_does_not_fit():
+    choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-8B", has_vllm=True)
+    choice.require_possible()
+    assert choice.config.inference.backend == "local"
+    fixed = auto(inference={"backend": "vllm", "in_process": True})
+    with pytest.raises(SettingsError, match=r"it fits with .*inference\.backend=local"):
+        choose_and_plan(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
+
+
+def test_without_a_plan_the_engine_without_a_copy_is_chosen(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mamba2"}', "utf-8")
+    config = choose_and_plan(auto(), gpu(24), source=str(tmp_path), has_vllm=True).config
+    assert (config.inference.backend, config.inference.in_process) == ("local", False)
+    assert config.model.attn_implementation == "auto"
+
+
+def test_a_resumed_run_keeps_its_engine(tmp_path):
+    chosen = choose_and_plan(auto(), gpu(48), source=QWEN, has_vllm=True).config
+    (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
+    again = choose(as_recorded(auto(), tmp_path / "config.yaml"), on_gpu=False)
+    assert again.inference == chosen.inference and chosen.inference.in_process
+
+
+def test_the_table_has_a_row_for_every_setting_with_its_reason():
+    choice = choose_and_plan(auto(model={"dtype": "float32"}), gpu(48), source=QWEN, has_vllm=True)
+    rows = {line.partition("=")[0]: line for line in choice.table()}
+    assert "set by the user" in rows["model.dtype"]
+    assert "what is free" in rows["inference.gpu_memory_utilization"]
+    assert "sdpa" in rows["model.attn_implementation"] and "logits_mib=64" in rows["training.logits_mib"]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [(None, "not installed"), ("0.11.2", "vLLM 0.11.2 is installed, and 0.32"), ("0.32.1", "")],
+)
+def test_a_missing_or_another_vllm_is_reported_with_the_remedy(version, words):
+    problem = vllm_problem(version)
+    assert words in problem and bool(problem) == ("pip install" in problem)
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "words"),
+    [
+        ("cuda", {"num_gpus": 0, "cuda_build": None}, "built without CUDA"),
+        ("cuda:0", {"num_gpus": 0, "cuda_build": "12.8"}, "no GPU is found here; check nvidia-smi"),
+        ("cuda:3", {"num_gpus": 2, "cuda_build": "12.8"}, "there are 2 GPUs here; set model.device to cuda:0 … cuda:1"),
+        (
+            "auto",
+            {
+                "num_gpus": 0,
+                "cuda_build": "12.8",
+                "warning": "The NVIDIA driver on your system is too old (found 11040)",
+            },
+            "update the driver",
+        ),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_reported_with_the_remedy(device, given, words):
+    assert words in device_problem(device, **given)
+
+
+@pytest.mark.parametrize(("device", "num_gpus"), [("auto", 0), ("cpu", 0), ("auto", 1), ("cuda", 1), ("cuda:1", 2)])
+def test_a_device_that_is_here_is_used(device, num_gpus):
+    assert device_problem(device, num_gpus=num_gpus, cuda_build="12.8") == ""
+
+
+def test_a_gpu_that_another_process_holds_is_reported_with_the_remedy():
+    assert not gpu(79, 80).occupied and not gpu(24).occupied
+    choice = choose_and_plan(auto(), gpu(4, 80), source="Qwen/Qwen3-8B", has_vllm=True)
+    with pytest.raises(SettingsError, match=r"other processes hold 76\.0 of 80\.0 GiB .*nvidia-smi"):
+        choice.require_possible()
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def dry_run(*words: str):
+    return CliRunner().invoke(app, ["train", "podcast", "--dry-run", *words])
+
+
+def test_a_dry_run_prints_the_choice_for_a_described_gpu_and_writes_nothing(tmp_path):
+    run = tmp_path / "run"
+    result = dry_run("--gpu-gib", "24", "--run", str(run), f"model.local_path={QWEN}")
+    assert result.exit_code == 0, result.output
+    assert "model.dtype=bfloat16" in result.output and "21.6 GiB can be used" in result.output
+    assert not run.exists()
+
+
+def test_a_dry_run_refuses_what_does_not_fit():
+    result = dry_run("--gpu-gib", "8", "model.local_path=Qwen/Qwen3-8B")
+    assert isinstance(result.exception, SettingsError) and "does not fit" in str(result.exception)
+    with pytest.raises(SettingsError, match=r"no GPU is found|built without CUDA"):
+        raise dry_run(f"model.local_path={QWEN}", "model.device=cuda:0").exception
+
+
+def test_the_settings_of_a_run_in_this_process_are_named_in_the_remedy():
+    config = auto(inference={"backend": "vllm", "in_process": True, "gpu_memory_utilization": 0.89})
+    with pytest.raises(SettingsError, match=r"inference\.gpu_memory_utilization=0\.\d+"):
+        choose_and_plan(config, gpu(48), source="Qwen/Qwen3-4B").require_possible()
