@@ -27,6 +27,7 @@ from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
+from midthought.learning.micro_batch_limit import MicroBatchLimit
 from midthought.learning.model import Critic, token_outputs
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
@@ -66,6 +67,7 @@ class Learner:
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
         self.process_group: ProcessGroup = process_group or SingleProcess()
+        self._limit = MicroBatchLimit(is_alone=self.process_group.is_alone)
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
@@ -156,20 +158,7 @@ class Learner:
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
         With a rollout correction, also the metrics of `rollout_weights`.
         """
-        filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.num_tokens))
-        parts = self.process_group.rows(batch, self.training.max_micro_batch_tokens, packed=self.is_packed)
-        with self._forward_context():
-            for rows, is_own in parts:
-                micro = batch.select(rows).to(self.device)
-                outputs = self._forward(self.policy, micro, values=True)
-                fill(filled["old_logprobs"], batch, rows, outputs.logprobs, is_own)
-                if outputs.values is not None:
-                    fill(filled["values"], batch, rows, outputs.values, is_own)
-            with self._reference_at_hand() as reference:
-                for rows, is_own in parts if reference is not None else ():
-                    micro = batch.select(rows).to(self.device)
-                    logprobs = self._forward(reference, micro).logprobs
-                    fill(filled["reference_logprobs"], batch, rows, logprobs, is_own)
+        filled = self._limit.fitting(lambda: self._scores(batch), self.training.max_micro_batch_tokens)
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
@@ -182,6 +171,28 @@ class Learner:
             return scored, health
         scored, shares = correct_batch(scored, self.training)
         return scored, {**health, **shares}
+
+    @torch.no_grad()
+    def _scores(self, batch: TokenBatch) -> dict[str, Tensor]:
+        """Computes this rank's scores of policy tokens, 0 elsewhere."""
+        filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.num_tokens))
+        max_tokens = self._limit.max_tokens(self.training.max_micro_batch_tokens)
+        parts = self.process_group.rows(batch, max_tokens, packed=self.is_packed)
+        with self._forward_context():
+            for rows, is_own in parts:
+                self._limit.current = batch.select(rows)
+                micro = self._limit.current.to(self.device)
+                outputs = self._forward(self.policy, micro, values=True)
+                fill(filled["old_logprobs"], batch, rows, outputs.logprobs, is_own)
+                if outputs.values is not None:
+                    fill(filled["values"], batch, rows, outputs.values, is_own)
+            with self._reference_at_hand() as reference:
+                for rows, is_own in parts if reference is not None else ():
+                    self._limit.current = batch.select(rows)
+                    micro = self._limit.current.to(self.device)
+                    logprobs = self._forward(reference, micro).logprobs
+                    fill(filled["reference_logprobs"], batch, rows, logprobs, is_own)
+        return filled
 
     @contextmanager
     def _reference_at_hand(self) -> Iterator[Any]:
@@ -213,7 +224,7 @@ class Learner:
         of the policy; of a shared critic, only the head learns. Without a critic the steps are only counted.
 
         Metrics: `policy_loss value_loss entropy kl_loss loss clip_fraction approx_kl ratio_mean value_clip_fraction grad_norm
-        critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps`, each if it was computed.
+        critic_grad_norm learning_rate num_optimizer_steps num_skipped_steps num_halved_micro_batches`, each if it was computed.
         """
         if batch.advantages is None:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
@@ -227,7 +238,7 @@ class Learner:
                 steps += 1
         skipped = totals.pop("num_skipped_steps")
         means = {name: total / steps for name, total in totals.items()}
-        return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped}
+        return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped, **self._limit.metrics()}
 
     def _ppo_step(self, batch: TokenBatch, *, critic_only: bool) -> dict[str, float]:
         """Takes one optimizer step. Computes the weights of its tokens before the batch is split into micro-batches."""
@@ -251,7 +262,7 @@ class Learner:
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
         """
         taken = self._step(batch, self._sft_losses, ("policy",))
-        return {**taken, "num_tokens": batch.num_policy_tokens}
+        return {**taken, "num_tokens": batch.num_policy_tokens, **self._limit.metrics()}
 
     def sft_gradients(self, batch: TokenBatch) -> None:
         """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
@@ -277,7 +288,8 @@ class Learner:
         num_parts: int | None = None,
     ) -> dict[str, float]:
         """Computes gradients over all micro-batches, then takes a step of `modules`, or none if a gradient is not finite."""
-        sums = self._gradients(batch, losses, num_parts)
+        wanted = self.training.max_micro_batch_tokens
+        sums = self._limit.fitting(lambda: self._gradients(batch, losses, num_parts), wanted)
         numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
         taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
@@ -290,6 +302,7 @@ class Learner:
         self.optimizer.zero_grad()
         with self._forward_context():
             for micro, is_own in self._micro_batches(batch, num_parts):
+                self._limit.current = micro
                 terms = losses(micro.to(self.device), batch.num_policy_tokens)
                 if not is_own:
                     terms = {name: 0.0 * value for name, value in terms.items()}
@@ -303,7 +316,10 @@ class Learner:
     def _micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
         """Yields this rank's micro-batches. False: not counted, computed only because the other ranks wait for this rank."""
         return self.process_group.micro_batches(
-            batch, self.training.max_micro_batch_tokens, num_parts, packed=self.is_packed
+            batch,
+            self._limit.max_tokens(self.training.max_micro_batch_tokens),
+            self._limit.num_parts(num_parts),
+            packed=self.is_packed,
         )
 
     def _sft_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:

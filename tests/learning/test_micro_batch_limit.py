@@ -1,0 +1,105 @@
+"""Out of memory while learning: the step is repeated with smaller micro-batches, and the result is the same."""
+
+import logging
+
+import pytest
+import torch
+from training_settings import training
+
+from midthought.errors import SettingsError
+from midthought.learning.batch import TokenBatch
+from midthought.learning.learner import Learner
+from midthought.learning.micro_batch_limit import MicroBatchLimit
+from midthought.learning.model import Critic
+
+LARGE = 4096
+
+
+@pytest.fixture
+def batch(make_trajectory) -> TokenBatch:
+    return TokenBatch.from_trajectories([make_trajectory(seed, group=seed // 2) for seed in range(8)])
+
+
+def learner_of(make_policy, **changes) -> Learner:
+    policy = make_policy(seed=0)
+    return Learner(policy, Critic.separate(policy), None, training(learning_rate=1e-3, **changes))
+
+
+def fits_only(learner: Learner, num_tokens: int, *, fails_after: int = 0) -> list[int]:
+    """Makes larger passes raise, after `fails_after` complete ones, as CUDA does. Returns the sizes of the passes that ran."""
+    sizes, forward = [], learner._forward
+
+    def limited(model, micro, **options):
+        if micro.num_tokens > num_tokens and len(sizes) >= fails_after:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        sizes.append(micro.num_tokens)
+        return forward(model, micro, **options)
+
+    learner._forward = limited
+    return sizes
+
+
+def weights(learner: Learner) -> list[torch.Tensor]:
+    return [*learner.policy.state_dict().values(), *learner.critic.state_dict().values()]
+
+
+def ppo(learner: Learner, batch: TokenBatch) -> dict[str, float]:
+    scored, _ = learner.credit(learner.score(batch)[0])
+    return learner.update(scored)
+
+
+@pytest.mark.parametrize("step", [Learner.sft_step, ppo])
+def test_the_step_is_the_one_of_small_micro_batches_from_the_start(make_policy, batch, step, caplog):
+    longest = int(batch.lengths.max())
+    full = batch.num_tokens * 4
+    large, small = learner_of(make_policy, micro_batch_tokens=full), None
+    fits_only(large, max(2 * longest, full // 8))
+    with caplog.at_level(logging.WARNING):
+        first = step(large, batch)
+    num_halvings = int(first["num_halved_micro_batches"])
+    assert num_halvings >= 1
+    assert f"at most {full // 2**num_halvings} tokens" in caplog.text and "training.micro_batch_tokens=" in caplog.text
+    small = learner_of(make_policy, micro_batch_tokens=full // 2**num_halvings)
+    expected = step(small, batch)
+    assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
+    assert {**expected, "num_halved_micro_batches": num_halvings} == first
+    assert step(large, batch) == step(small, batch), "the smaller size is kept"
+
+
+def test_gradients_of_the_failed_attempt_are_dropped(make_policy, batch):
+    longest = int(batch.lengths.max())
+    size = 2 * longest
+    large, small = (learner_of(make_policy, micro_batch_tokens=tokens) for tokens in (size, size // 2))
+    fits_only(large, longest, fails_after=1)
+    large.sft_step(batch)
+    small.sft_step(batch)
+    assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
+
+
+def test_a_number_of_micro_batches_is_doubled(make_policy, batch):
+    large, small = (learner_of(make_policy, accumulation_steps=number) for number in (1, 2))
+    scored = [learner.credit(learner.score(batch)[0])[0] for learner in (large, small)]
+    fits_only(large, batch.num_tokens - 1)
+    large.update(scored[0])
+    small.update(scored[1])
+    assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
+
+
+def test_a_row_that_does_not_fit_is_reported_with_its_length_and_the_remedy(make_policy, batch):
+    learner = learner_of(make_policy, micro_batch_tokens=LARGE)
+    fits_only(learner, 1)
+    with pytest.raises(SettingsError, match=r"row of \d+ tokens; .*gradient_checkpointing=true"):
+        learner.sft_step(batch)
+
+
+def test_one_of_several_ranks_reports_instead_of_repeating(batch):
+    limit = MicroBatchLimit(is_alone=False)
+    limit.current = batch
+
+    def fails() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(
+        SettingsError, match=r"several ranks cannot repeat a step: set training\.micro_batch_tokens=2048"
+    ):
+        limit.fitting(fails, LARGE)
