@@ -75,7 +75,7 @@ def _why(key: str, value: Any, config: Any, *, on_gpu: bool) -> str:
 
 def _why_backend(value: str, config: Any, on_gpu: bool) -> str:
     if value == "vllm":
-        return "vLLM in this process samples fastest on a GPU"
+        return "vLLM is installed, and fits beside the learner"
     if needs_local(config):
         return "ray.use_ray and inference.deterministic need it"
     if not on_gpu:
