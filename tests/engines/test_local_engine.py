@@ -622,6 +622,7 @@ def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCapt
     completions = sample_all(engine, prompts, max_tokens=6)
     assert "memory ran out with" in caplog.text
     assert max(num_rows) > 4 >= num_rows[-1]
+    assert engine.stats.num_halved == sum(number > 4 for number in num_rows)
     for ids, completion in zip(prompts, completions, strict=True):
         assert completion.sampled_logprobs == pytest.approx(
             rescore(model, ids, completion.token_ids), abs=logit_tolerance(model)

@@ -105,6 +105,7 @@ class KVCacheManager:
 
     def halve(self) -> None:
         """Drops the cache and halves its memory limit, after memory ran out."""
+        self._stats.num_halved += 1
         self._max_cache_bytes = self.runner.num_bytes // 2
         self._drop_cache()
 
