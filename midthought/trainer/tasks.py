@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,8 @@ from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
 """Number of prompts that a new tokenizer is trained on."""
+MAX_COUNTED = 10_000
+"""Number of prompts, the longest texts of a data set, whose tokens are counted at the start."""
 
 
 class TrainingTasks(ABC):
@@ -131,7 +134,10 @@ class DatasetTasks(TrainingTasks):
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]
 
     def longest_prompt(self, num_tokens: Callable[[Task], int]) -> int:
-        return max(num_tokens(task) for task in [*self._tasks, *self._held_out])
+        longest = heapq.nlargest(
+            MAX_COUNTED, [*self._tasks, *self._held_out], key=lambda task: len(task.prompt.encode())
+        )
+        return max(map(num_tokens, longest))
 
     def open(self, renderer: Renderer) -> None:
         if self._reward is not None:
