@@ -69,6 +69,9 @@ class Choice:
         names = {choice.partition("=")[0] for choice in self.chosen}
         yield from table(self.config, names, on_gpu=self.hardware.kind == "gpu", is_given=self.is_given)
         yield self._memory_line
+        if self.plan is not None and self.plan.settings.in_process and self.config.model.adapter_rank:
+            num_gib = self.plan.engine_weights / GIB
+            yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
         if self.hardware.occupied:
             yield self.hardware.occupied
 

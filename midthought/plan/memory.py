@@ -275,6 +275,8 @@ class Memory:
             return {"learning": {**learner, **engine}}
         stays = {"weights": self.held.weights, "float32 masters": self.held.masters, "Adam moments": self.held.moments}
         stays |= {"reference": 0 if settings.offload_reference else self.reference}
+        if settings.in_process:  # the learner discards its gradients at the start of the next step
+            stays["gradients"] = self.held.gradients
         return {"learning": learner, "sampling": {**({} if settings.offload else stays), **engine}}
 
     @property

@@ -64,11 +64,26 @@ def test_the_engine_gets_what_is_free_while_the_learner_waits():
     """Of 48 GiB, 43.2 can be used. Weights of 3.2 GiB stay, adapters with gradients and moments, and two buckets of 128 MiB."""
     choice = choose_and_plan(auto(), gpu(48), source=QWEN, has_vllm=True)
     plan, share = choice.plan, choice.config.inference.gpu_memory_utilization
-    held = plan.held.weights + plan.held.moments
+    held = plan.held.weights + plan.held.gradients + plan.held.moments
     assert share * 48 * GIB <= 0.9 * 48 * GIB - held - 2**28 < (share + 0.011) * 48 * GIB
     assert plan.totals["sampling"] <= plan.limit
     given = choose_and_plan(auto(inference={"gpu_memory_utilization": 0.3}), gpu(48), source=QWEN, has_vllm=True)
     assert given.config.inference.gpu_memory_utilization == 0.3 == given.plan.settings.gpu_memory_utilization
+
+
+def test_gradients_stay_while_vllm_samples_because_the_next_step_discards_them():
+    """All 1.7 B weights learn: 2 bytes of a weight, and 4 each of its master, its gradient and both moments."""
+    choice = choose_and_plan(auto(model={"lora_rank": 0}), gpu(80), source=QWEN, has_vllm=True)
+    plan = choice.plan
+    stays = plan.totals["sampling"] - plan.engine_weights - plan.kv_cache - plan.bucket
+    assert plan.settings.in_process and stays == (2 + 4 * 4) * plan.shape.parameters + plan.reference
+
+
+@pytest.mark.parametrize("rank", [0, 32])
+def test_the_base_model_under_adapters_takes_cpu_memory_while_the_learner_works(rank):
+    choice = choose_and_plan(auto(model={"lora_rank": rank}), gpu(80), source=QWEN, has_vllm=True)
+    lines = [line for line in choice.table() if "CPU memory" in line]
+    assert lines == (["While the learner works, vLLM keeps the base model in CPU memory: 3.2 GiB"] if rank else [])
 
 
 def test_the_share_is_of_all_memory_if_another_process_holds_a_part():
