@@ -173,6 +173,7 @@ class _Answer:
         self._patterns: list[str] = []
         for form in dict.fromkeys(forms):
             self._add(level(form)[0].strip())
+        self._words_by_first, self._expressions_by_first = _by_first_key(self._words), _by_first_key(self._expressions)
         self._in_problem: dict[Fraction | Keys, set[tuple[int, str]]] = {}  # -> side and word beside it in the problem
         for place in self._places(self._problem):
             self._in_problem.setdefault(place.what, set()).update(neighbors(self._problem, *place[:2]))
@@ -262,16 +263,16 @@ class _Answer:
         for pattern in self._patterns:
             yield from (_Place(*found.span(), (pattern,), "certain") for found in re.finditer(pattern, text))
         tokens = tokens_of(text) if self._words or self._expressions else ()
-        for sought, found in ((self._words, word_keys(tokens)), (self._expressions, expression_keys(tokens))):
-            by_first = {
-                sequence[0]: [each for each in sought if each[:1] == sequence[:1]] for sequence in sought if sequence
-            }
+        for by_first, found in (
+            (self._words_by_first, word_keys(tokens)),
+            (self._expressions_by_first, expression_keys(tokens)),
+        ):
             names = tuple(key for key, _, _ in found)
             for at, (name, start, _) in enumerate(found):
-                for sequence in by_first.get(name, ()):
+                for sequence, is_common in by_first.get(name, ()):
                     if names[at : at + len(sequence)] == sequence:
                         end = found[at + len(sequence) - 1][2]
-                        yield _Place(start, end, sequence, "common" if sought[sequence] else "answer")
+                        yield _Place(start, end, sequence, "common" if is_common else "answer")
 
     def _is_kept(self, place: _Place, text: str) -> bool:
         """Whether a place only looks like the answer: another number of the same value, or a word that means something else."""
@@ -307,6 +308,15 @@ class _Answer:
         beside = self._in_problem.get(what, set()) & neighbors(*where)
         is_told = number is not None and context.RESULT.is_at(*where)
         return any(side == 0 or not is_told for side, _ in beside)
+
+
+def _by_first_key(sought: Mapping[Keys, bool]) -> dict[str, list[tuple[Keys, bool]]]:
+    """First key -> the sequences that start with it, each with whether it is common."""
+    by_first: dict[str, list[tuple[Keys, bool]]] = {}
+    for sequence, is_common in sought.items():
+        if sequence:
+            by_first.setdefault(sequence[0], []).append((sequence, is_common))
+    return by_first
 
 
 def _number_of(form: str) -> Fraction | None:
