@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
-from midthought.report.figures import duration
 from midthought.report.progress import Progress
+from midthought.report.results import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,7 +88,7 @@ class Console:
     def _last_line(self, mark: str, progress: Progress) -> str:
         of = f"/{progress.total:,}" if progress.total is not None and progress.done != progress.total else ""
         counted = f"{progress.done:,}{of} {progress.unit}" if progress.done or progress.total else ""
-        parts = [counted, duration(progress.seconds), progress.figures(sparks=self._can_encode("▁"))]
+        parts = [counted, duration(progress.seconds), progress.metrics(sparks=self._can_encode("▁"))]
         return f"{mark} {progress.label}  {' · '.join(part for part in parts if part)}"
 
     @contextmanager
@@ -105,8 +105,8 @@ class Console:
                 return
             if passed >= PLAIN_SECONDS or share >= PLAIN_SHARE:
                 last_time, last_done = self._clock(), progress.done
-                figures = progress.figures(sparks=False)
-                self._print(f"  {progress.label}  {progress.counts()}{' · ' if figures else ''}{figures}")
+                metrics = progress.metrics(sparks=False)
+                self._print(f"  {progress.label}  {progress.counts()}{' · ' if metrics else ''}{metrics}")
 
         progress.on_change = say
         yield
@@ -176,7 +176,7 @@ class Console:
 
 
 def _live_view(progress: Progress, *, bar_width: int) -> RenderableType:
-    """Two lines: label, bar and counts; below them the figures."""
+    """Two lines: label, bar and counts; below them the metrics."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -193,8 +193,8 @@ def _live_view(progress: Progress, *, bar_width: int) -> RenderableType:
     line = Table.grid(padding=(0, 2))
     label = Text(f"  {progress.label}", style="bold", overflow="ellipsis", no_wrap=True)
     line.add_row(label, bar, Text(progress.counts(), no_wrap=True))
-    figures = Text(f"        {progress.figures()}", style="cyan", overflow="ellipsis", no_wrap=True)
-    return Group(line, figures) if progress.fields else line
+    metrics = Text(f"        {progress.metrics()}", style="cyan", overflow="ellipsis", no_wrap=True)
+    return Group(line, metrics) if progress.fields else line
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 from midthought.report.curves import curves
-from midthought.report.figures import arms_table, cards, more_figures, verdict
+from midthought.report.results import arms_table, cards, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
 from midthought.report.run_record import RunRecord, is_right, read_run
 from midthought.report.templates import render_page
@@ -49,7 +49,7 @@ def render(run: RunRecord) -> str:
         cards=cards(run.summary),
         table=arms_table(run.summary),
         has_reward="reward/mean" in run.summary,
-        more_figures=more_figures(run.summary),
+        more_metrics=more_metrics(run.summary),
         curves=charts,
         num_shown=len(run.trajectories),
         num_trajectories=run.num_trajectories,

@@ -1,4 +1,4 @@
-"""Progress of a stage: counts, rate, time left and the figures that change while it runs. Prints nothing."""
+"""Progress of a stage: counts, rate, time left and the metrics that change while it runs. Prints nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
-from midthought.report.figures import duration
+from midthought.report.results import duration
 
 RATE_WINDOW_SECONDS = 30.0
 NUM_SPARKS = 12
@@ -15,7 +15,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class Progress:
-    """A running stage. `advance` counts; keyword arguments are figures to show, the first one with a sparkline."""
+    """A running stage. `advance` counts; keyword arguments are metrics to show, the first one with a sparkline."""
 
     def __init__(
         self, label: str, *, total: int | None = None, unit: str = "steps", clock: Callable[[], float] = time.monotonic
@@ -93,9 +93,9 @@ class Progress:
             parts.append(f"{duration(self.seconds_left)} left")
         return " · ".join(parts)
 
-    def figures(self, *, sparks: bool = True) -> str:
+    def metrics(self, *, sparks: bool = True) -> str:
         """`reward 0.81 ▁▂▅▇ · KL 0.012`"""
-        parts = [f"{name.replace('_', ' ')} {figure(value)}" for name, value in self.fields.items()]
+        parts = [f"{name.replace('_', ' ')} {formatted(value)}" for name, value in self.fields.items()]
         if parts and sparks and len(self._history) > 1:
             parts[0] += f" {sparkline(self._history)}"
         return " · ".join(parts)
@@ -120,7 +120,7 @@ def sparkline(values: list[float], num_sparks: int = NUM_SPARKS) -> str:
     )
 
 
-def figure(value: float | str) -> str:
+def formatted(value: float | str) -> str:
     """Formats a number with three significant digits, integers in full."""
     if isinstance(value, str):
         return value

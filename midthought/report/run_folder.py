@@ -180,7 +180,7 @@ class RunFolder:
             ) from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes the run's figures atomically, under flat dotted keys (see `flat_keys`)."""
+        """Writes the run's metrics atomically, under flat dotted keys (see `flat_keys`)."""
         text = json.dumps(json_value(flat_keys(summary)), indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(self.summary_path, text + "\n")
 

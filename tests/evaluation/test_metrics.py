@@ -1,4 +1,4 @@
-"""Figures about episodes, with numbers worked by hand."""
+"""Metrics of episodes, with numbers worked by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A run folder as a real run would write it, with invented figures."""
+"""A run folder as a real run would write it, with invented metrics."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def test_the_first_figure_comes_with_its_curve() -> None:
     progress = Progress("x")
     for reward in (0.25, 0.5, 1.0):
         progress.advance(reward=reward, num_calls=3)
-    assert progress.figures() == "reward 1 ▁▃█ · num calls 3"
-    assert progress.figures(sparks=False) == "reward 1 · num calls 3"
+    assert progress.metrics() == "reward 1 ▁▃█ · num calls 3"
+    assert progress.metrics(sparks=False) == "reward 1 · num calls 3"
     assert sparkline([1.0, 1.0]) == "▁▁" and sparkline([float("nan")]) == ""
 
 

@@ -1,4 +1,4 @@
-"""Evaluation figures: accuracy at the first try and at the end, call rates, corrected and spoiled answers. Reads only rounds."""
+"""Evaluation metrics: accuracy at the first try and at the end, call rates, corrected and spoiled answers. Reads only rounds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RETRY_ONLY = "none"
 """The critic of the retry-only arm."""
 
 
-def feedback_figures(episodes: Sequence[Sequence[Round]], max_rounds: int) -> dict[str, float]:
-    """Returns the figures of one arm: shares of all episodes unless noted otherwise, NaN if there is no case.
+def feedback_metrics(episodes: Sequence[Sequence[Round]], max_rounds: int) -> dict[str, float]:
+    """Returns the metrics of one arm: shares of all episodes unless noted otherwise, NaN if there is no case.
 
     | key | share |
     | --- | --- |
@@ -32,7 +32,7 @@ def feedback_figures(episodes: Sequence[Sequence[Round]], max_rounds: int) -> di
     right_first = [rounds for rounds in episodes if _right(rounds[:1])]
     told_right = [rounds for rounds in episodes if any(each.told_right for each in rounds)]
     share = _share_of(len(episodes))
-    figures = {
+    metrics = {
         "exact_match": share(sum(map(_right, episodes))),
         "first_try": share(len(right_first)),
         "feedback_used": share(len(asked)),
@@ -49,25 +49,25 @@ def feedback_figures(episodes: Sequence[Sequence[Round]], max_rounds: int) -> di
         "calls_per_question": share(sum(each.num_asks for rounds in episodes for each in rounds)),
     }
     for number in range(1, max_rounds + 1):
-        figures[f"accuracy_at.{number}"] = share(sum(_right(rounds[:number]) for rounds in episodes))
+        metrics[f"accuracy_at.{number}"] = share(sum(_right(rounds[:number]) for rounds in episodes))
     for key in ("exact_match", "first_try"):
-        low, high = wilson_interval(figures[key], len(episodes))
-        figures |= {f"{key}.low": low, f"{key}.high": high}
-    return figures
+        low, high = wilson_interval(metrics[key], len(episodes))
+        metrics |= {f"{key}.low": low, f"{key}.high": high}
+    return metrics
 
 
-def figures_by_label(done: Sequence[Trajectory], episodes: Sequence[Sequence[Round]], label: str) -> dict[str, float]:
+def metrics_by_label(done: Sequence[Trajectory], episodes: Sequence[Sequence[Round]], label: str) -> dict[str, float]:
     """Returns the accuracy at the first try and at the end for every value of a label; empty if no task has the label."""
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for value in sorted({str(each.task.labels[label]) for each in done if label in each.task.labels}):
         own = [rounds for each, rounds in zip(done, episodes, strict=True) if str(each.task.labels.get(label)) == value]
         share = _share_of(len(own))
-        figures[f"first_try_of.{value}"] = share(sum(_right(rounds[:1]) for rounds in own))
-        figures[f"exact_match_of.{value}"] = share(sum(map(_right, own)))
-    return figures
+        metrics[f"first_try_of.{value}"] = share(sum(_right(rounds[:1]) for rounds in own))
+        metrics[f"exact_match_of.{value}"] = share(sum(map(_right, own)))
+    return metrics
 
 
-def gains(figures: Mapping[str, float | None]) -> dict[str, float]:
+def gains(metrics: Mapping[str, float | None]) -> dict[str, float]:
     """Returns the trained policy's gains from feedback, as far as they were measured.
 
     `gain.over_first_try`, `gain.over_retry_only` (same policy; feedback says only that the answer is wrong), `gain.over_wrong`
@@ -80,7 +80,7 @@ def gains(figures: Mapping[str, float | None]) -> dict[str, float]:
         "over_sft": ("after.exact_match", "before.exact_match"),
         "first_try_over_sft": ("after.first_try", "before.first_try"),
     }
-    found = {name: (figures.get(one), figures.get(other)) for name, (one, other) in pairs.items()}
+    found = {name: (metrics.get(one), metrics.get(other)) for name, (one, other) in pairs.items()}
     return {
         f"gain.{name}": one - other for name, (one, other) in found.items() if one is not None and other is not None
     }

@@ -9,7 +9,7 @@ from midthought.env.math_worker_pool import NUM_WORKERS
 from midthought.feedback.answers import task_is_right
 from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
-from midthought.recipes.feedback.evaluation import feedback_figures
+from midthought.recipes.feedback.evaluation import feedback_metrics
 from midthought.recipes.feedback.problems import Parts
 from midthought.recipes.feedback.reward import FeedbackEnvironment
 from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
@@ -55,8 +55,8 @@ class FeedbackTasks(RecipeTasks):
         return bool(rounds) and rounds[-1].is_right
 
     def evaluation_metrics(self, done: Sequence[Trajectory]) -> dict[str, float]:
-        figures = feedback_figures(self.rounds(done), self.config.inference.max_turns)
-        return {key: figures[key] for key in _VALIDATION_METRICS if figures[key] == figures[key]}
+        metrics = feedback_metrics(self.rounds(done), self.config.inference.max_turns)
+        return {key: metrics[key] for key in _VALIDATION_METRICS if metrics[key] == metrics[key]}
 
     def executor(self, critic: str | None = None) -> ToolExecutor:
         """Returns an executor of the tool with this critic instead of the one in the settings."""

@@ -12,7 +12,7 @@ from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
-from midthought.recipes.feedback.evaluation import feedback_figures, figures_by_label, gains
+from midthought.recipes.feedback.evaluation import feedback_metrics, gains, metrics_by_label
 from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.feedback.problems import prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
@@ -93,7 +93,7 @@ class FeedbackRun(RecipeRun):
 
     def _evaluate(self, when: When) -> dict[str, Any]:
         tasks = self.tasks.parts["test"]
-        figures: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         arms: list[tuple[str, str | None, float]] = [("", None, 0.0)]
         if self.config.evaluation.sampled:
             arms.append(("sampled", None, 1.0))
@@ -109,13 +109,13 @@ class FeedbackRun(RecipeRun):
                     tasks, executor=executor, temperature=temperature, on_finished=lambda _: bar.advance(1)
                 )
                 episodes = self.tasks.rounds(done)
-                own = feedback_figures(episodes, self.config.inference.max_turns)
+                own = feedback_metrics(episodes, self.config.inference.max_turns)
                 if not name:
-                    own |= figures_by_label(done, episodes, DIFFICULTY_LABEL)
-                figures |= {".".join(filter(None, (when, name, key))): value for key, value in own.items()}
+                    own |= metrics_by_label(done, episodes, DIFFICULTY_LABEL)
+                metrics |= {".".join(filter(None, (when, name, key))): value for key, value in own.items()}
                 self._add_trajectories(done, f"{when}.{name}".rstrip("."))
                 self.stages.stop.check()
-        return {"num_questions": len(tasks), **figures}
+        return {"num_questions": len(tasks), **metrics}
 
     # -- the end ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Arms of the recipe's evaluation before and after training, and their figures in `summary.json`."""
+"""Arms of the recipe's evaluation before and after training, and their metrics in `summary.json`."""
 
 from __future__ import annotations
 
@@ -77,38 +77,38 @@ def run_arms(
     on_arm: Callable[[Arm, list[Trajectory]], None],
     on_finished: Callable[[Trajectory], None],
 ) -> dict[str, float]:
-    """Runs every arm's questions. Returns the figures under dotted keys without `before.` or `after.`."""
-    figures: dict[str, float] = {}
+    """Runs every arm's questions. Returns the metrics under dotted keys without `before.` or `after.`."""
+    metrics: dict[str, float] = {}
     for arm in arms:
         done = source.evaluate(arm.tasks, executor=arm.executor, temperature=arm.temperature, on_finished=on_finished)
-        figures |= arm_figures(arm, done, is_right)
+        metrics |= arm_metrics(arm, done, is_right)
         on_arm(arm, done)
-    return figures
+    return metrics
 
 
-def arm_figures(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
+def arm_metrics(arm: Arm, done: Sequence[Trajectory], is_right: IsRight) -> dict[str, float]:
     """Returns exact match with its interval; for the main arm and the arm without need, also the call rates and the factors."""
     share = exact_match(done, is_right)
     low, high = wilson_interval(share, len(done))
     key = "sampled_exact_match" if arm.name == "sampled" else f"{arm.name}.exact_match".lstrip(".")
-    figures = {key: share, f"{key}.low": low, f"{key}.high": high}
+    metrics = {key: share, f"{key}.low": low, f"{key}.high": high}
     if arm.name == "":
-        figures |= {"call_rate_needed": call_rate(done), "calls_per_question": calls_per_question(done)}
-        figures |= {f"factors.{name}": value for name, value in factors(done, is_right).items()}
+        metrics |= {"call_rate_needed": call_rate(done), "calls_per_question": calls_per_question(done)}
+        metrics |= {f"factors.{name}": value for name, value in factors(done, is_right).items()}
         for kind in sorted({str(t.task.labels["kind"]) for t in done if "kind" in t.task.labels}):
             of_kind = [t for t in done if t.task.labels.get("kind") == kind]
-            figures[f"exact_match_of.{kind}"] = exact_match(of_kind, is_right)
+            metrics[f"exact_match_of.{kind}"] = exact_match(of_kind, is_right)
     if arm.name == "sampled":
-        figures["sampled_call_rate_needed"] = call_rate(done)
+        metrics["sampled_call_rate_needed"] = call_rate(done)
     if arm.name == "no_memory":
-        figures["call_rate_needless"] = call_rate(done)
-    return figures
+        metrics["call_rate_needless"] = call_rate(done)
+    return metrics
 
 
-def task_figures(data: PodcastData, modes: Sequence[SearchMode] = SEARCH_MODES) -> dict[str, float]:
-    """Returns figures of the questions: accuracy of a constant guess, and how often a search for the quote finds the evidence."""
+def task_metrics(data: PodcastData, modes: Sequence[SearchMode] = SEARCH_MODES) -> dict[str, float]:
+    """Returns metrics of the questions: accuracy of a constant guess, and how often a search for the quote finds the evidence."""
     tasks = data.tasks["test"]
-    figures: dict[str, float] = {"num_questions": len(tasks), "after.constant_guess": constant_guess(tasks)}
+    metrics: dict[str, float] = {"num_questions": len(tasks), "after.constant_guess": constant_guess(tasks)}
     quoted = [task for task in tasks if "quote" in task.labels and task.evidence]
     for mode in modes if quoted else ():
         found = [
@@ -117,5 +117,5 @@ def task_figures(data: PodcastData, modes: Sequence[SearchMode] = SEARCH_MODES) 
         ]
         for depth in RECALL_DEPTHS:
             hits = sum(not set(ids[:depth]).isdisjoint(task.evidence) for ids, task in zip(found, quoted, strict=True))
-            figures[f"retrieval.{mode}.recall@{depth}"] = hits / len(quoted)
-    return figures
+            metrics[f"retrieval.{mode}.recall@{depth}"] = hits / len(quoted)
+    return metrics

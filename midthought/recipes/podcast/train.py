@@ -11,7 +11,7 @@ from typing import Any
 from midthought.errors import SettingsError
 from midthought.recipes.pipeline import Demonstrate, RecipeRun, When, before_and_after
 from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
-from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, task_figures
+from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, task_metrics
 from midthought.recipes.podcast.policy import instruction, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
@@ -113,10 +113,10 @@ class PodcastRun(RecipeRun):
                 self._add_trajectories(done, f"{when}.{arm.name}".rstrip("."))
                 self.stages.stop.check()
 
-            figures = run_arms(rollouts, todo, self.tasks.is_right, on_arm, lambda _: bar.advance(1))
-        found = {f"{when}.{name}": value for name, value in figures.items()}
+            metrics = run_arms(rollouts, todo, self.tasks.is_right, on_arm, lambda _: bar.advance(1))
+        found = {f"{when}.{name}": value for name, value in metrics.items()}
         is_first = when == "before" or self.stage == "evaluate"
-        return found | (task_figures(self.data) if is_first else {})
+        return found | (task_metrics(self.data) if is_first else {})
 
     def _control(self) -> dict[str, Any]:
         """Trains the same initial model on clean demonstrations for as long as warm-up and PPO took."""

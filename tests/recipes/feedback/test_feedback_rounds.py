@@ -1,4 +1,4 @@
-"""An episode read as rounds, and the figures that are made of them."""
+"""An episode read as rounds, and the metrics that are made of them."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import pytest
 
 from midthought.feedback.answers import task_is_right
 from midthought.recipes.feedback.arithmetic import make_problems
-from midthought.recipes.feedback.evaluation import feedback_figures, gains
+from midthought.recipes.feedback.evaluation import feedback_metrics, gains
 from midthought.recipes.feedback.reward import Outcome
 from midthought.recipes.feedback.rounds import Round, RoundReader, Verdicts
 from midthought.tools.call_formats.hermes import HermesFormat
@@ -103,7 +103,7 @@ def test_verdicts_are_bounded_and_travel_empty():
     assert travelled(TASK, TASK.answer) and not travelled(TASK, WRONG)
 
 
-# -- figures ----------------------------------------------------------------------------------------------------------
+# -- metrics ----------------------------------------------------------------------------------------------------------
 
 
 def answered(is_right: bool, asks: int = 0, *, told_right: bool = False, told_wrong: bool = False) -> Round:
@@ -123,7 +123,7 @@ EPISODES = [
 
 
 def test_the_figures_by_hand():
-    figures = feedback_figures(EPISODES, 3)
+    metrics = feedback_metrics(EPISODES, 3)
     expected = {
         "exact_match": 4 / 8,
         "first_try": 4 / 8,
@@ -141,18 +141,18 @@ def test_the_figures_by_hand():
         "accuracy_at.2": 4 / 8,
         "accuracy_at.3": 4 / 8,
     }
-    assert {key: figures[key] for key in expected} == pytest.approx(expected)
-    assert figures["exact_match.low"] < 0.5 < figures["exact_match.high"]
+    assert {key: metrics[key] for key in expected} == pytest.approx(expected)
+    assert metrics["exact_match.low"] < 0.5 < metrics["exact_match.high"]
 
 
 def test_a_share_of_no_case_is_no_number():
-    figures = feedback_figures([[answered(True)]], 3)
-    assert math.isnan(figures["call_rate_needed"])
-    assert math.isnan(figures["goes_on_after_right"])
+    metrics = feedback_metrics([[answered(True)]], 3)
+    assert math.isnan(metrics["call_rate_needed"])
+    assert math.isnan(metrics["goes_on_after_right"])
 
 
 def test_gains_stand_where_both_sides_were_measured():
-    figures = {"before.first_try": 0.5, "after.exact_match": 0.9, "after.first_try": 0.5, "after.none.exact_match": 0.6}
-    assert gains(figures) == pytest.approx(
+    metrics = {"before.first_try": 0.5, "after.exact_match": 0.9, "after.first_try": 0.5, "after.none.exact_match": 0.6}
+    assert gains(metrics) == pytest.approx(
         {"gain.over_first_try": 0.4, "gain.over_retry_only": 0.3, "gain.first_try_over_sft": 0.0}
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from midthought.report.figures import arms_table, cards, duration, interval, more_figures, signed, verdict
+from midthought.report.results import arms_table, cards, duration, interval, more_metrics, signed, verdict
 
 AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
 
@@ -34,7 +34,7 @@ def test_the_verdict_says_whether_the_score_comes_from_the_tool() -> None:
 
 def test_a_run_without_evaluation_says_so() -> None:
     assert "not been evaluated yet" in verdict({})[0]
-    assert arms_table({}) == cards({}) == more_figures({}) == ""
+    assert arms_table({}) == cards({}) == more_metrics({}) == ""
 
 
 def test_the_table_leaves_out_arms_that_were_not_run() -> None:
@@ -51,11 +51,11 @@ def test_intervals_get_a_column_in_either_form() -> None:
     for form in forms:
         assert interval(form, "after.exact_match") == (0.824, 0.893)
         assert "95 % interval" in arms_table({**AFTER, **form}) and "0.824–0.893" in arms_table({**AFTER, **form})
-        assert more_figures({**AFTER, **form}) == ""
+        assert more_metrics({**AFTER, **form}) == ""
 
 
 def test_all_other_figures_stand_in_the_folded_table() -> None:
-    table = more_figures({**AFTER, "seed": 1, "retrieval.recall@1": 0.87234, "note": "<b>", "factors": [1, 0.5]})
+    table = more_metrics({**AFTER, "seed": 1, "retrieval.recall@1": 0.87234, "note": "<b>", "factors": [1, 0.5]})
     assert words(table).endswith("retrieval.recall@1 0.8723 note &lt;b&gt; factors 1, 0.5")
 
 
@@ -82,7 +82,7 @@ def test_a_run_without_arms_is_told_by_the_reward_of_its_held_out_episodes():
     assert support == "success on held-out episodes 0.750"
     shown = cards(summary)
     assert "1.250" in shown and "0.750" in shown and "<dt>Iterations</dt><dd>40" in shown
-    assert "validation/reward/mean" not in more_figures(summary)
+    assert "validation/reward/mean" not in more_metrics(summary)
 
 
 def test_without_held_out_episodes_the_last_iteration_stands_for_them_and_that_is_said():

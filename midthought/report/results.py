@@ -1,4 +1,4 @@
-"""The figures of a run's summary as HTML: the result in a sentence, cards, and the table before/after.
+"""The results of a run's summary as HTML: the result in a sentence, cards, and the table before/after.
 
 Depends on the summary's keys, not on how they were measured.
 """
@@ -21,7 +21,7 @@ CHANCE_MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One row of the table: its label and the summary's keys of its figures."""
+    """One row of the table: its label and the summary's keys of its metrics."""
 
     label: str
     note: str
@@ -68,7 +68,7 @@ VALIDATION_RATES = (
 
 
 def number(summary: Summary, key: str | None) -> float | None:
-    """Returns the figure under `key`; None if it is missing or null."""
+    """Returns the metric under `key`; None if it is missing or null."""
     value = summary.get(key) if key else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -111,7 +111,7 @@ def _verdict_by_reward(summary: Summary) -> tuple[str, str]:
     if trained is not None:
         sentence = Markup("Reward of the last iteration: <b>{:.3f}</b>").format(trained)
         return sentence, "Nothing was held out to evaluate it on."
-    return "This run has not been evaluated yet.", "Its figures will be shown here after the last evaluation."
+    return "This run has not been evaluated yet.", "Its results will be shown here after the last evaluation."
 
 
 def _change(before: float | None, after: float) -> str:
@@ -143,7 +143,7 @@ def _support(summary: Summary) -> str:
 
 
 def cards(summary: Summary) -> str:
-    """Returns the key figures as cards; unknown ones are left out."""
+    """Returns the key metrics as cards; unknown ones are left out."""
     items = []
     for label, name in (
         ("Exact match", "exact_match"),
@@ -178,13 +178,13 @@ def arms_table(summary: Summary) -> str:
             continue
         change = "" if before is None or after is None else signed(after - before)
         bounds = interval(summary, arm.after) if arm.after else None
-        figures = {"before": before, "after": after, "bounds": bounds, "change": change}
-        rows.append({"label": arm.label, "note": arm.note, **figures})
+        cells = {"before": before, "after": after, "bounds": bounds, "change": change}
+        rows.append({"label": arm.label, "note": arm.note, **cells})
     return macro("arms_table")(rows, any(row["bounds"] for row in rows)) if rows else ""
 
 
-def more_figures(summary: Summary) -> str:
-    """Returns every figure of the summary that the cards and the table do not show, as a folded table."""
+def more_metrics(summary: Summary) -> str:
+    """Returns every metric of the summary that the cards and the table do not show, as a folded table."""
     shown = {key for arm in ARMS for key in (arm.before, arm.after)} | {
         "num_questions",
         "seconds",
@@ -196,7 +196,7 @@ def more_figures(summary: Summary) -> str:
     }
     ends = (".low", ".high", "_interval", ".interval")
     rest = {key: value for key, value in summary.items() if key not in shown and not key.endswith(ends)}
-    return macro("more_figures")([(key, _plain(value)) for key, value in rest.items()]) if rest else ""
+    return macro("more_metrics")([(key, _plain(value)) for key, value in rest.items()]) if rest else ""
 
 
 def duration(seconds: float) -> str:
