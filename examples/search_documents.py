@@ -45,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
         build_memory(documents, memory)
         store = MemoryStore.open(memory)
         chunks = store.chunks()
-        tasks = make_questions(chunks, QuestionPlan(64 if options.model else 4), seed=0, memory=chunks)
+        plan = QuestionPlan(
+            64 if options.model else 4, needless_share=0.3, distractor_share=0.5, min_quote_words=8, max_quote_words=10
+        )
+        tasks = make_questions(chunks, plan, seed=0, memory=chunks)
         print(f"{len(chunks)} chunks, {len(tasks)} questions; first: {tasks[0].prompt}")
         config = make_config(options, adv_estimator="grpo", group_size=4)
         with Trainer(config, dataset=tasks, tools=[MemoryRetrievalTool(store)], run_path=options.run) as trainer:

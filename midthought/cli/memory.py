@@ -202,9 +202,18 @@ def _questions_by_rules(chunks: Path, out: Path, num_questions: int, no_memory_s
     from midthought.memory.chunks import read_chunks
     from midthought.memory.questions import QuestionPlan, make_questions, write_questions
     from midthought.memory.store import MemoryStore
+    from midthought.recipes.podcast.settings import QuestionsSection
 
     read = MemoryStore.open(chunks).chunks() if chunks.is_dir() else read_chunks(chunks)
-    tasks = make_questions(read, QuestionPlan(num_questions, needless_share=no_memory_share), seed, memory=read)
+    defaults = QuestionsSection()
+    plan = QuestionPlan(
+        num_questions,
+        needless_share=no_memory_share,
+        distractor_share=defaults.distractor_share,
+        min_quote_words=defaults.min_quote_words,
+        max_quote_words=defaults.max_quote_words,
+    )
+    tasks = make_questions(read, plan, seed, memory=read)
     write_questions(tasks, out)
     return tasks
 

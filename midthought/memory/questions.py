@@ -44,12 +44,12 @@ class QuestionPlan:
     """Number and kinds of the questions."""
 
     num_questions: int
-    needless_share: float = 0.3
+    needless_share: float
     """Share of questions whose prompt contains the answer."""
-    distractor_share: float = 0.5
+    distractor_share: float
     """Of the questions that need the memory: the share whose prompt has an unrelated note."""
-    min_quote_words: int = 8
-    max_quote_words: int = 10
+    min_quote_words: int
+    max_quote_words: int
     kinds: tuple[str, ...] = tuple(WORDINGS)
 
 

@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from importlib import resources
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,14 @@ from midthought.memory.transcripts import read_transcripts
 from midthought.types import Task
 
 SAMPLE = str(resources.files("midthought.recipes.podcast") / "sample")
-PLAN = QuestionPlan(600, needless_share=0.3, distractor_share=0.5)
+
+
+def plan_of(num_questions: int, **changes: Any) -> QuestionPlan:
+    shares = {"needless_share": 0.3, "distractor_share": 0.5}
+    return QuestionPlan(num_questions, **shares | {"min_quote_words": 8, "max_quote_words": 10} | changes)
+
+
+PLAN = plan_of(600)
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +132,13 @@ def test_questions_that_need_the_memory_come_without_a_note_or_with_one_that_doe
 
 def test_where_every_note_would_give_the_answer_there_is_none(memory):
     of_one_episode = [chunk for chunk in memory if chunk.stem == memory[0].stem]
-    plan = QuestionPlan(20, needless_share=0, distractor_share=1, kinds=("episode",))
+    plan = plan_of(20, needless_share=0, distractor_share=1, kinds=("episode",))
     assert not any("Note" in task.prompt for task in make_questions(of_one_episode, plan, 0, memory=memory))
 
 
 @pytest.mark.parametrize(("share", "number"), [(0.0, 0), (1.0, 60)])
 def test_all_or_none_may_need_the_memory(memory, part, share, number):
-    made = make_questions(part, QuestionPlan(60, needless_share=share), 0, memory=memory)
+    made = make_questions(part, plan_of(60, needless_share=share), 0, memory=memory)
     assert sum(not task.labels["needs_memory"] for task in made) == number
 
 
@@ -140,20 +148,20 @@ def test_the_same_seed_gives_the_same_questions_and_another_seed_others(memory, 
 
 
 def test_only_the_kinds_that_are_asked_for_are_made(memory, part):
-    made = make_questions(part, QuestionPlan(20, kinds=("episode",)), 0, memory=memory)
+    made = make_questions(part, plan_of(20, kinds=("episode",)), 0, memory=memory)
     assert {task.labels["kind"] for task in made} == {"episode"} and len(made) == 20
 
 
 def test_a_quote_that_the_memory_holds_twice_is_not_asked_about():
     text = "the tide clock has one copper hand and no numerals at all on it"
     twins = [Chunk(f"e_{number}", "E", "e", "Ann", text, "00:00:00", number) for number in range(2)]
-    assert make_questions(twins, QuestionPlan(9), 0, memory=twins) == []
-    assert make_questions(twins[:1], QuestionPlan(9), 0, memory=twins[:1]) != []
+    assert make_questions(twins, plan_of(9), 0, memory=twins) == []
+    assert make_questions(twins[:1], plan_of(9), 0, memory=twins[:1]) != []
 
 
 def test_chunks_that_are_too_short_give_fewer_questions_and_no_error():
     short = [Chunk("e_0", "E", "e", "Ann", "seven words are not enough for it", "00:00:00", 0)]
-    assert make_questions(short, QuestionPlan(9), 0, memory=short) == []
+    assert make_questions(short, plan_of(9), 0, memory=short) == []
     assert all(quote_and_answer(short[0], kind, PLAN, random.Random(0)) is None for kind in WORDINGS)
 
 

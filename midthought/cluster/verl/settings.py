@@ -67,22 +67,25 @@ class VerlConfig(Section):
     """Settings of the warm-up by verl's SFT trainer (`--stage sft`)."""
 
 
+_INFERENCE = InferenceConfig()
+
+
 class LoopOptions(Section):
-    """Options of our agent loop in `agent_loop.yaml`."""
+    """Options of our agent loop in `agent_loop.yaml`. Options that are also settings have the settings' defaults."""
 
     call_format: str = "in_thought"
     """Name of the call format: in_thought, react, hermes, json, function_calling, or one that you registered."""
-    max_segment_length: int = Field(256, ge=1)
+    max_segment_length: int = Field(_INFERENCE.max_segment_length, ge=1)
     """Maximum tokens sampled in one request."""
-    max_tool_calls_per_cot: int = Field(5, ge=0)
+    max_tool_calls_per_cot: int = Field(_INFERENCE.max_tool_calls_per_cot, ge=0)
     """Further calls return an error message."""
-    max_result_tokens: int = Field(256, ge=8)
+    max_result_tokens: int = Field(_INFERENCE.max_result_tokens, ge=8)
     """Longer tool results are truncated."""
-    max_turns: int = Field(5, ge=1)
+    max_turns: int = Field(_INFERENCE.max_turns, ge=1)
     """Maximum number of answers of the policy in one episode."""
-    tool_timeout_seconds: float = Field(10.0, gt=0)
+    tool_timeout_seconds: float = Field(_INFERENCE.tool_timeout_seconds, gt=0)
     """Deadline of one tool call."""
-    call_ends_with: str = "}"
+    call_ends_with: str = VerlConfig().call_ends_with
     """See `VerlConfig.call_ends_with`."""
     supply: str | None = None
     """`module:name` of a function `(renderer, tools, options)` that returns a `midthought.cluster.verl.job.EpisodeSetup`.

@@ -1,5 +1,6 @@
 """Demonstrations: sound records, whose mask marks the policy's words, whose calls are calls, whose answers are right."""
 
+import dataclasses
 import random
 from collections import Counter
 
@@ -25,7 +26,8 @@ from midthought.types import SpanKind, ToolOutcome
 
 CALL_FORMAT = InThoughtFormat()
 MIXED = Habits(ask_short=0.3, give_up=0.4, misread=0.2, needless_ask=0.5)
-PLAN = QuestionPlan(1, needless_share=0.35)
+PLAN = QuestionPlan(1, needless_share=0.35, distractor_share=0.5, min_quote_words=8, max_quote_words=10)
+ALL_NEED_MEMORY = dataclasses.replace(PLAN, needless_share=0.0)
 VARIATIONS = [(0.0, 0.0), (0.8, 0.3), (0.0, 1.0)]
 """(share of made-up names, share of random text)"""
 
@@ -132,7 +134,7 @@ def test_a_clean_demonstration_asks_exactly_where_it_must_and_answers_right(
 
 
 def test_where_the_memory_fails_the_demonstration_says_that_it_does_not_know(make, renderer):
-    demonstrator = make(CLEAN, error_share=1.0, plan=QuestionPlan(1, needless_share=0.0))
+    demonstrator = make(CLEAN, error_share=1.0, plan=ALL_NEED_MEMORY)
     for trajectory in write(demonstrator, 20):
         assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.RAISED]
         last = own_words(trajectory, renderer)[-1]
@@ -176,7 +178,7 @@ def test_a_result_holds_as_many_lines_as_the_tool_gives(make, num_results):
 
 
 def test_the_right_result_stands_now_here_now_there(make, chunks):
-    demonstrator = make(CLEAN, 0.0, 0.0, num_results=3, error_share=0.0, plan=QuestionPlan(1, needless_share=0.0))
+    demonstrator = make(CLEAN, 0.0, 0.0, num_results=3, error_share=0.0, plan=ALL_NEED_MEMORY)
     lines = {format_hits([chunk]).removeprefix("[1] "): chunk.chunk_id for chunk in chunks}
     places = Counter()
     for trajectory in write(demonstrator, 60):
