@@ -47,13 +47,20 @@ def test_tasks_of_every_attempt_of_the_iteration_still_have_episodes():
 
 
 def test_environments_of_older_iterations_are_let_go():
-    stream = EnvironmentTaskSampler(Numbers, seed=0)
+    made: list[weakref.ref[Numbers]] = []
+
+    def make() -> Numbers:
+        numbers = Numbers()
+        made.append(weakref.ref(numbers))
+        return numbers
+
+    stream = EnvironmentTaskSampler(make, seed=0)
     old = stream.draw(0, 2) + stream.draw(0, 2, attempt=1)
-    living = [weakref.ref(stream._made[task.task_id]._starts[task.task_id].environment) for task in old]
-    assert all(reference() is not None for reference in living)
+    gc.collect()
+    assert len(made) == 4 and all(reference() is not None for reference in made)
     stream.draw(1, 2)
     gc.collect()
-    assert [reference() for reference in living] == [None] * 4
+    assert [reference() is None for reference in made] == [True] * 4 + [False] * 2
     with pytest.raises(EpisodeError, match="not of the newest iteration"):
         stream.episode(old[0])
 

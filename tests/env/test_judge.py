@@ -8,6 +8,7 @@ import json
 import logging
 import pickle
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -391,7 +392,8 @@ def test_a_cache_that_is_something_else_is_refused_with_its_path(endpoint, tmp_p
 
 def test_a_cache_that_breaks_later_costs_requests_only(endpoint, tmp_path):
     judge = judge_at(endpoint, cache_path=tmp_path / "cache.sqlite")
-    judge._cache._file.execute("DROP TABLE replies")
+    with contextlib.closing(sqlite3.connect(tmp_path / "cache.sqlite")) as file:
+        file.execute("DROP TABLE replies")
     assert [ask(judge).value, ask(judge).value] == [1.0, 1.0]
     assert len(endpoint.requests) == 2 and judge.counts["cache_errors"] == 4
 

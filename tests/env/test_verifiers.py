@@ -106,14 +106,21 @@ def test_an_observation_that_is_no_text_names_its_fields():
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_group_has_a_session_for_every_episode(kind):
-    tasks = EnvironmentTasks(lambda: coding(kind()))
+    clients = []
+
+    def make():
+        clients.append(kind())
+        return coding(clients[-1])
+
+    tasks = EnvironmentTasks(make)
     (task,) = tasks.make(1, seed=0)
     episodes = [tasks.episode(task) for _ in range(3)]
-    trajectory = Trajectory(Task(task_id="t", prompt=task.prompt, answer=""), [1])
-    trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(0.0,), finish=Finish.END))
-    trajectory.end_turn(Turn(turn_number=0, model_output="x = 1"))
-    assert asyncio.run(episodes[0].reply(trajectory)) == "ran x = 1"
-    assert [episode.environment._client.ran for episode in episodes] == [["x = 1"], [], []]
+    for number, episode in enumerate(episodes):
+        trajectory = Trajectory(Task(task_id="t", prompt=task.prompt, answer=""), [1])
+        trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(0.0,), finish=Finish.END))
+        trajectory.end_turn(Turn(turn_number=0, model_output=f"x = {number}"))
+        assert asyncio.run(episode.reply(trajectory)) == f"ran x = {number}"
+        assert sorted(client.ran for client in clients if client.ran) == [[f"x = {n}"] for n in range(number + 1)]
 
 
 def test_a_session_alone_cannot_be_trained_on():

@@ -129,10 +129,10 @@ def test_the_words_of_every_row_are_indexed_after_each_write(store, chunks):
         assert (index.columns, index.num_indexed_rows, index.num_unindexed_rows) == (["transcript"], len(store), 0)
 
 
-def test_a_build_that_was_killed_before_the_words_were_indexed_is_finished_by_the_next(tmp_path, store, chunks):
+def test_a_build_that_was_killed_before_the_words_were_indexed_is_finished_by_the_next(store, embedder, chunks):
     table = lancedb.connect(store.uri).open_table("transcripts")
     table.drop_index("transcript_idx")
-    again = MemoryStore.open(store.uri, embedder=store._embedder)
+    again = MemoryStore.open(store.uri, embedder=embedder)
     for mode in ("full_text", "hybrid"):
         with pytest.raises(MemoryStoreError, match="are not indexed; build it with"):
             again.search("mitten", mode=mode)

@@ -228,7 +228,7 @@ def test_a_thought_closed_in_the_last_token_stays_closed() -> None:
     scanner.feed(A + "</think>")
     scanner.resume()
     assert not scanner.feed(A)
-    assert not scanner._thought.in_thought
+    assert not scanner.feed(A)
 
 
 # -- properties ------------------------------------------------------------------------------------------------
