@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -76,6 +76,16 @@ def build_trajectory(seed: int, *, reward: float | None = None, group: int = 0, 
     trajectory.add_sampled(sampled(Finish.END))
     trajectory.reward = Reward(parts={"right": float(seed % 2) if reward is None else reward})
     return trajectory
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Any]:
+    """Two learner ranks, whose processes serve all learners of a file, one after another."""
+    from process_workers import ProcessWorkers
+
+    workers = ProcessWorkers()
+    yield workers
+    workers.end()
 
 
 @pytest.fixture

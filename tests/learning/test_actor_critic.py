@@ -27,7 +27,9 @@ def batch(make_trajectory) -> TokenBatch:
 
 
 @contextmanager
-def together_and_apart(make_policy, where: str, **way: object) -> Iterator[tuple[Learner, ActorCriticLearner]]:
+def together_and_apart(
+    ranks: ProcessWorkers, make_policy, where: str, **way: object
+) -> Iterator[tuple[Learner, ActorCriticLearner]]:
     """One learner of both models, and two of copies of them, the critic's in this process or on two ranks."""
     made, settings = models(make_policy, way), settings_of(way)
     policy, critic, reference = copy.deepcopy(made)
@@ -35,7 +37,7 @@ def together_and_apart(make_policy, where: str, **way: object) -> Iterator[tuple
     if where == "here":
         of_critic: CriticLearner | RemoteLearner = CriticLearner(critic, settings)
     else:
-        of_critic = RemoteLearner(Models(None, critic, None), settings, NO_END, ProcessWorkers())
+        of_critic = RemoteLearner(Models(None, critic, None), settings, NO_END, ranks)
         of_critic.load_state_dict(CriticLearner(copy.deepcopy(critic), settings).state_dict())  # starts its processes
     with closing(ActorCriticLearner(of_policy, of_critic)) as apart:
         yield Learner(*made, settings), apart
@@ -43,8 +45,8 @@ def together_and_apart(make_policy, where: str, **way: object) -> Iterator[tuple
 
 @pytest.mark.parametrize("where", ["here", "on ranks"])
 @pytest.mark.parametrize("way", [{}, {"packing": True}, {"gradient_checkpointing": True}, {"reference": False}])
-def test_two_learners_have_the_parameters_of_one_after_six_updates(way, where, make_policy, batch):
-    with together_and_apart(make_policy, where, **way) as (together, apart):
+def test_two_learners_have_the_parameters_of_one_after_six_updates(way, where, ranks, make_policy, batch):
+    with together_and_apart(ranks, make_policy, where, **way) as (together, apart):
         before = weights(together)
         for critic_only in (True, False, False):
             figures, scored = iterate(together, batch, critic_only=critic_only)
@@ -61,8 +63,8 @@ def test_two_learners_have_the_parameters_of_one_after_six_updates(way, where, m
 
 
 @pytest.mark.parametrize("saves_apart", [True, False])
-def test_a_checkpoint_goes_on_either_way(saves_apart, make_policy, batch, tmp_path):
-    with together_and_apart(make_policy, "on ranks") as through:
+def test_a_checkpoint_goes_on_either_way(saves_apart, ranks, make_policy, batch, tmp_path):
+    with together_and_apart(ranks, make_policy, "on ranks") as through:
         saving, other = through[::-1] if saves_apart else through
         iterate(saving, batch)
         save_checkpoint(tmp_path / "c", saving)
@@ -73,8 +75,8 @@ def test_a_checkpoint_goes_on_either_way(saves_apart, make_policy, batch, tmp_pa
         assert difference(weights(saving), weights(other)) < 1e-9
 
 
-def test_what_one_of_them_raises_is_raised_and_the_other_has_ended(make_policy, batch):
-    with together_and_apart(make_policy, "here") as (_, apart):
+def test_what_one_of_them_raises_is_raised_and_the_other_has_ended(ranks, make_policy, batch):
+    with together_and_apart(ranks, make_policy, "here") as (_, apart):
         with pytest.raises(ValueError, match="no advantages"):
             apart.update(batch)
         assert iterate(apart, batch)[0]["num_optimizer_steps"] == 2

@@ -83,10 +83,12 @@ def settings_of(way: dict[str, Any]) -> TrainingConfig:
 
 
 @contextmanager
-def both(make_policy, way: dict[str, Any], **options: Any) -> Iterator[tuple[Learner, RemoteLearner]]:
+def both(
+    ranks: ProcessWorkers, make_policy, way: dict[str, Any], **options: Any
+) -> Iterator[tuple[Learner, RemoteLearner]]:
     """The same learner in this process, and on two ranks."""
     made, settings = models(make_policy, way, **options), settings_of(way)
-    with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ProcessWorkers())) as ranked:
+    with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ranks)) as ranked:
         yield Learner(*made, settings), ranked
 
 
@@ -119,11 +121,11 @@ def difference(ones: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_ranks_have_the_parameters_of_one_after_six_updates(way, make_policy, batch):
+def test_two_ranks_have_the_parameters_of_one_after_six_updates(way, ranks, make_policy, batch):
     if WAYS[way].get("lora"):
         pytest.importorskip("peft")
     options = {"critic_only": True} if WAYS[way].get("critic_only") else {}
-    with both(make_policy, WAYS[way]) as (alone, ranked):
+    with both(ranks, make_policy, WAYS[way]) as (alone, ranked):
         before = weights(alone)
         for _ in range(3):
             figures, scored = iterate(alone, batch, **options)
@@ -140,11 +142,11 @@ def test_two_ranks_have_the_parameters_of_one_after_six_updates(way, make_policy
         assert difference(ours["moments"], theirs["moments"]) < 1e-9
 
 
-def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(make_policy, batch):
+def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(ranks, make_policy, batch):
     """Read from Adam's first moment after one step: (1 - β₁) times the gradient; nothing is clipped."""
     made, settings = models(make_policy, {}, torch.float32), changed(SETTINGS, max_grad_norm=1e9, mini_batch_size=10)
     found = []
-    with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ProcessWorkers())) as ranked:
+    with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ranks)) as ranked:
         for learner in (Learner(*made, settings), ranked):
             iterate(learner, batch)
             moments = learner.state_dict()["moments"]
@@ -154,8 +156,8 @@ def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(make
     )
 
 
-def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(make_policy, batch):
-    with both(make_policy, {"packing": True}, dtype=torch.bfloat16) as (alone, ranked):
+def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(ranks, make_policy, batch):
+    with both(ranks, make_policy, {"packing": True}, dtype=torch.bfloat16) as (alone, ranked):
         iterate(alone, batch)
         iterate(ranked, batch)
         ours, theirs = alone.state_dict()["moments"], ranked.state_dict()["moments"]
@@ -167,13 +169,23 @@ def test_half_precision_weights_learn_in_float32_copies_on_ranks_too(make_policy
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_supervised_steps_are_those_of_one_process(mixed, make_policy, batch):
-    with both(make_policy, {"critic": None}, dtype=torch.float32 if mixed else torch.float64) as (alone, ranked):
+def test_supervised_steps_are_those_of_one_process(mixed, ranks, make_policy, batch):
+    with both(ranks, make_policy, {"critic": None}, dtype=torch.float32 if mixed else torch.float64) as (alone, ranked):
         for learner in (alone, ranked):
             learner.set_training(changed(learner.training, learning_rate=1e-3), NO_END)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+
+        def precision() -> torch.autocast:
+            return torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed)
+
+        def step(learner: Learner | RemoteLearner) -> dict[str, float]:
+            with (
+                precision()
+            ):  # a new one for each step, as in `sft`: within one, weights that were cast stay as they were
+                return learner.sft_step(batch)
+
+        with precision():
             assert ranked.sft_loss(batch) == pytest.approx(alone.sft_loss(batch), rel=1e-3 if mixed else 1e-12)
-            steps = [[learner.sft_step(batch) for _ in range(3)] for learner in (alone, ranked)]
+        steps = [[step(learner) for _ in range(3)] for learner in (alone, ranked)]
         assert steps[1][-1] == pytest.approx(steps[0][-1], rel=1e-2 if mixed else 1e-9)
         assert steps[0][-1]["learning_rate"] == 1e-3
         assert mixed or difference(weights(alone), weights(ranked)) < 1e-9
@@ -181,10 +193,10 @@ def test_supervised_steps_are_those_of_one_process(mixed, make_policy, batch):
 
 @pytest.mark.parametrize("way", ["plain", "LoRA, shared critic, in blocks"])
 @pytest.mark.parametrize("num_saving", [1, 2])
-def test_a_checkpoint_goes_on_with_another_number_of_ranks(num_saving, way, make_policy, batch, tmp_path):
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(num_saving, way, ranks, make_policy, batch, tmp_path):
     if WAYS[way].get("lora"):
         pytest.importorskip("peft")
-    with both(make_policy, WAYS[way]) as through:
+    with both(ranks, make_policy, WAYS[way]) as through:
         saving, other = through if num_saving == 1 else through[::-1]
         iterate(saving, batch)
         save_checkpoint(tmp_path / "c", saving)
@@ -195,8 +207,8 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(num_saving, way, make
         assert difference(weights(saving), weights(other)) < 1e-9
 
 
-def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(make_policy, batch):
-    with both(make_policy, {}) as (_, ranked):
+def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(ranks, make_policy, batch):
+    with both(ranks, make_policy, {}) as (_, ranked):
         before = weights(ranked)
         scored, _ = ranked.score(batch)
         credited, _ = ranked.credit(scored)
@@ -206,8 +218,8 @@ def test_a_step_whose_gradient_is_not_finite_is_skipped_by_all(make_policy, batc
         assert before.keys() == weights(ranked).keys()
 
 
-def test_moments_of_other_models_are_refused(make_policy, batch):
-    with both(make_policy, {}) as (alone, ranked):
+def test_moments_of_other_models_are_refused(ranks, make_policy, batch):
+    with both(ranks, make_policy, {}) as (alone, ranked):
         iterate(alone, batch)
         state = alone.state_dict()
         state["moments"]["policy.other/exp_avg"] = torch.zeros(3)
