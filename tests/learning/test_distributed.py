@@ -178,9 +178,8 @@ def test_supervised_steps_are_those_of_one_process(mixed, ranks, make_policy, ba
             return torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed)
 
         def step(learner: Learner | RemoteLearner) -> dict[str, float]:
-            with (
-                precision()
-            ):  # a new one for each step, as in `sft`: within one, weights that were cast stay as they were
+            """With an autocast of its own, as in `sft`: one that lasts longer does not cast the new weights."""
+            with precision():
                 return learner.sft_step(batch)
 
         with precision():
