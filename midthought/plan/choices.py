@@ -57,9 +57,9 @@ class Choice:
 
     def lines(self) -> Iterator[str]:
         """Yields lines of text with the chosen values and the required memory."""
-        if self.chosen:
+        if self.chosen and self.is_given:
             yield f"Chosen for {self.hardware}: {' '.join(self.chosen)}"
-        if self.hardware.kind == "gpu" and "model.lora_rank=0" in self.chosen:
+        if self.is_given and self.hardware.kind == "gpu" and "model.lora_rank=0" in self.chosen:
             yield "All weights are trained, because peft is not installed; for adapters: pip install 'midthought[lora]'"
         yield self._memory_line
 
@@ -223,7 +223,7 @@ def choose_and_plan(
             settled = _of_whole_gpu(settled, hardware)
     if plan is None and config.inference.backend == "auto":
         settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
-    chosen = tuple(_changed(config, settled)) if is_given else ()
+    chosen = tuple(_changed(config, settled))
     return Choice(settled, hardware, chosen, plan, unknown, is_given)
 
 

@@ -48,10 +48,11 @@ def _rows(config: Any, chosen: set[str], *, on_gpu: bool, is_given: bool) -> Ite
             continue
         if key in ("in_process", "gpu_memory_utilization") and not in_process:
             continue
+        if key == "gpu_memory_utilization" and not on_gpu:
+            continue
         value = getattr(getattr(config, section), key)
-        why = (
-            _why(key, value, config, on_gpu=on_gpu and is_given) if name in chosen else "set by the user or the recipe"
-        )
+        is_open = name in chosen or value == "auto"
+        why = _why(key, value, config, on_gpu=on_gpu and is_given) if is_open else "set by the user or the recipe"
         yield f"{name}={word(value)}", why
 
 
