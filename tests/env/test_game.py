@@ -33,7 +33,8 @@ ALL_ACTIONS = [*(f"move {direction}" for direction in DIRECTIONS), *(f"take {ite
 
 def possible(world: SimpleGameEnvironment) -> list[str]:
     """What can be done now, found by trying."""
-    actions = [action for action in ALL_ACTIONS if not action.startswith("take") or action[5:] in world._items()]
+    others = {f"take {item}" for item in ITEMS[world.config.num_items :]}
+    actions = [action for action in ALL_ACTIONS if action not in others]
     return [action for action in actions if copy.deepcopy(world).step(action)[3]["possible"]]
 
 

@@ -9,7 +9,6 @@ import torch
 from training_settings import changed, training
 
 from midthought.errors import CheckpointError
-from midthought.learning import checkpoint as module
 from midthought.learning.batch import TokenBatch
 from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
 from midthought.learning.learner import Learner
@@ -108,7 +107,7 @@ def test_a_save_that_breaks_off_leaves_the_older_one_whole_and_nothing_else(erro
     def break_off(*_):
         raise error
 
-    monkeypatch.setattr(module, "_random_states", break_off)
+    monkeypatch.setattr(torch, "get_rng_state", break_off)  # after the weights and the optimizer
     with pytest.raises(CheckpointError if isinstance(error, OSError) else KeyboardInterrupt):
         save_checkpoint(tmp_path / "c", learner, state={"n": 2})
     assert load_checkpoint(tmp_path / "c").state == {"n": 1}
