@@ -80,10 +80,10 @@ class ModelConfig(Section):
 class InferenceConfig(Section):
     """The rollout loop and its engine."""
 
-    backend: str = "local"
+    backend: str = "auto"
     """Engine: `local` (in this process), `vllm` or `sglang` (servers: docs/servers.md), or one that you registered. Training
-    works with the first three. `auto`: on a GPU, vLLM in this process (`in_process`) if a suitable version is installed and
-    fits; otherwise, with `ray.use_ray` or `deterministic`, `local`."""
+    works with the first three. `auto`: with a model from `local_path` on a GPU, vLLM in this process (`in_process`) if a
+    suitable version is installed and fits; otherwise, with `ray.use_ray` or `deterministic`, `local`."""
     in_process: bool = False
     """With `vllm`: run vLLM on this machine without a server. Weights go through shared memory, and on a GPU it releases its
     memory while the learner works."""
@@ -149,6 +149,11 @@ class InferenceConfig(Section):
     deterministic: bool = False
     """Fix the composition of every batch, so that a run is bit-for-bit repeatable. Slower with slow tools. Partial rollouts
     are then interrupted only when every episode has sampled `max_segment_length` more tokens or has ended."""
+
+    @property
+    def engine(self) -> str:
+        """`backend`; local, as on a CPU, if it is still `auto`."""
+        return settled(self.backend, "local")
 
 
 class RewardConfig(Section):

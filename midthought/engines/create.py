@@ -144,17 +144,17 @@ def create_inference_engine(
 
 def check_backend(inference: InferenceConfig) -> None:
     """Raises `SettingsError` for a backend that training does not support, `MissingExtraError` for one that is not installed."""
-    if inference.backend not in ("local", *SERVER_ENGINES):
+    if inference.engine not in ("local", *SERVER_ENGINES):
         raise SettingsError(
             f"inference.backend={inference.backend!r}: training needs an engine that receives its updates: use 'local', 'vllm' "
             "or 'sglang'"
         )
-    if inference.deterministic and inference.backend != "local":
+    if inference.deterministic and inference.engine != "local":
         raise SettingsError(
             f"inference.deterministic with inference.backend={inference.backend!r}: its batches depend on time; "
             "use 'local' for a bit-identical repetition"
         )
-    if inference.in_process and inference.backend != "local":
+    if inference.in_process and inference.engine != "local":
         check_in_process(inference)
 
 
@@ -177,10 +177,10 @@ def policy_engine(
     """
     from midthought.engines.local.engine import LocalEngine
 
-    if inference.backend != "local" and inference.in_process:
+    if inference.engine != "local" and inference.in_process:
         followed = policy if trained is None else trained
         return in_process_policy(followed, renderer, inference, max_seq_len=max_seq_len)
-    if inference.backend != "local":
+    if inference.engine != "local":
         return serve_policy(trained, renderer, inference, model_path=model_path, max_seq_len=max_seq_len)
     return LocalEngine(
         policy,

@@ -16,6 +16,7 @@ from midthought.plan.engine_choice import (
     installed_vllm,
     is_planned_in_process,
     needs_local,
+    requested_backend,
     share_for_engine,
     vllm_problem,
 )
@@ -55,32 +56,21 @@ class Choice:
     is_given: bool = True
     """Whether the model is the user's."""
 
-    def lines(self) -> Iterator[str]:
-        """Yields lines of text with the chosen values and the required memory."""
-        if self.chosen and self.is_given:
-            yield f"Chosen for {self.hardware}: {' '.join(self.chosen)}"
-        if self.is_given and self.hardware.kind == "gpu" and "model.lora_rank=0" in self.chosen:
-            yield "All weights are trained, because peft is not installed; for adapters: pip install 'midthought[lora]'"
-        yield self._memory_line
-
     def table(self) -> Iterator[str]:
         """Yields a table of setting, value and why, and the required memory."""
         yield f"Chosen for {self.hardware}:"
         names = {choice.partition("=")[0] for choice in self.chosen}
         yield from table(self.config, names, on_gpu=self.hardware.kind == "gpu", is_given=self.is_given)
-        yield self._memory_line
+        if self.plan is None:
+            yield f"Memory is not checked before this run: {self.unknown}"
+        else:
+            most, limit = _most(self.plan) / GIB, self.plan.limit / GIB
+            yield f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
         if self.plan is not None and self.plan.settings.in_process and self.config.model.adapter_rank:
             num_gib = self.plan.engine_weights / GIB
             yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
         if self.hardware.occupied:
             yield self.hardware.occupied
-
-    @property
-    def _memory_line(self) -> str:
-        if self.plan is None:
-            return f"Memory is not checked before this run: {self.unknown}"
-        most, limit = _most(self.plan) / GIB, self.plan.limit / GIB
-        return f"Memory needed (midthought plan): {most:.1f} GiB; {limit:.1f} GiB can be used"
 
     def require_possible(self) -> None:
         """Raises `SettingsError`, with settings that make it fit, if the run needs more memory than available.
@@ -138,8 +128,8 @@ def choose(
         has_vllm = not vllm_problem(installed_vllm())
     may_use_vllm = is_large and not by_verl and not needs_local(config)
     backend, in_process = choose_backend("gpu" if may_use_vllm else "cpu", has_vllm)
-    if config.inference.backend == "auto" and config.inference.base_url:
-        backend, in_process = "vllm", False
+    if requested := requested_backend(config.inference):
+        backend, in_process = requested, config.inference.in_process
     rate, warmup_rate = ADAPTER_RATES if rank else WEIGHT_RATES
     values: dict[str, Any] = {
         "model.dtype": "bfloat16" if is_large else "float32",

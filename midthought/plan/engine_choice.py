@@ -42,9 +42,15 @@ def needs_local(config: RecipeConfig) -> bool:
     return config.ray.use_ray or config.inference.deterministic
 
 
+def requested_backend(inference: InferenceConfig) -> str | None:
+    """Returns the backend that other settings than `backend` ask for: vLLM with `in_process` or `base_url`. None: any."""
+    return "vllm" if inference.in_process or inference.base_url else None
+
+
 def before_choice(inference: InferenceConfig) -> InferenceConfig:
-    """Returns the section for checks that come before the choice: `auto` counts as `local`."""
-    return inference.model_copy(update={"backend": "local"}) if inference.backend == "auto" else inference
+    """Returns the section for checks that come before the choice: `auto` counts as `local`, or as what is requested."""
+    backend = (requested_backend(inference) or "local") if inference.backend == "auto" else inference.backend
+    return inference.model_copy(update={"backend": backend})
 
 
 def is_planned_in_process(config: RecipeConfig) -> bool:

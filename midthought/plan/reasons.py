@@ -75,6 +75,8 @@ def _why(key: str, value: Any, config: Any, *, on_gpu: bool) -> str:
 
 
 def _why_backend(value: str, config: Any, on_gpu: bool) -> str:
+    if value == "vllm" and not config.inference.in_process:
+        return "inference.base_url names its servers"
     if value == "vllm":
         return "vLLM is installed, and fits beside the learner"
     if needs_local(config):

@@ -66,21 +66,22 @@ def make_policy_of(model: ModelConfig, tokenizer: Any, *, max_length: int, seed:
 def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:
     """Replaces every `auto` in the settings, for the device of `model`, or of the model that will be loaded or created.
 
-    `auto` adds adapters only to a model from `model.local_path`; the weights of a given `model` learn as they are. Raises
+    `auto` adds adapters only to a model from `model.local_path`; the weights of a given `model` learn as they are, and `local`
+    samples from them, because its memory is not planned. Raises
     SettingsError if the plan says that a model from `model.local_path` does not fit.
     """
     settings = config.model
     if model is not None:
         if settings.lora_rank == "auto":
             config = config.merged({"model": {"lora_rank": 0}})
-        return choose(config, on_gpu=next(model.parameters()).device.type == "cuda")
+        return choose(config, on_gpu=next(model.parameters()).device.type == "cuda", has_vllm=False)
     source = settings.local_path
     if source:
         require_device(settings.device)
     hardware = find_hardware(settings.device if source else settings.device_of_made)
     choice = choose_and_plan(config, hardware, source=source, is_given=bool(source))
     choice.require_possible()
-    for line in choice.lines() if source else ():
+    for line in choice.table() if source else ():
         _log.info(line)
     return choice.config
 

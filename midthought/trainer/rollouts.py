@@ -98,7 +98,7 @@ def longest_sequence(longest_prompt: int | None, inference: InferenceConfig, mod
         return inference.max_seq_len
     if longest_prompt is not None:
         return min(longest_prompt + inference.max_tokens, allowed or sys.maxsize)
-    if inference.backend == "local":
+    if inference.engine == "local":
         return allowed or MAX_LENGTH
     return min(allowed or MAX_LENGTH, MAX_LENGTH + inference.max_tokens)
 

@@ -1,14 +1,18 @@
 """`inference.backend=auto` and the engine's share of memory, for described hardware."""
 
+from types import SimpleNamespace
+
 import pytest
 from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.config import ConfigStore
+from midthought.engines.create import check_backend
 from midthought.errors import SettingsError
 from midthought.plan.choices import as_recorded, choose, choose_and_plan
-from midthought.plan.engine_choice import choose_backend, vllm_problem
+from midthought.plan.engine_choice import KNOWN_VLLM, before_choice, choose_backend, vllm_problem
 from midthought.plan.hardware import GIB, Hardware, device_problem
+from midthought.trainer.policy import choose_settings
 
 QWEN = "Qwen/Qwen3-1.7B"
 
@@ -43,6 +47,43 @@ def test_what_only_local_does_is_done_by_local(sections):
     assert choose(auto(**sections), on_gpu=True, has_vllm=True).inference.backend == "local"
 
 
+@pytest.mark.parametrize(("on_gpu", "expected"), [(True, ("vllm", True)), (False, ("local", False))])
+def test_the_default_is_auto(on_gpu, expected):
+    config = ConfigStore()
+    assert config.inference.backend == "auto"
+    config = choose(config, on_gpu=on_gpu, has_vllm=True)
+    assert (config.inference.backend, config.inference.in_process) == expected
+
+
+def test_auto_counts_as_local_until_a_run_chooses():
+    inference = ConfigStore().inference
+    assert inference.engine == "local"
+    check_backend(inference)
+
+
+def test_in_process_asks_for_vllm_also_on_a_cpu():
+    config = choose(auto(inference={"in_process": True}), on_gpu=False, has_vllm=False)
+    assert (config.inference.backend, config.inference.in_process) == ("vllm", True)
+
+
+@pytest.mark.parametrize(
+    "inference",
+    [{"in_process": True, "deterministic": True}, {"base_url": ["http://host:8000"], "deterministic": True}],
+)
+def test_settings_that_ask_for_vllm_are_checked_before_the_choice(inference):
+    with pytest.raises(SettingsError, match="bit-identical repetition"):
+        check_backend(before_choice(auto(inference=inference).inference))
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_model_object_or_a_small_model_is_sampled_by_local(is_small, monkeypatch):
+    """No folder: its memory is not planned, so vLLM's share of it is unknown."""
+    monkeypatch.setattr("midthought.plan.choices.installed_vllm", lambda: KNOWN_VLLM)
+    on_gpu = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=SimpleNamespace(type="cuda"))]))
+    config = choose(auto(), on_gpu=True, is_given=False) if is_small else choose_settings(auto(), on_gpu)
+    assert (config.inference.backend, config.inference.in_process) == ("local", False)
+
+
 def test_running_servers_are_used_as_servers():
     config = choose(auto(inference={"base_url": ["http://host:8000"]}), on_gpu=True, has_vllm=True)
     assert (config.inference.backend, config.inference.in_process) == ("vllm", False)
@@ -50,8 +91,8 @@ def test_running_servers_are_used_as_servers():
 
 def test_on_a_cpu_auto_is_what_runs_by_default():
     config, default = choose(auto(), on_gpu=False, has_vllm=True), ConfigStore()
+    assert config.inference.backend == "local"
     for section, key in (
-        ("inference", "backend"),
         ("inference", "in_process"),
         ("inference", "max_num_seqs"),
         ("training", "logits_mib"),
@@ -113,6 +154,18 @@ def test_a_resumed_run_keeps_its_engine(tmp_path):
     (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
     again = choose(as_recorded(auto(), tmp_path / "config.yaml"), on_gpu=False)
     assert again.inference == chosen.inference and chosen.inference.in_process
+
+
+def test_a_run_of_an_earlier_version_keeps_the_local_engine(tmp_path):
+    (tmp_path / "config.yaml").write_text("inference: {backend: local}\n", "utf-8")
+    again = choose(as_recorded(auto(), tmp_path / "config.yaml"), on_gpu=True, has_vllm=True)
+    assert (again.inference.backend, again.inference.in_process) == ("local", False)
+
+
+def test_servers_are_the_reason_for_their_engine():
+    config = auto(inference={"base_url": ["http://host:8000"]})
+    rows = {line.partition("=")[0]: line for line in choose_and_plan(config, gpu(48), source=QWEN).table()}
+    assert rows["inference.backend"].endswith("inference.base_url names its servers")
 
 
 def test_the_table_has_a_row_for_every_setting_with_its_reason():

@@ -57,7 +57,7 @@ def test_without_peft_the_weights_themselves_learn(monkeypatch):
     choice = choose_and_plan(auto(), gpu(80), source=QWEN)
     choice.require_possible()
     assert values(choice.config) == ("bfloat16", "shared", 0, True, 2e-6)
-    assert any("peft is not installed" in line for line in choice.lines())
+    assert any("peft is not installed" in line for line in choice.table())
     with pytest.raises(MissingExtraError, match=r"midthought\[lora\]"):
         choose_and_plan(auto(model={"lora_rank": 8}), gpu(80), source=QWEN).require_possible()
 
@@ -95,9 +95,10 @@ def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
     assert plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80}).totals["learning"] > 120 * GIB
     choice = choose_and_plan(auto(), gpu(24), source=QWEN)
     choice.require_possible()
-    first, second = choice.lines()
-    assert first.startswith("Chosen for a GPU (24.0 GiB): model.dtype=bfloat16 model.critic=shared model.lora_rank=32")
-    assert second.endswith("; 21.6 GiB can be used")
+    first, *rows, last = choice.table()
+    assert first == "Chosen for a GPU (24.0 GiB):"
+    assert [row.split()[0] for row in rows[:3]] == ["model.dtype=bfloat16", "model.critic=shared", "model.lora_rank=32"]
+    assert last.endswith("; 21.6 GiB can be used")
 
 
 def test_a_critic_is_spoken_of_only_if_there_is_one():
@@ -154,7 +155,7 @@ def test_a_model_that_no_setting_makes_fit_is_refused_as_such():
 def test_where_memory_is_not_known_a_run_is_not_refused_and_says_so(hardware, sections, reason):
     choice = choose_and_plan(auto(**sections), hardware, source="Qwen/Qwen3-8B")
     choice.require_possible()
-    assert any("not checked" in line and reason in line for line in choice.lines())
+    assert any("not checked" in line and reason in line for line in choice.table())
 
 
 def test_a_model_that_is_not_counted_is_not_refused(tmp_path):

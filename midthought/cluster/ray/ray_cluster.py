@@ -52,7 +52,7 @@ def check_ray(settings: RayConfig, inference: InferenceConfig) -> None:
         )
     if not settings.use_ray:
         return
-    if inference.backend != "local" and not inference.in_process:
+    if inference.engine != "local" and not inference.in_process:
         raise SettingsError(
             f"ray.use_ray with inference.backend={inference.backend!r}: each Ray worker has its own engine, and servers are "
             "used directly; set ray.use_ray to false (several servers: inference.base_url), "
