@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from typer.testing import CliRunner
 
+from midthought.cli import app
+from midthought.errors import SettingsError
 from midthought.plan.choices import Choice, choose_and_plan
+from midthought.plan.engine_choice import KNOWN_VLLM
 from midthought.plan.hardware import GIB, Hardware
 from midthought.recipes import find_recipe
 
@@ -15,7 +21,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 TABLE = re.compile(r"(<!-- choices -->\n)(.*?)(<!-- end -->\n)", flags=re.DOTALL)
 MEMORIES_GIB = (24, 48, 80, 141)
 MODELS = tuple(f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B", "8B", "14B"))
-USUAL = ("bfloat16", "shared", 32, "sdpa", True)
+USUAL = {
+    "model.dtype": "bfloat16",
+    "model.critic": "shared",
+    "model.lora_rank": "32",
+    "model.attn_implementation": "sdpa",
+    "training.gradient_checkpointing": "true",
+}
+"""Settings that a cell names only if they differ."""
 
 
 def choice_of(model: str, memory_gib: int) -> Choice:
@@ -23,29 +36,33 @@ def choice_of(model: str, memory_gib: int) -> Choice:
     return choose_and_plan(config, Hardware("gpu", "a GPU", memory_gib), source=model, has_vllm=True)
 
 
+def dry_run(model: str, memory_gib: int) -> tuple[dict[str, str], str, str]:
+    """Returns what `midthought train podcast --dry-run` prints: values by setting, needed GiB, and the refusal (empty: none)."""
+    with ExitStack() as stack:
+        for module in ("choices", "reasons"):
+            stack.enter_context(patch(f"midthought.plan.{module}.installed_vllm", lambda: KNOWN_VLLM))
+        stack.enter_context(patch("midthought.plan.choices.find_spec", lambda name: object()))
+        words = ["train", "podcast", "--dry-run", "--gpu-gib", str(memory_gib), f"model.local_path={model}"]
+        result = CliRunner().invoke(app, words)
+    if result.exception is not None and not isinstance(result.exception, SettingsError):
+        raise result.exception
+    values = dict(line.split()[0].split("=", 1) for line in result.output.splitlines() if re.match(r"\w+\.\w+=", line))
+    needed = re.search(r"^Memory needed .*: (\S+) GiB; ", result.output, flags=re.MULTILINE)
+    return values, needed[1], str(result.exception or "")
+
+
 def cell(model: str, memory_gib: int) -> str:
-    choice = choice_of(model, memory_gib)
-    config = choice.config
-    model_settings, training, inference = config.model, config.training, config.inference
-    needed = max(choice.plan.totals.values()) / GIB
-    parts = [f"`{inference.backend}`"]
-    if inference.in_process:
-        parts.append(f"share {inference.gpu_memory_utilization}")
-    parts += [f"{inference.max_num_seqs} seqs", f"{training.micro_batch_tokens} tokens", f"needed {needed:.1f}"]
-    own = (
-        model_settings.dtype,
-        model_settings.critic,
-        model_settings.lora_rank,
-        model_settings.attn_implementation,
-        training.gradient_checkpointing,
-    )
-    parts += [str(value) for value, usual in zip(own, USUAL, strict=True) if value != usual]
-    if training.logits_mib != 64:
-        parts.append(f"logits {training.logits_mib} MiB")
-    if not choice.fits:
-        steps = choice.remedy()
-        remedy = " ".join(f"`{step.settings}`" for step in steps)
-        parts.append(f"**refused**: fits with {remedy}" if steps else "**refused**: smaller model or larger GPU")
+    values, needed, refusal = dry_run(model, memory_gib)
+    parts = [f"`{values['inference.backend']}`"]
+    if "inference.in_process" in values:
+        parts.append(f"share {values['inference.gpu_memory_utilization']}")
+    parts += [f"{values['inference.max_num_seqs']} seqs", f"{values['training.micro_batch_tokens']} tokens"]
+    parts += [f"needed {needed}", *(values[name] for name, usual in USUAL.items() if values[name] != usual)]
+    if values["training.logits_mib"] != "64":
+        parts.append(f"logits {values['training.logits_mib']} MiB")
+    if refusal:
+        remedy = re.search(r"it fits with (.*) \(", refusal)
+        parts.append(f"**refused**: fits with `{remedy[1]}`" if remedy else "**refused**: smaller model or larger GPU")
     return ", ".join(parts)
 
 
