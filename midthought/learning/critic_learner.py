@@ -35,15 +35,18 @@ class CriticLearner(Learner):
     @torch.no_grad()
     def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `values`; there are no metrics."""
-        values = torch.zeros(batch.num_tokens)
-        with self._forward_context():
-            for rows, is_own in self.process_group.rows(
-                batch, self.training.max_micro_batch_tokens, packed=self.is_packed
-            ):
-                micro = batch.select(rows).to(self.device)
-                fill(values, batch, rows, self._values(micro, packed=self.is_packed), is_own)
+        values = self._fitting(lambda: self._token_values(batch))
         self.process_group.sum({"values": values})
         return batch.with_fields(values=values), {}
+
+    def _token_values(self, batch: TokenBatch) -> Tensor:
+        values = torch.zeros(batch.num_tokens)
+        with self._forward_context():
+            for rows, is_own in self._rows(batch):
+                self._limit.current = batch.select(rows)
+                micro = self._limit.current.to(self.device)
+                fill(values, batch, rows, self._values(micro, packed=self.is_packed), is_own)
+        return values
 
     def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
         return self._value_losses(micro, num_tokens)

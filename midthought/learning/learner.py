@@ -27,7 +27,7 @@ from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.layers import RecomputedLayers, compile_layers
 from midthought.learning.loss import ppo_losses, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
-from midthought.learning.micro_batch_limit import MicroBatchLimit
+from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
@@ -158,7 +158,7 @@ class Learner:
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
         With a rollout correction, also the metrics of `rollout_weights`.
         """
-        filled = self._limit.fitting(lambda: self._scores(batch), self.training.max_micro_batch_tokens)
+        filled = self._fitting(lambda: self._scores(batch))
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
@@ -176,8 +176,7 @@ class Learner:
     def _scores(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Computes this rank's scores of policy tokens, 0 elsewhere."""
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.num_tokens))
-        max_tokens = self._limit.max_tokens(self.training.max_micro_batch_tokens)
-        parts = self.process_group.rows(batch, max_tokens, packed=self.is_packed)
+        parts = self._rows(batch)
         with self._forward_context():
             for rows, is_own in parts:
                 self._limit.current = batch.select(rows)
@@ -266,14 +265,18 @@ class Learner:
 
     def sft_gradients(self, batch: TokenBatch) -> None:
         """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
-        self._gradients(batch, self._sft_losses)
+        self._fitting(lambda: self._gradients(batch, self._sft_losses))
         self.optimizer.zero_grad()
 
     def sft_loss(self, batch: TokenBatch) -> float:
         """Returns the cross-entropy that `sft_step` would report, without learning from it."""
+        return self._fitting(lambda: self._sft_loss(batch))
+
+    def _sft_loss(self, batch: TokenBatch) -> float:
         total = torch.zeros((), dtype=torch.float64)
         with torch.no_grad(), self._forward_context():
             for micro, is_own in self._micro_batches(batch):
+                self._limit.current = micro
                 loss = float(self._sft_losses(micro.to(self.device), batch.num_policy_tokens)["loss"])
                 total += loss if is_own else 0.0
         self.process_group.sum({"loss": total})
@@ -288,8 +291,7 @@ class Learner:
         num_parts: int | None = None,
     ) -> dict[str, float]:
         """Computes gradients over all micro-batches, then takes a step of `modules`, or none if a gradient is not finite."""
-        wanted = self.training.max_micro_batch_tokens
-        sums = self._limit.fitting(lambda: self._gradients(batch, losses, num_parts), wanted)
+        sums = self._fitting(lambda: self._gradients(batch, losses, num_parts))
         numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
         taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
@@ -312,6 +314,15 @@ class Learner:
                     sums[name] = sums.get(name, 0.0) + value.detach()
         self.process_group.sum(sums)
         return sums
+
+    def _fitting(self, compute: Callable[[], Result]) -> Result:
+        """Returns `compute()`, repeated with smaller micro-batches if memory runs out."""
+        return self._limit.fitting(compute, self.training.max_micro_batch_tokens)
+
+    def _rows(self, batch: TokenBatch) -> list[tuple[Tensor, bool]]:
+        """Returns the rows of this rank's micro-batches; False: not counted."""
+        max_tokens = self._limit.max_tokens(self.training.max_micro_batch_tokens)
+        return self.process_group.rows(batch, max_tokens, packed=self.is_packed)
 
     def _micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
         """Yields this rank's micro-batches. False: not counted, computed only because the other ranks wait for this rank."""

@@ -24,7 +24,7 @@ class MicroBatchLimit:
         self._divisor = 1
         self._num_unreported = 0
         self.current: TokenBatch | None = None
-        """The micro-batch that is computed now."""
+        """The micro-batch that is computed now; None between computations."""
 
     def max_tokens(self, wanted: int) -> int:
         """Returns the maximum tokens of a micro-batch for the setting `wanted`."""
@@ -43,26 +43,31 @@ class MicroBatchLimit:
         """Returns `compute()`. If it runs out of memory, repeats all of it with smaller micro-batches, which it must reread.
 
         Raises `SettingsError` if a single row does not fit. Also raises it with several ranks, because the others wait for this
-        rank in the middle of a pass.
+        rank in the middle of a pass. Raises torch's error if memory runs out outside of a micro-batch (`current`).
         """
         while True:
             try:
-                return compute()
+                result = compute()
+                self.current = None
+                return result
             except torch.OutOfMemoryError as error:
+                if self.current is None:
+                    raise
                 reason = str(error).partition("\n")[0][:200]
             self._halve(wanted, reason)
 
     def _halve(self, wanted: int, reason: str) -> None:
         """Runs after the exception is released, because its traceback holds the tensors of the failed pass."""
         before = self.max_tokens(wanted)
-        lengths = [] if self.current is None else self.current.lengths.tolist()
+        assert self.current is not None
+        lengths = self.current.lengths.tolist()
         self.current = None
         if not self._is_alone:
             raise SettingsError(
                 f"a rank ran out of memory while learning from a micro-batch of {sum(lengths)} tokens; several ranks cannot "
                 f"repeat a step: set training.micro_batch_tokens={max(64, before // 2)} and resume the run ({reason})"
             )
-        if len(lengths) <= 1:
+        if len(lengths) == 1:
             raise SettingsError(
                 f"out of memory while learning from a row of {sum(lengths)} tokens; it cannot be split: {REMEDY} ({reason})"
             )

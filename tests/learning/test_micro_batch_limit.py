@@ -8,6 +8,7 @@ from training_settings import training
 
 from midthought.errors import SettingsError
 from midthought.learning.batch import TokenBatch
+from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.learner import Learner
 from midthought.learning.micro_batch_limit import MicroBatchLimit
 from midthought.learning.model import Critic
@@ -83,6 +84,44 @@ def test_a_number_of_micro_batches_is_doubled(make_policy, batch):
     large.update(scored[0])
     small.update(scored[1])
     assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
+
+
+def test_passes_without_a_step_are_repeated_too(make_policy, batch):
+    learner, full = learner_of(make_policy, micro_batch_tokens=LARGE), batch.num_tokens
+    expected = learner.sft_loss(batch)
+    fits_only(learner, full - 1)
+    assert learner.sft_loss(batch) == pytest.approx(expected)
+    other = learner_of(make_policy, micro_batch_tokens=LARGE)
+    fits_only(other, full - 1)
+    other.sft_gradients(batch)
+
+
+def test_a_critic_scores_with_smaller_micro_batches(make_policy, batch):
+    learner = CriticLearner(Critic.separate(make_policy(seed=0)), training(micro_batch_tokens=LARGE))
+    expected, values = learner.score(batch)[0].values, learner._values
+
+    def limited(micro, **options):
+        if micro.num_tokens == batch.num_tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return values(micro, **options)
+
+    learner._values = limited
+    torch.testing.assert_close(learner.score(batch)[0].values, expected)
+
+
+def test_out_of_memory_outside_of_a_micro_batch_is_no_reason_to_make_it_smaller(batch):
+    limit = MicroBatchLimit(is_alone=True)
+
+    def fits() -> None:
+        limit.current = batch
+
+    def fails() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    limit.fitting(fits, LARGE)
+    with pytest.raises(torch.OutOfMemoryError):
+        limit.fitting(fails, LARGE)
+    assert limit.max_tokens(LARGE) == LARGE
 
 
 def test_a_row_that_does_not_fit_is_reported_with_its_length_and_the_remedy(make_policy, batch):
