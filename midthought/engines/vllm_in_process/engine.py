@@ -21,7 +21,7 @@ from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.engine import request_seed
 from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.engines.servers.vllm import VLLMDialect
-from midthought.engines.vllm_in_process.setup import checked_arguments, environment, import_vllm
+from midthought.engines.vllm_in_process.setup import checked_arguments, environment, hidden_script, import_vllm
 from midthought.engines.vllm_in_process.worker import WeightReceiver
 from midthought.engines.weight_sync.publication import Publication
 from midthought.engines.weight_sync.update_lock import UpdateLock
@@ -128,16 +128,13 @@ class VLLMInProcessEngine:
             return make_engine.from_engine_args(make_arguments(**self._arguments))
 
         try:
-            with environment(self._environment):
+            with environment(self._environment), hidden_script():
                 self._llm = self._loop.run(make())
         except BaseException as error:
             self._loop.close()
             if not isinstance(error, Exception):
                 raise
-            raise EngineError(
-                f"vLLM does not start ({named(error)}); its log says more. A script that makes this engine needs "
-                "`if __name__ == '__main__':`, because vLLM's process imports it again"
-            ) from error
+            raise EngineError(f"vLLM does not start ({named(error)}); its log says more") from error
         self._end = weakref.finalize(self, _end, self._loop, self._llm)
         self.max_seq_len = self._llm.model_config.max_model_len
 

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,6 +59,24 @@ def checked_arguments(engine_args: Mapping[str, Any]) -> dict[str, Any]:
             nearest = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0))
             raise SettingsError(f"engine_args: vLLM's AsyncEngineArgs have no {name!r}; nearest: {nearest}")
     return dict(engine_args)
+
+
+@contextlib.contextmanager
+def hidden_script() -> Iterator[None]:
+    """Context in which spawned processes do not import this process's script, as after a start in a notebook.
+
+    vLLM's processes do not need it. So a script may create an engine without `if __name__ == "__main__":`.
+    """
+    script = sys.modules["__main__"]
+    kept = {name: getattr(script, name) for name in ("__file__", "__spec__") if hasattr(script, name)}
+    script.__spec__ = None
+    if "__file__" in kept:
+        del script.__file__
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(script, name, value)
 
 
 @contextlib.contextmanager
