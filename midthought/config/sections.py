@@ -35,7 +35,7 @@ class ModelConfig(Section):
     `local_path` on a GPU, else float32."""
     attn_implementation: Harmless[Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"]] = "auto"
     """Attention of a model from `local_path`, as transformers names it; packed rows (`training.packing`) always use `sdpa`'s
-    kernels. `auto`: `sdpa` if the model's memory can be planned, else transformers' default."""
+    kernels. `auto`: on a GPU `sdpa` if the model's memory can be planned, else transformers' default."""
     device: Harmless[str] = "auto"
     """Device of training and of the `local` engine: `cpu`, `cuda`, `cuda:1` …. `auto`: the first GPU for a model from
     `local_path`, if there is one; the CPU for the small randomly initialized model, because it is faster there."""

@@ -130,7 +130,9 @@ def create_inference_engine(
         make = IN_PROCESS_BACKENDS[backend]
     known = _options_of(make)
     if isinstance(config, InferenceConfig):
-        given = {name: value for name, value in config.model_dump().items() if name in known} | given
+        given = {
+            name: value for name, value in config.model_dump().items() if name in known and value != "auto"
+        } | given
     if unknown := sorted(given.keys() - known):
         where = f"{backend!r} in_process" if is_in_process else repr(backend)
         known |= {"in_process"} if backend in IN_PROCESS_BACKENDS else set()

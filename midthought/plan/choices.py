@@ -245,7 +245,7 @@ def chosen_plan(
         settled, plan = _largest(
             config, choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False), source, words, on_gpu
         )
-    return settled.merged(_planned_values(config, plan, source)), plan
+    return settled.merged(_planned_values(config, plan, source if on_gpu else "")), plan
 
 
 def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ CANNOT_LEARN = {
     "reward is NaN": ({"reward_fn": lambda trajectory: math.nan}, "all 4 episodes.*finite number"),
     "environment raises": ({"env": Raising}, "all 4 episodes.*the world broke"),
     "environment hangs": ({"env": Hanging, "seconds": 0.05}, "all 4 episodes.*step_timeout_seconds"),
-    "prompt is too long": ({"model": shorten}, "all 4 episodes.*the model has 8 positions"),
+    "prompt is too long": ({"model": shorten}, "all 4 episodes.*a sequence may have 8"),
     "equal rewards in groups": (
         {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG,
         "none of the 10 iterations.*all rewards were 1 ",
