@@ -147,15 +147,15 @@ def test_no_completion_mixes_two_versions(engines: list[AsyncLLM], tmp_path: Pat
     engine = synced(policy, tmp_path)
 
     async def run() -> list[tuple[int, int]]:
-        begun = threading.Event()
+        has_started = threading.Event()
 
-        class Begun:
+        class Started:
             def feed(self, token_id: int) -> bool:
-                begun.set()
+                has_started.set()
                 return False
 
-        first = asyncio.create_task(engine.sample(0, PROMPT, Sampling(max_tokens=40), stopper=Begun()))
-        await asyncio.to_thread(begun.wait)
+        first = asyncio.create_task(engine.sample(0, PROMPT, Sampling(max_tokens=40), stopper=Started()))
+        await asyncio.to_thread(has_started.wait)
         update = asyncio.create_task(asyncio.to_thread(engine.update_weights))
         await asyncio.sleep(0.02)
         second = await engine.sample(1, PROMPT, Sampling(max_tokens=2))

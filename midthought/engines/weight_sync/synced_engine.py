@@ -91,7 +91,7 @@ class SyncedEngine:
         self._stop = stop
         self._temporary = None
         if folder is None:
-            place = memory_folder(2 * _num_bytes(policy)) if stop is not None else None
+            place = memory_folder(self._num_folder_bytes()) if stop is not None else None
             self._temporary = tempfile.TemporaryDirectory(prefix="midthought-weights-", dir=place)
         self._folder = Path(folder or self._temporary.name).resolve()  # type: ignore[union-attr]
         self._name = f"midthought-{secrets.token_hex(4)}"
@@ -174,7 +174,7 @@ class SyncedEngine:
                 tensors=tensors,
                 adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
                 proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
-                likely_cause=_likely_cause(self._policy),
+                likely_cause=_likely_cause(self._policy, is_server=not self.engine.reads_shared_memory),
             )
             _release_cached_memory(self._policy)
             self._loop.run(self.engine.publish(publication, policy_version))
@@ -183,6 +183,13 @@ class SyncedEngine:
             for older in path.parent.iterdir():
                 if older != path:
                     shutil.rmtree(older)
+
+    def _num_folder_bytes(self) -> int:
+        """Returns the bytes of two versions of what is written: adapters, a whole model, or nothing."""
+        if self.engine.reads_shared_memory and not self._sends_adapters:
+            return 0
+        weights = [weight for weight in self._policy.parameters() if weight.requires_grad or not self._sends_adapters]
+        return 2 * sum(weight.numel() * weight.element_size() for weight in weights)
 
     def _write_folder(self) -> Path:
         path = self._folder / self._name / str(self._num_published)
@@ -201,10 +208,6 @@ def memory_folder(num_bytes: int) -> Path | None:
     return MEMORY_FOLDER
 
 
-def _num_bytes(policy: Any) -> int:
-    return sum(weight.numel() * weight.element_size() for weight in policy.parameters())
-
-
 def _release_cached_memory(policy: Any) -> None:
     """Returns memory that PyTorch keeps for later to the GPU, so that an engine in another process can take it."""
     import torch
@@ -213,13 +216,13 @@ def _release_cached_memory(policy: Any) -> None:
         torch.cuda.empty_cache()
 
 
-def _likely_cause(policy: Any) -> str:
+def _likely_cause(policy: Any, *, is_server: bool) -> str:
     if has_loadable_adapters(policy):
         return (
             "Adapters depend on their base model: the engine must have the same base model as the training, in the same "
             "data type (--dtype)"
         )
-    if is_tied(policy):
+    if is_server and is_tied(policy):
         return (
             "The policy's output layer is tied to its embedding, and a server that was started on such a model may reload "
             "only one of them: start it with `midthought engine serve MODEL`, which unties them, or leave base_url empty "
