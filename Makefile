@@ -66,7 +66,7 @@ $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,serve,mcp,data,math,judge,vllm,sglang,lora,ray,wandb,gym,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,serve,mcp,data,math,judge,vllm,sglang,lora,adamw-8bit,ray,wandb,gym,dev]'
 	touch $@
 
 $(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt

@@ -24,6 +24,7 @@ LAYERS = [
         "output_folder",
         "atomic_files",
         "precision",
+        "varlen_attention",
         "http_json",
         "response_cache",
         "references",
@@ -180,6 +181,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "peft_folders",
         "output_folder",
         "precision",
+        "varlen_attention",
     }
 
 

@@ -231,6 +231,12 @@ class TrainingConfig(Section):
     master_weights: bool = True
     """With `model.dtype=bfloat16`: update float32 master weights, because steps are often too small for bfloat16. Costs 10 more
     bytes per weight: a copy of 4, and 4 instead of 2 for both moments and the gradient."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """`adamw_8bit`: AdamW with moments of one byte each instead of four (bitsandbytes, extra `adamw-8bit`): 6 bytes less per
+    trained weight. Steps are slightly less exact."""
+    offload_optimizer: Harmless[bool] = False
+    """Keep the optimizer's copy of the weights, its gradients and moments in CPU memory, and take its steps on the CPU: up to
+    12 bytes less per trained weight on the GPU. Costs two copies of the weights over the bus per step."""
     offload_reference: Harmless[bool] = False
     """Keep the reference model in CPU memory except while it scores. No effect with `model.lora_rank`, which needs no copy."""
     ppo_epochs: int = Field(1, ge=1)

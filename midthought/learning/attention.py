@@ -1,8 +1,9 @@
 """Attention for packed sequences: rows concatenated into one long row, each attending only to itself.
 
-Registered in transformers' AttentionInterface. Receives the row lengths through the model's keyword arguments and
-runs torch's attention on every row: there is no padding, and no row sees another. (On a CPU this is as fast as padded
-blocks of rows of similar length, and faster if lengths differ.) Does not depend on a batch or a loss.
+Registered in transformers' AttentionInterface. Receives the row lengths through the model's keyword arguments: there is no
+padding, and no row sees another. In half precision on a GPU all rows are one call (`midthought.varlen_attention`); otherwise
+torch's attention runs on every row. (On a CPU this is as fast as padded blocks of rows of similar length, and faster if
+lengths differ.) Does not depend on a batch or a loss.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
+
+from midthought.varlen_attention import RowBounds, attend_rows, is_usable
 
 ATTENTION_NAME = "midthought_rows"
 LAYER_TYPES = {"full_attention", "sliding_attention"}
@@ -34,6 +37,11 @@ class Rows:
     """The number of tokens of each row. An object, so that compiled layers do not depend on the numbers."""
 
     lengths: tuple[int, ...]
+    bounds: RowBounds
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> Rows:
+        return cls(tuple(lengths), RowBounds.of(lengths, device))
 
 
 class UnpackableError(TypeError):
@@ -65,6 +73,11 @@ def row_attention(
         raise UnpackableError(f"attention with {strange[0]!r}")
     if windows is not None:
         windows.append(sliding_window)
+    queries, keys, values = (each[0].transpose(0, 1) for each in (query, key, value))
+    if not dropout and is_usable(queries, keys, sliding_window):
+        bounds = rows.bounds
+        attended = attend_rows(queries, keys, values, bounds, bounds, scale=scaling, window=sliding_window)
+        return attended[None], None
     if (num_sharing := query.shape[1] // key.shape[1]) > 1:
         key, value = (each.repeat_interleave(num_sharing, dim=1) for each in (key, value))
     outputs = []
@@ -106,7 +119,7 @@ def attending_by_rows(*models: Any) -> Iterator[None]:
 def row_arguments(lengths: Sequence[int], device: torch.device) -> dict[str, Any]:
     """Returns the keyword arguments of a model that attends by rows, in addition to the tokens [1, sum of lengths]."""
     positions = torch.cat([torch.arange(length, device=device) for length in lengths])
-    return {"position_ids": positions[None], "rows": Rows(tuple(lengths))}
+    return {"position_ids": positions[None], "rows": Rows.of(lengths, device)}
 
 
 @torch.no_grad()

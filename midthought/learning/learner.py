@@ -31,6 +31,7 @@ from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
+from midthought.varlen_attention import no_cudnn_attention
 
 Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 """(micro-batch, policy tokens of the whole step) -> metrics that add up over micro-batches; `loss` has a gradient."""
@@ -100,7 +101,8 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
-        return self.optimizer.param_groups[0]["params"][0].device
+        learning: Any = self.policy if self.policy is not None else self.critic
+        return next(iter(learning.parameters())).device
 
     @property
     def learning_rate(self) -> float:
@@ -118,6 +120,7 @@ class Learner:
     def _forward_context(self) -> Iterator[None]:
         """Context of forward and backward passes: a layer that is recomputed must use the same attention."""
         with ExitStack() as stack:
+            stack.enter_context(no_cudnn_attention(self.device))
             if self.is_packed:
                 stack.enter_context(attending_by_rows(*self._models))
             if self._recomputed is not None:

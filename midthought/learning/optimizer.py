@@ -1,6 +1,5 @@
-"""AdamW for the policy and the critic: schedule, clipping, float32 copies of half-precision weights, state by name.
-
-Does not depend on a batch or a loss.
+"""AdamW for the policy and the critic: schedule, clipping, float32 copies of half-precision weights, 8-bit moments,
+copies and moments in main memory, state by name. Does not depend on a batch or a loss.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
 """Metric name of each module's gradient norm."""
 MASTER = "master"
-"""Field of the state that holds the float32 copy of a weight."""
+"""Field of the state that holds the copy of a weight that AdamW updates."""
+MOMENTS = {"adamw": "exp_avg", "adamw_8bit": "state1"}
+"""Field of the first moment, which has the shape of its parameter, by `training.optimizer`."""
 
 
 class Optimizer:
@@ -32,6 +33,10 @@ class Optimizer:
     If weights are in half precision and `master_weights` is set, AdamW updates float32 copies of them: `gather` moves the
     gradients to the copies after every backward pass and adds them up there; a step rounds the copies into the weights.
     Source: Micikevicius et al. 2018 (arXiv 1710.03740), section 3.1.
+
+    With `offload_optimizer`, every weight has such a copy in main memory, AdamW runs on the CPU, and `gather` moves the
+    gradients there. Source: Ren et al. 2021 (ZeRO-Offload, arXiv 2101.06840), section 4. With `optimizer=adamw_8bit`,
+    moments are stored in 8 bits (`midthought.learning.adamw_8bit`).
     """
 
     def __init__(
@@ -44,11 +49,14 @@ class Optimizer:
         self._modules = modules
         self.training = training
         self.schedule = schedule
+        self._kind = training.optimizer
         self._masters: dict[nn.Parameter, Tensor] = {}
         for _, parameter in self._named():
-            if training.master_weights and parameter.requires_grad and parameter.dtype in HALF:
-                self._masters[parameter] = parameter.detach().float()
-        self._adam = torch.optim.AdamW(self._groups(), betas=BETAS, weight_decay=0.0, fused=True)
+            is_wider = training.master_weights and parameter.dtype in HALF
+            if parameter.requires_grad and (is_wider or training.offload_optimizer):
+                copied = parameter.detach().to(torch.float32 if is_wider else parameter.dtype, copy=True)
+                self._masters[parameter] = copied.cpu() if training.offload_optimizer else copied
+        self._adam = self._create()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -65,7 +73,7 @@ class Optimizer:
         """Adds the gradients of half-precision weights to their float32 copies' gradients. Call it after a backward pass."""
         for parameter, master in self._masters.items():
             if parameter.grad is not None:
-                gradient = parameter.grad.float()
+                gradient = parameter.grad.to(master.device, master.dtype)
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 parameter.grad = None
 
@@ -106,17 +114,17 @@ class Optimizer:
         """Returns the same tensors without gathering: for sharded models, this rank's part."""
         found: dict[str, Tensor] = {}
         for name, parameter in self._named():
-            for field, tensor in self._adam.state.get(self._masters.get(parameter, parameter), {}).items():
-                found[f"{name}/{field}"] = tensor
+            for field, value in self._adam.state.get(self._masters.get(parameter, parameter), {}).items():
+                if not field.startswith("qmap"):  # the same table for all, restored with the state
+                    found[f"{name}/{field}"] = torch.as_tensor(value)
             if parameter in self._masters:
                 found[f"{name}/{MASTER}"] = self._masters[parameter]
         return found
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores the result of `state_dict` or `tensors`. Restore the weights first: missing float32 copies are created
-        from them.
+        """Restores the result of `state_dict` or `tensors`. Restore the weights first: missing copies are created from them.
 
-        Raises CheckpointError if the state belongs to other parameters.
+        Raises CheckpointError if the state belongs to other parameters or to another optimizer.
         """
         fields_of: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for key, tensor in state.items():
@@ -124,22 +132,47 @@ class Optimizer:
             fields_of[name][field] = tensor
         parameters = dict(self._named())
         for name, fields in fields_of.items():
-            shapes = {tensor.shape for field, tensor in fields.items() if field != "step"}
-            if name not in parameters or shapes != {parameters[name].shape}:
-                raise CheckpointError(
-                    f"the optimizer's state is of other models: {name!r} has no place; resume with the same settings"
-                )
+            self._require_fitting(name, fields, parameters.get(name))
         self._adam.state.clear()
         for name, parameter in parameters.items():
             fields = fields_of.get(name, {})
+            learning = self._masters.get(parameter, parameter)
             if parameter in self._masters:
-                self._masters[parameter].copy_(part_like(fields.get(MASTER, parameter.detach()), parameter))
+                learning.copy_(part_like(fields.get(MASTER, parameter.detach()), parameter))
             moments = {field: tensor for field, tensor in fields.items() if field != MASTER}
             if moments:
-                self._adam.state[self._masters.get(parameter, parameter)] = {
-                    field: tensor.to(parameter.device, copy=True) if field == "step" else part_like(tensor, parameter)
-                    for field, tensor in moments.items()
-                }
+                self._adam.state[learning] = self._restored(moments, learning)
+
+    def _require_fitting(self, name: str, fields: Mapping[str, Tensor], parameter: nn.Parameter | None) -> None:
+        """Raises CheckpointError if the fields are not those of this parameter and this optimizer."""
+        moment = MOMENTS[self._kind]
+        shapes = {tensor.shape for field, tensor in fields.items() if field in (MASTER, *MOMENTS.values())}
+        if parameter is None or shapes != {parameter.shape}:
+            raise CheckpointError(
+                f"the optimizer's state is of other models: {name!r} has no place; resume with the same settings"
+            )
+        if moment not in fields and not set(fields) <= {MASTER}:
+            raise CheckpointError(
+                f"the optimizer's state has no {moment!r} of {name!r}: it is not of training.optimizer={self._kind}; "
+                "resume with the optimizer that wrote it"
+            )
+
+    def _restored(self, moments: Mapping[str, Tensor], learning: Tensor) -> dict[str, Any]:
+        if self._kind == "adamw_8bit":
+            from midthought.learning.adamw_8bit import restored
+
+            return restored(moments, self._adam, learning.device)
+        return {
+            field: tensor.to(learning.device, copy=True) if field == "step" else part_like(tensor, learning)
+            for field, tensor in moments.items()
+        }
+
+    def _create(self) -> torch.optim.Optimizer:
+        if self._kind == "adamw_8bit":
+            from midthought.learning.adamw_8bit import adamw_8bit
+
+            return adamw_8bit(self._groups(), BETAS)
+        return torch.optim.AdamW(self._groups(), betas=BETAS, weight_decay=0.0, fused=True)
 
     def _groups(self) -> list[dict[str, Any]]:
         modules = self._modules.items()

@@ -75,10 +75,12 @@ class Choice:
     def require_possible(self) -> None:
         """Raises `SettingsError`, with settings that make it fit, if the run needs more memory than available.
 
-        Raises `MissingExtraError` if adapters are trained and peft is not installed.
+        Raises `MissingExtraError` if adapters are trained without peft, or 8-bit moments are requested without bitsandbytes.
         """
         if self.config.model.adapter_rank and find_spec("peft") is None:
             raise MissingExtraError("peft", "lora")
+        if self.config.training.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
+            raise MissingExtraError("bitsandbytes", "adamw-8bit")
         plan = self.plan
         if plan is None or self.fits:
             return

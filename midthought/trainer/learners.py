@@ -12,6 +12,11 @@ from midthought.learning.distributed.remote_learner import RemoteLearner
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.model import Models
+from midthought.plan.reasons import word
+
+ALONE_OF_CRITIC = {"compile": False, "optimizer": "adamw", "offload_optimizer": False}
+ALONE = {**ALONE_OF_CRITIC, "offload_reference": False}
+"""Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 
 def choose_learner(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> AnyLearner:
@@ -58,11 +63,11 @@ def _apart(models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int)
 def _ranked(
     models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int, *, role: Role = "learner"
 ) -> RemoteLearner:
-    for name in ("compile", "offload_reference") if role == "learner" else ("compile",):
-        if getattr(config.training, name):
+    for name, value in ALONE.items() if role == "learner" else ALONE_OF_CRITIC.items():
+        if getattr(config.training, name) != value:
             raise SettingsError(
                 f"ray.num_{role}s={getattr(ray, f'num_{role}s')} with training.{name}: ranks do not do that (each holds "
-                f"only a part of the models); set training.{name} to false, or leave ray.num_{role}s as it was"
+                f"only a part of the models); set training.{name} to {word(value)}, or leave ray.num_{role}s as it was"
             )
     from midthought.cluster.ray.learners import RayWorkerGroup
 

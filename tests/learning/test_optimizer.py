@@ -1,9 +1,13 @@
-"""Weights in half precision learn in float32 copies; the state goes on from where it was."""
+"""Weights in half precision learn in float32 copies, in main memory if requested; 8-bit moments; the state is restored."""
 
+import sys
+
+import pytest
 import torch
 from torch import nn
 from training_settings import training
 
+from midthought.errors import CheckpointError, MissingExtraError
 from midthought.learning.optimizer import Optimizer
 
 SMALL = training(learning_rate=1e-4, max_grad_norm=1e9)
@@ -97,3 +101,113 @@ def test_a_module_that_takes_no_step_stays_as_it_is():
     assert figures["critic_grad_norm"] > 0
     assert torch.equal(made.weight, before)
     assert not torch.equal(optimizer.state_dict()["critic.weight/master"], before.float())
+
+
+def wide_module(dtype: torch.dtype = torch.float32) -> nn.Linear:
+    """Has more than 4,096 weights: below that bitsandbytes stores moments in float32."""
+    torch.manual_seed(0)
+    return nn.Linear(96, 64).to(dtype)
+
+
+def learn_wide(made: nn.Linear, optimizer: Optimizer, number: int) -> None:
+    optimizer.zero_grad()
+    inputs = torch.randn(8, 96, generator=torch.Generator().manual_seed(number)).to(made.weight.dtype)
+    made(inputs).square().mean().backward()
+    optimizer.gather()
+    optimizer.step({"policy": number})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_offloaded_optimizer_learns_bit_by_bit_the_same(dtype):
+    """In both cases AdamW runs on this CPU; only who owns the updated copy differs."""
+    weights = {}
+    for offload in (False, True):
+        made = wide_module(dtype)
+        optimizer = Optimizer({"policy": made}, training(learning_rate=1e-3, offload_optimizer=offload))
+        for number in range(5):
+            learn_wide(made, optimizer, number)
+        weights[offload] = made.weight.detach().clone()
+        owned = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+        assert all(
+            (tensor is made.weight or tensor is made.bias) is (not offload and dtype == torch.float32)
+            for tensor in owned
+        )
+        assert not offload or made.weight.grad is None
+    assert torch.equal(weights[False], weights[True])
+
+
+def test_offloading_may_change_when_a_run_resumes():
+    one, two = wide_module(), wide_module()
+    first = Optimizer({"policy": one}, training(learning_rate=1e-3, offload_optimizer=True))
+    second = Optimizer({"policy": two}, training(learning_rate=1e-3))
+    for number in range(3):
+        learn_wide(one, first, number)
+    two.load_state_dict(one.state_dict())
+    second.load_state_dict({key: tensor.clone() for key, tensor in first.state_dict().items()})
+    for number in range(3, 6):
+        learn_wide(one, first, number)
+        learn_wide(two, second, number)
+    assert torch.equal(one.weight, two.weight)
+
+
+class TestMomentsIn8Bits:
+    """The package itself runs, on this CPU."""
+
+    settings = training(learning_rate=1e-3, optimizer="adamw_8bit")
+
+    @pytest.fixture(autouse=True)
+    def _has_bitsandbytes(self):
+        pytest.importorskip("bitsandbytes", reason="pip install 'midthought[adamw-8bit]'")
+
+    def test_they_take_a_quarter_of_the_memory_and_the_same_steps_up_to_rounding(self):
+        made = {kind: wide_module() for kind in ("adamw", "adamw_8bit")}
+        num_bytes = {}
+        for kind, each in made.items():
+            optimizer = Optimizer({"policy": each}, training(learning_rate=1e-3, optimizer=kind))
+            for number in range(20):
+                learn_wide(each, optimizer, number)
+            state = optimizer.state_dict()
+            fields = {key: tensor for key, tensor in state.items() if key.startswith("policy.weight/")}
+            num_bytes[kind] = sum(tensor.numel() * tensor.element_size() for tensor in fields.values())
+        assert num_bytes["adamw_8bit"] < 0.27 * num_bytes["adamw"]
+        moved = (made["adamw"].weight - wide_module().weight).abs().mean()
+        difference = (made["adamw"].weight - made["adamw_8bit"].weight).abs().mean()
+        assert 0 < difference < 0.1 * moved
+
+    @pytest.mark.parametrize(
+        ("dtype", "offload"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)]
+    )
+    def test_a_restored_state_continues_bit_by_bit(self, dtype, offload, tmp_path):
+        from safetensors.torch import load_file, save_file
+
+        settings = training(learning_rate=1e-3, optimizer="adamw_8bit", offload_optimizer=offload)
+        one, two = wide_module(dtype), wide_module(dtype)
+        first, second = Optimizer({"policy": one}, settings), Optimizer({"policy": two}, settings)
+        for number in range(4):
+            learn_wide(one, first, number)
+        save_file(first.state_dict(), tmp_path / "state.safetensors")
+        two.load_state_dict(one.state_dict())
+        second.load_state_dict(load_file(tmp_path / "state.safetensors"))
+        for number in range(4, 12):
+            learn_wide(one, first, number)
+            learn_wide(two, second, number)
+        assert torch.equal(one.weight, two.weight)
+        assert torch.equal(one.bias, two.bias)
+        for key, tensor in first.state_dict().items():
+            assert torch.equal(tensor, second.state_dict()[key]), key
+
+    @pytest.mark.parametrize(("wrote", "reads"), [("adamw", "adamw_8bit"), ("adamw_8bit", "adamw")])
+    def test_the_state_of_the_other_optimizer_is_refused(self, wrote, reads):
+        one, two = wide_module(), wide_module()
+        first = Optimizer({"policy": one}, training(optimizer=wrote))
+        learn_wide(one, first, 0)
+        second = Optimizer({"policy": two}, training(optimizer=reads))
+        with pytest.raises(CheckpointError, match=f"not of training.optimizer={reads}"):
+            second.load_state_dict(first.state_dict())
+
+
+def test_8_bits_without_the_package_are_an_error_that_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'midthought\[adamw-8bit\]'"):
+        Optimizer({"policy": wide_module()}, training(optimizer="adamw_8bit"))

@@ -20,6 +20,7 @@ WAYS = {
     "packed, 3 parts": {"packing": True, "accumulation_steps": 3},
     "padded, small": {"micro_batch_tokens": 64},
     "recomputed": {"gradient_checkpointing": True},
+    "offloaded optimizer": {"offload_optimizer": True},
     "in blocks": {"logits_mib": 48 * 4 * 5 / 2**20},
     "all": {
         "packing": True,
@@ -81,10 +82,15 @@ def step(
     shifted = scored.old_logprobs + 0.1 * torch.sin(torch.arange(batch.num_tokens))
     credited, _ = learner.credit(scored.with_fields(old_logprobs=shifted * scored.loss_mask))
     metrics = learner.update(credited)
-    modules = [policy] + ([own_critic] if own_critic is not None else [])
-    found = [p.grad.flatten() for module in modules for p in module.parameters() if p.grad is not None]
+    found = gradients_of(learner)
     assert learner.is_packed == changes["packing"] if "packing" in changes else not learner.is_packed
-    return metrics, torch.cat(found), scored
+    return metrics, found, scored
+
+
+def gradients_of(learner: Learner) -> torch.Tensor:
+    """The gradients of the tensors that the optimizer updates: the parameters, or their copies."""
+    updated = [tensor for group in learner.optimizer.param_groups for tensor in group["params"]]
+    return torch.cat([tensor.grad.flatten() for tensor in updated if tensor.grad is not None])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -111,7 +117,7 @@ def test_the_gradient_of_the_cross_entropy_is_the_same_to_float64(kind, way, mak
     for changes in ({}, WAYS[way]):
         learner = Learner(copy.deepcopy(policy), None, None, changed(SETTINGS, max_grad_norm=1e9, **changes))
         losses.append(learner.sft_step(batch)["loss"])
-        gradients.append(torch.cat([p.grad.flatten() for p in learner.policy.parameters()]))
+        gradients.append(gradients_of(learner))
     rounding = tolerance(torch.float64, num_operations=batch.num_tokens)  # gradients are sums over tokens
     assert losses[1] == pytest.approx(losses[0], rel=rounding)
     assert float((gradients[1] - gradients[0]).norm() / gradients[0].norm()) < rounding

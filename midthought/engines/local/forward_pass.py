@@ -18,6 +18,7 @@ from midthought.engines.local.sampling import SamplingBatch, draw_tokens
 from midthought.engines.local.scheduler import Scheduler
 from midthought.engines.local.slots import num_common
 from midthought.types import Completion
+from midthought.varlen_attention import no_cudnn_attention
 
 EVICTION_WAIT_SECONDS = 0.25
 """While others run, a waiting episode keeps its slot at least this long, because prefilling again is slow."""
@@ -173,7 +174,8 @@ class ForwardPasses:
     def _forward(self, batch: _Batch) -> bool:
         """Computes one more token for each request. Returns True if one has ended. If memory runs out, halves the cache."""
         try:
-            logits = self._logits(batch)
+            with no_cudnn_attention(self._cache_manager.device):
+                logits = self._logits(batch)
         except torch.OutOfMemoryError:
             if len(batch.requests) == 1 or not self._cache_manager.runner.keeps_cache:
                 raise

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from midthought.engines.local.cuda_graphs import cuda_graphs
@@ -155,8 +156,13 @@ class KVCacheManager:
             self._runner = None
 
     @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self._model.device
+
+    @property
     def is_on_gpu(self) -> bool:
-        return bool(self._model.device.type == "cuda")
+        return self.device.type == "cuda"
 
     def release_cache(self) -> None:
         """Releases the memory of keys and values; it is allocated again when needed."""

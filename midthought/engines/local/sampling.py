@@ -107,7 +107,8 @@ def draw_tokens(
     if ways.greedy:
         tokens[ways.greedy] = logits[ways.greedy].argmax(-1, keepdim=True)
     logprobs = probabilities.gather(-1, tokens).double().log()
-    return tokens[:, 0].tolist(), logprobs[:, 0].tolist()
+    drawn = torch.cat([tokens.double(), logprobs], dim=1).t().tolist()  # one transfer from a GPU; token ids are exact
+    return [int(token) for token in drawn[0]], drawn[1]
 
 
 def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> torch.Tensor:

@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 
 from midthought.engines.local.kv_cache import SlotCache
 from midthought.engines.local.prefix_attention import Group, attend_in_groups
+from midthought.varlen_attention import RowBounds, attend_rows, is_usable
 
 ATTENTION_NAME = "midthought_slots"
 NUM_MASKED_AHEAD = 64
@@ -91,6 +92,17 @@ class SlotBatch:
     _masks: dict[tuple[int | None, int, int], torch.Tensor] = field(default_factory=dict)
     _growing_mask: torch.Tensor | None = None
     """`[rows, 1, 1, length or more]`: mask of singles without a sliding window."""
+    _bounds: tuple[RowBounds, RowBounds] | None = None
+
+    @property
+    def bounds_of_several(self) -> tuple[RowBounds, RowBounds]:
+        """Bounds of the new tokens, and of all tokens, of the rows with several new tokens."""
+        if self._bounds is None:
+            device = self.positions.device
+            new = [rows.num_new for rows in self.several for _ in range(rows.num_rows)]
+            lengths = [rows.length for rows in self.several for _ in range(rows.num_rows)]
+            self._bounds = RowBounds.of(new, device), RowBounds.of(lengths, device)
+        return self._bounds
 
     def advance(self) -> None:
         """Advances each row by one token. Only for batches of singles."""
@@ -257,10 +269,31 @@ def attend(
         else:
             over = F.scaled_dot_product_attention(packed, its_keys, its_values, attn_mask=mask, scale=scaling)
         attended.append(slot_batch.collect(over).reshape(num_singles, num_heads, -1))
+    if slot_batch.several and softcap is None and is_usable(query, key, window):
+        attended.append(_attend_packed(query[num_singles:], keys, values, slot_batch, scaling, window))
+        return torch.cat(attended) if num_singles else attended[0]
     for rows in slot_batch.several:
         over = _attend_several(rows.of_rows(query), keys, values, slot_batch, rows, scaling, window, softcap)
         attended.append(over.transpose(1, 2).flatten(0, 1))
     return torch.cat(attended) if len(attended) > 1 else attended[0]
+
+
+def _attend_packed(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_batch: SlotBatch,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Computes attention of the new tokens of all rows with several, `[T, heads, head_dim]`, in one call. Their cached keys and
+    values are copied."""
+    several = slot_batch.several
+    key, value = (
+        torch.cat([cached[rows.slots, :, : rows.length].transpose(1, 2).flatten(0, 1) for rows in several])
+        for cached in (keys, values)
+    )
+    return attend_rows(query, key, value, *slot_batch.bounds_of_several, scale=scaling, window=window)
 
 
 def _attend_several(

@@ -138,9 +138,12 @@ def test_ranks_that_have_no_room_are_an_error_that_names_their_setting(cluster, 
             trainer.train_step(data)
 
 
-@pytest.mark.parametrize("name", ["compile", "offload_reference"])
-def test_what_ranks_do_not_do_is_refused(name, policy, tokenizer):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("compile", True), ("offload_reference", True), ("offload_optimizer", True), ("optimizer", "adamw_8bit")],
+)
+def test_what_ranks_do_not_do_is_refused(name, value, policy, tokenizer):
     asked = config(2)
-    setattr(asked.training, name, True)
+    setattr(asked.training, name, value)
     with pytest.raises(SettingsError, match=rf"ray\.num_learners=2 with training\.{name}"):
         RayPPOTrainer(asked, env=Echo, model=policy, tokenizer=tokenizer)

@@ -112,6 +112,8 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
         ({"training": {"rollout_correction": "masked"}}, "verl.overrides"),
         ({"training": {"overlong_buffer_tokens": 10}}, "overlong"),
         ({"inference": {"keep_thoughts": False}}, "several segments"),
+        ({"training": {"optimizer": "adamw_8bit"}}, "optimizer_impl"),
+        ({"training": {"offload_optimizer": True}}, "use verl.offload"),
         ({"inference": {"partial_rollouts": True}}, "trainer.v1.trainer_mode"),
     ],
 )

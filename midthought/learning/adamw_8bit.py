@@ -1,0 +1,38 @@
+"""AdamW with moments in 8 bits, from bitsandbytes, the library that transformers, TRL and Unsloth use for it.
+
+Each moment is one byte per weight, quantized in blocks with one float32 scale each; moments of tensors below 4,096 weights
+stay in float32. Source: Dettmers et al. 2022 (arXiv 2110.02861), section 2. Runs on GPUs and on a CPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from midthought.errors import MissingExtraError
+
+
+def adamw_8bit(groups: list[dict[str, Any]], betas: tuple[float, float]) -> torch.optim.Optimizer:
+    """Creates the optimizer without weight decay. Raises MissingExtraError if bitsandbytes is not installed."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about 4-bit kernels, which are not used here
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except ImportError as error:
+        raise MissingExtraError("bitsandbytes", "adamw-8bit") from error
+    created: torch.optim.Optimizer = AdamW8bit(groups, betas=betas, weight_decay=0.0)
+    return created
+
+
+def restored(moments: Mapping[str, Tensor], optimizer: Any, device: torch.device) -> dict[str, Any]:
+    """Returns the state of one parameter from its saved fields, and the tables that map 8 bits to numbers."""
+    state: dict[str, Any] = {
+        field: int(tensor) if field == "step" else tensor.to(device, copy=True) for field, tensor in moments.items()
+    }
+    if "absmax1" in state:
+        tables = optimizer.name2qmap
+        state |= {"qmap1": tables["dynamic"].to(device), "qmap2": tables["udynamic"].to(device)}
+    return state

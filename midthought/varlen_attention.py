@@ -1,0 +1,157 @@
+"""Attention of rows of different lengths in one kernel: FlashAttention through `torch.nn.attention.varlen`.
+
+For half precision on a GPU; needs torch 2.13. One call per layer instead of one per row, and no new shape per row length.
+Each kind of call is first compared with attention in float32, forward and backward; if it differs or fails, it is not used
+and callers compute row by row. Not run on a GPU yet. Does not depend on a model.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+varlen_attn: Any
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # an older torch
+    varlen_attn = None
+
+DEVICES = {"cuda"}
+"""Types of devices that have the kernel."""
+HALF = (torch.bfloat16, torch.float16)
+MAX_HEAD_DIM = 256
+TOLERANCE = 0.03
+"""Maximum difference from float32 in the comparison, relative to the largest number."""
+_NEW, _CACHED, _WINDOW = (3, 70, 1, 130), (0, 5, 64, 0), 48
+"""Rows of the comparison: new tokens, tokens before them, and the sliding window."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowBounds:
+    """Where rows begin and end in a tensor of their concatenated tokens."""
+
+    offsets: Tensor
+    """`[n + 1]` int32: row i is `offsets[i]:offsets[i + 1]`."""
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> RowBounds:
+        offsets = torch.tensor([0, *lengths]).cumsum(0).to(device, torch.int32)
+        return cls(offsets, max(lengths))
+
+
+def is_usable(query: Tensor, key: Tensor, window: int | None) -> bool:
+    """Whether `attend_rows` supports queries `[T, heads, D]` and keys `[S, kv_heads, D]` like these."""
+    if query.device.type not in DEVICES or query.dtype not in HALF or query.shape[-1] > MAX_HEAD_DIM:
+        return False
+    return is_right(query.device, query.dtype, query.shape[1], key.shape[1], query.shape[2], window is not None)
+
+
+def attend_rows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    queries: RowBounds,
+    keys: RowBounds,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """Computes causal attention within each row: `[T, heads, D]`, keys and values `[S, kv_heads, D]` -> `[T, heads, D]`.
+
+    The queries of a row are its last tokens. A token attends to itself and, with a window, to `window` - 1 tokens before it.
+    """
+    attended: Tensor = varlen_attn(
+        query,
+        key,
+        value,
+        queries.offsets,
+        keys.offsets,
+        queries.longest,
+        keys.longest,
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return attended
+
+
+@contextmanager
+def no_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """Disables cuDNN's kernel of `scaled_dot_product_attention` on a GPU: it builds a plan for every new shape, and lengths of
+    rows keep changing."""
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+
+
+@functools.cache
+def is_right(
+    device: torch.device, dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int, has_window: bool
+) -> bool:
+    """Whether the kernel agrees with attention in float32 on random rows. Logs the reason if it does not."""
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            difference = _difference(device, dtype, num_heads, num_kv_heads, head_dim, _WINDOW if has_window else None)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return _refused(f"{type(error).__name__}: {error}".splitlines()[0])
+    return difference <= TOLERANCE or _refused(f"results differ by {difference:.2g} of the largest number")
+
+
+def _difference(
+    device: torch.device, dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int, window: int | None
+) -> float:
+    """Returns the largest difference of outputs and gradients from attention in float32, relative to the largest number."""
+    lengths = [new + cached for new, cached in zip(_NEW, _CACHED, strict=True)]
+    queries, keys = RowBounds.of(_NEW, device), RowBounds.of(lengths, device)
+    generator = torch.Generator().manual_seed(0)
+
+    def random(num_tokens: int, heads: int) -> Tensor:
+        return torch.randn(num_tokens, heads, head_dim, generator=generator).to(device, dtype)
+
+    inputs = [random(sum(_NEW), num_heads), *(random(sum(lengths), num_kv_heads) for _ in range(2))]
+    weights = random(sum(_NEW), num_heads)
+
+    def results(attended: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+        gradients = torch.autograd.grad((attended * weights.to(attended.dtype)).sum(), inputs)
+        return [each.detach().float() for each in (attended, *gradients)]
+
+    query, key, value = ours = [tensor.clone().requires_grad_() for tensor in inputs]
+    found = results(attend_rows(query, key, value, queries, keys, window=window), ours)
+    query, key, value = theirs = [tensor.float().requires_grad_() for tensor in inputs]
+    expected = results(_row_by_row(query, key, value, lengths, window), theirs)
+    return max(float((one - two).abs().max() / two.abs().max()) for one, two in zip(found, expected, strict=True))
+
+
+def _refused(reason: str) -> bool:
+    _log.warning("torch's varlen attention is not used, rows are attended one by one, which is slower: %s", reason)
+    return False
+
+
+def _row_by_row(query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], window: int | None) -> Tensor:
+    """Computes `attend_rows` with a mask per row."""
+    num_sharing = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(num_sharing, dim=1) for each in (key, value))
+    outs = []
+    for of_query, of_key, of_value in zip(query.split(_NEW), key.split(lengths), value.split(lengths), strict=True):
+        num_keys, num_new = len(of_key), len(of_query)
+        positions = torch.arange(num_keys, device=query.device)
+        distance = positions[-num_new:, None] - positions
+        is_seen = (distance >= 0) & (distance < (window or num_keys))
+        of_query, of_key, of_value = (each.transpose(0, 1) for each in (of_query, of_key, of_value))
+        outs.append(scaled_dot_product_attention(of_query, of_key, of_value, is_seen).transpose(0, 1))
+    return torch.cat(outs)
