@@ -223,9 +223,9 @@ class TrainingConfig(Section):
     """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
     and again in the backward pass; changes memory and speed, not the result. `auto`: 64, or fewer if they do not fit in the
     GPU's memory."""
-    gradient_checkpointing: Harmless[bool | Auto] = "auto"
+    gradient_checkpointing: Harmless[bool | Literal["auto", "offload"]] = "auto"
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
-    `auto`: true for a model from `local_path` on a GPU."""
+    `offload`: store these inputs in CPU memory. `auto`: true for a model from `local_path` on a GPU."""
     compile: Harmless[bool] = False
     """Compile the decoder layers (`torch.compile`; needs a C++ compiler). The first steps take about a minute longer."""
     master_weights: bool = True
@@ -376,8 +376,13 @@ class TrainingConfig(Section):
 
     @property
     def recomputes_layers(self) -> bool:
-        """`gradient_checkpointing`; false if it is still `auto`."""
-        return settled(self.gradient_checkpointing, False)
+        """Whether there is `gradient_checkpointing`; false if it is still `auto`."""
+        return bool(settled(self.gradient_checkpointing, False))
+
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether the layers' inputs are stored in CPU memory."""
+        return self.gradient_checkpointing == "offload"
 
     @property
     def episodes_per_task(self) -> int:

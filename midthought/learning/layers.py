@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 
@@ -18,11 +19,14 @@ class RecomputedLayers:
     Activation memory falls from all layers to one layer and the inputs of the others. Cost: a third more compute.
     Source: Chen et al. 2016 (arXiv 1604.06174). Unlike transformers' own switch, it works in eval mode (no dropout).
     Raises ValueError for a model without layers that transformers can recompute.
+
+    With `offload`, the inputs of the layers are kept in main memory: no memory of a GPU grows with the number of layers.
     """
 
-    def __init__(self, *models: Any) -> None:
+    def __init__(self, *models: Any, offload: bool = False) -> None:
         layers = [layer for model in models for layer in decoder_layers(model)]
-        self._forwards = [(layer, functools.partial(_recomputed, layer.forward)) for layer in layers]
+        compute = _recomputed_from_main_memory if offload else _recomputed
+        self._forwards = [(layer, functools.partial(compute, layer.forward)) for layer in layers]
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -61,3 +65,8 @@ def _recomputed(forward: Callable[..., Any], *arguments: Any, **options: Any) ->
     if not torch.is_grad_enabled():
         return forward(*arguments, **options)
     return checkpoint(forward, *arguments, use_reentrant=False, preserve_rng_state=False, **options)
+
+
+def _recomputed_from_main_memory(forward: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    with save_on_cpu(pin_memory=torch.cuda.is_available()):
+        return _recomputed(forward, *arguments, **options)

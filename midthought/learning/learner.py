@@ -79,7 +79,9 @@ class Learner:
         trunk = critic.trunk if critic is not None else None
         self._learning = [model for model in (policy, trunk) if model is not None]
         self._models = [*self._learning, *([reference] if reference not in (None, policy) else [])]
-        self._recomputed = RecomputedLayers(*self._learning) if training.recomputes_layers else None
+        self._recomputed = None
+        if training.recomputes_layers:
+            self._recomputed = RecomputedLayers(*self._learning, offload=training.offloads_activations)
         for model in self._models if training.compile else ():
             compile_layers(model)
         is_own = reference is None or reference is policy

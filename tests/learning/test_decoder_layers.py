@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 
+from midthought.learning import layers
 from midthought.learning.layers import RecomputedLayers, decoder_layers
 from midthought.learning.model import token_outputs
 
@@ -35,6 +36,23 @@ def test_less_is_remembered(make_policy, batch):
     with RecomputedLayers(policy).active():
         recomputed = saved_bytes(policy, batch)
     assert recomputed < 0.5 * plain
+
+
+def test_with_offload_the_input_of_each_layer_and_nothing_else_goes_to_main_memory(make_policy, batch, monkeypatch):
+    moved = []
+
+    class Watched(layers.save_on_cpu):
+        def __init__(self, pin_memory: bool) -> None:
+            super().__init__(pin_memory)
+            pack = self.pack_hook
+            self.pack_hook = lambda tensor: (moved.append(tensor.shape), pack(tensor))[1]
+
+    monkeypatch.setattr(layers, "save_on_cpu", Watched)
+    policy = make_policy(num_hidden_layers=6)
+    with RecomputedLayers(policy, offload=True).active():
+        token_outputs(policy, batch).logprobs.sum().backward()
+    assert len(moved) == 6
+    assert {shape[-1] for shape in moved} == {policy.config.hidden_size}
 
 
 def test_each_layer_runs_twice_with_a_gradient_and_once_without(make_policy, batch):

@@ -20,6 +20,7 @@ WAYS = {
     "packed, 3 parts": {"packing": True, "accumulation_steps": 3},
     "padded, small": {"micro_batch_tokens": 64},
     "recomputed": {"gradient_checkpointing": True},
+    "recomputed from main memory": {"gradient_checkpointing": "offload"},
     "offloaded optimizer": {"offload_optimizer": True},
     "in blocks": {"logits_mib": 48 * 4 * 5 / 2**20},
     "all": {
