@@ -221,8 +221,8 @@ class TrainingConfig(Section):
     does not support it (the log says so), rows of similar length are padded; changes speed, not the result."""
     logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = 64
     """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
-    and again in the backward pass; changes memory and speed, not the result. `auto`: 64, or fewer if they do not fit in the
-    GPU's memory."""
+    and again in the backward pass; changes memory and speed, not the result. `auto`: 64 on a CPU; on a GPU up to 512, at most
+    1/160 of its memory, or fewer if they do not fit."""
     gradient_checkpointing: Harmless[bool | Literal["auto", "offload"]] = "auto"
     """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
     `offload`: store these inputs in CPU memory. `auto`: true for a model from `local_path` on a GPU."""

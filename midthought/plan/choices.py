@@ -21,7 +21,7 @@ from midthought.plan.engine_choice import (
     vllm_problem,
 )
 from midthought.plan.hardware import GIB, Hardware
-from midthought.plan.memory import Memory
+from midthought.plan.memory import MIB, Memory
 from midthought.plan.reasons import table, word
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
@@ -38,6 +38,10 @@ SIZES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("training", "logits_mib", (64, 32, 16)),
 )
 """Section, key and values of settings that affect only memory and speed, largest first. On a GPU, the first that fits is used."""
+LOGITS_MIB = (512, 256, 128, 64)
+"""Values of `training.logits_mib` on a GPU, tried before the other sizes: large blocks are better for its matrix product."""
+LOGITS_SHARE = 160
+"""A block of logits takes at most this fraction of a GPU's memory: its backward pass holds about five of them."""
 
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
 
@@ -263,9 +267,16 @@ def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str
 def _largest(
     config: RecipeConfig, settled: AnyConfig, source: str, words: Mapping[str, Any], on_gpu: bool
 ) -> tuple[AnyConfig, Memory]:
-    """Makes the `SIZES` that are `auto` in `config` smaller until the run fits, and gives the engine what is free."""
+    """Makes the sizes that are `auto` in `config` smaller until the run fits, and gives the engine what is free."""
     plan = _with_share(settled, source, words)
-    for section, key, sizes in SIZES if on_gpu else ():
+    if not on_gpu:
+        return settled, plan
+    largest = plan.settings.machine.memory_bytes // LOGITS_SHARE
+    logits = [size for size in LOGITS_MIB if size * MIB <= largest]
+    if logits and config.training.logits_mib == "auto":
+        settled = settled.merged({"training": {"logits_mib": logits[0]}})
+        plan = _with_share(settled, source, words)
+    for section, key, sizes in (("training", "logits_mib", tuple(logits)), *SIZES):
         for size in sizes[1:] if getattr(getattr(config, section), key) == "auto" else ():
             if _is_enough(plan):
                 break

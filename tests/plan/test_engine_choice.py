@@ -173,7 +173,7 @@ def test_the_table_has_a_row_for_every_setting_with_its_reason():
     rows = {line.partition("=")[0]: line for line in choice.table()}
     assert "set by the user" in rows["model.dtype"]
     assert "what is free" in rows["inference.gpu_memory_utilization"]
-    assert "sdpa" in rows["model.attn_implementation"] and "logits_mib=64" in rows["training.logits_mib"]
+    assert "sdpa" in rows["model.attn_implementation"] and "logits_mib=256" in rows["training.logits_mib"]
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

@@ -57,9 +57,8 @@ def cell(model: str, memory_gib: int) -> str:
     if "inference.in_process" in values:
         parts.append(f"share {values['inference.gpu_memory_utilization']}")
     parts += [f"{values['inference.max_num_seqs']} seqs", f"{values['training.micro_batch_tokens']} tokens"]
-    parts += [f"needed {needed}", *(values[name] for name, usual in USUAL.items() if values[name] != usual)]
-    if values["training.logits_mib"] != "64":
-        parts.append(f"logits {values['training.logits_mib']} MiB")
+    parts += [f"logits {values['training.logits_mib']} MiB", f"needed {needed}"]
+    parts += [values[name] for name, usual in USUAL.items() if values[name] != usual]
     if refusal:
         remedy = re.search(r"it fits with (.*) \(", refusal)
         parts.append(f"**refused**: fits with `{remedy[1]}`" if remedy else "**refused**: smaller model or larger GPU")
