@@ -27,7 +27,7 @@ test: $(VENV)/.ready-dev lint
 test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles lint
 	$(TESTS) -m "not slow"
 	$(BIN)/pytest -m slow
-	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/benchmarks
+	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/benchmarks
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -66,7 +66,7 @@ $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,serve,mcp,data,math,judge,vllm,sglang,lora,adamw-8bit,ray,wandb,gym,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,serve,mcp,data,math,judge,vllm,sglang,lora,ray,wandb,gym,dev]'
 	touch $@
 
 $(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt

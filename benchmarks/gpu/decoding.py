@@ -13,6 +13,8 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import SHAPES, WIDTHS, complete, has_room, make_engine, make_model, random_prompts, short
 
 NUM_ROWS = (1, 8, 32, 128)
+REQUIRED = {("0.6B", 32): 0.40, ("8B", 32): 0.50}
+"""Share of the bound by model and number of rows, on a GPU."""
 NUM_PROMPT_TOKENS = 8
 
 
@@ -42,7 +44,12 @@ def run(machine: Machine, report: Report) -> None:
             where = f"{setting}, {num_rows} at once"
             report.figure(where, "decoding", num_sampled / seconds, "tokens/s")
             share = num_tokens / seconds / steps_bound
-            report.figure(where, "share of the bandwidth bound", 100 * share, "%")
+            required = REQUIRED.get((name, num_rows), 0.0) if machine.is_cuda else 0.0
+            words = "share of the bandwidth bound"
+            if required:
+                report.require(where, words, 100 * share, share >= required, f"≥ {100 * required:g}", "%")
+            else:
+                report.figure(where, words, 100 * share, "%")
             engine.shutdown()
             machine.clean()
         del model

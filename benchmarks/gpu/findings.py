@@ -32,6 +32,10 @@ CHECKS = (
     Check(8, "benchmarks.gpu.fit", "largest batch that fits versus the plan", 3),
     Check(9, "benchmarks.gpu.one_rank", "one rank of a process group equals no rank", 2),
     Check(10, "benchmarks.gpu.grpo", "10 GRPO iterations: time per stage", 3),
+    Check(11, "benchmarks.gpu.less_memory", "learner with less memory: peak and seconds of each option", 2),
+    Check(
+        12, "benchmarks.gpu.engines", "engine beside the learner: memory released, vLLM in process, weight update", 5
+    ),
 )
 
 

@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
+from midthought.varlen_attention import is_usable
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "peft", "accelerate", "pydantic", "triton")
 BACKENDS = (
@@ -37,8 +38,22 @@ def run(machine: Machine, report: Report) -> None:
     prompt = _tensors(machine, (1, 16, length), (1, 16, length))
     _attention(machine, report, f"prompt of {length} tokens", *prompt, None)
     step = _tensors(machine, (rows, 8, 2), (rows, 8, length))
+    _varlen(machine, report)
     mask = torch.zeros(rows, 1, 1, length, dtype=torch.bfloat16, device=machine.device)
     _attention(machine, report, f"step, {rows} rows", *step, mask)
+
+
+def _varlen(machine: Machine, report: Report) -> None:
+    """Whether packed rows are one call of torch's varlen attention, which is compared with float32 first."""
+    query, key = (torch.zeros(1, heads, 128, dtype=torch.bfloat16, device=machine.device) for heads in (16, 8))
+    for name, window in (("full", None), ("sliding window", 256)):
+        is_used = is_usable(query, key, window)
+        if machine.is_cuda:
+            report.require(
+                f"packed rows, {name}", "torch's varlen attention is right and used", str(is_used), is_used, "True"
+            )
+        else:
+            report.figure(f"packed rows, {name}", "torch's varlen attention is used", str(is_used))
 
 
 def _versions(machine: Machine, report: Report) -> None:

@@ -144,7 +144,7 @@ class Optimizer:
                 self._adam.state[learning] = self._restored(moments, learning)
 
     def _require_fitting(self, name: str, fields: Mapping[str, Tensor], parameter: nn.Parameter | None) -> None:
-        """Raises CheckpointError if the fields are not those of this parameter and this optimizer."""
+        """Raises CheckpointError if the fields do not belong to this parameter and this optimizer."""
         moment = MOMENTS[self._kind]
         shapes = {tensor.shape for field, tensor in fields.items() if field in (MASTER, *MOMENTS.values())}
         if parameter is None or shapes != {parameter.shape}:
