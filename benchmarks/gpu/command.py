@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import time
@@ -99,19 +100,20 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, *self._arguments), daemon=True)
+        self._process = context.Process(target=serve, args=(theirs, *self._arguments))
         self._process.start()
         theirs.close()
 
     def _stop(self, *, prints_stack: bool = False) -> None:
         process, self._process = self._process, None
-        if process is None:
+        if process is None or process.pid is None:
             return
         self._pipe.close()
-        if prints_stack and process.pid is not None:
+        if prints_stack:
             os.kill(process.pid, signal.SIGABRT)
             process.join(5.0)
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the processes that vLLM started
         process.join(5.0)
 
     def __enter__(self) -> Worker:

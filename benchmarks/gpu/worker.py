@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import os
 import time
 import traceback
 from multiprocessing.connection import Connection
@@ -15,6 +16,7 @@ from benchmarks.gpu.machine import Machine
 def serve(pipe: Connection, device: str, is_tiny: bool, model_names: tuple[str, ...]) -> None:
     """Sends the device's name, then answers `(check, seconds)` with its findings and `(status, reason)`. After an error this
     process ends, for the device may be in a state in which no later check runs."""
+    os.setsid()  # a process group of its own, which the parent can end as a whole
     faulthandler.enable()  # the parent sends SIGABRT to a check that hangs: its stack is printed
     try:
         machine = Machine(device, is_tiny=is_tiny, model_names=model_names)

@@ -46,7 +46,7 @@ def test_every_check_reports_figures_or_a_reason(check: Check) -> None:
     assert failures(outcome) == []
     assert outcome.status is Status.OK or (outcome.status is Status.NOT_RUN and outcome.reason)
     assert any(not finding.is_left_out for finding in outcome.findings)
-    if check.number not in (1, 4):  # figures alone
+    if check.number not in (1, 4, 12):  # on a CPU without vLLM: figures alone
         assert any(finding.is_met for finding in outcome.findings)
 
 
