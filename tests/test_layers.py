@@ -220,36 +220,6 @@ def test_asking_for_help_loads_nothing_heavy(words):
 OF_OTHERS = {"_replace", "_attn_implementation"}
 """Names of named tuples and of transformers that the package writes, too."""
 PRIVATE = re.compile(r"_[a-z]\w*\Z|_[A-Z]\w*\Z")
-STILL_PRIVATE: dict[str, list[str]] = {
-    "algo/test_choices.py": ["_functions"],
-    "cluster/ray/test_serialization.py": ["_proof"],
-    "cluster/verl/test_with_verl_loop.py": ["_shared"],
-    "engines/test_adapters_in_the_engine.py": ["_cache_manager", "_copied", "_copies", "_decoder"],
-    "engines/test_cuda_graphs.py": ["_cache_manager", "_layers"],
-    "engines/test_decoder.py": ["_decoder", "_turned"],
-    "engines/test_local_engine.py": ["_cache_manager"],
-    "engines/test_prefix_attention.py": ["_cache_manager"],
-    "engines/test_runner_selection.py": ["_decoder"],
-    "engines/test_server_training.py": ["_engine"],
-    "engines/test_servers.py": ["_endpoints", "_process"],
-    "engines/test_vllm.py": ["_server"],
-    "engines/test_weight_sync.py": ["_is_shut", "_update_lock"],
-    "env/test_verifiers.py": ["_shared", "_state"],
-    "learning/test_learner.py": ["_functions"],
-    "memory/test_embedding_precision.py": ["_MIN_MEASURED_TEXTS", "_NUM_SAMPLE_TEXTS", "_location", "_open_table"],
-    "memory/test_llm_questions_vllm.py": ["_takes_schema"],
-    "memory/test_remote_memory.py": ["_idle"],
-    "memory/test_store.py": ["_open_table"],
-    "rollout/test_in_flight.py": ["_go_on", "_groups"],
-    "rollout/test_real_vllm.py": ["_engine"],
-    "test_tokenization.py": ["_foreign", "_pending_ids", "_read_ids"],
-    "tools/test_call_formats.py": ["_FACTORIES"],
-    "tools/test_in_thought.py": ["_partial", "_skip", "_step", "_tags"],
-    "tools/test_python.py": ["_FCNTL", "_NUMBERS", "_PRLIMIT64"],
-    "trainer/test_partial_rollouts.py": ["_groups"],
-    "trainer/test_trainer.py": ["_rollouts"],
-}
-"""Private names that tests still read, by file. Add none: test through public behavior. Remove a name with its last use."""
 
 
 def private_names(tree: ast.AST) -> set[str]:
@@ -292,4 +262,4 @@ def test_tests_read_no_private_name_of_the_package():
     for path in sorted(folder.rglob("*.py")):
         if names := private_reads(ast.parse(path.read_text("utf-8")), known):
             found[path.relative_to(folder).as_posix()] = sorted(names)
-    assert found == STILL_PRIVATE
+    assert found == {}

@@ -29,6 +29,10 @@ class Registry(Generic[Function]):
             raise ValueError(f"the {self.kind} {name!r} is built in; choose another name")
         self._functions[name] = function
 
+    def names(self) -> list[str]:
+        """Returns every name that `find` accepts."""
+        return list(self._functions)
+
     def find(self, name: str) -> Function:
         """Returns the function of this name. Raises ValueError with similar names if there is none."""
         if name not in self._functions:

@@ -1,5 +1,6 @@
 """What the settings offer is what there is: names, near names, agreements, and what users add."""
 
+import copy
 from typing import get_args
 
 import pytest
@@ -19,14 +20,13 @@ from midthought.errors import SettingsError
 def _forget_what_a_test_registers(monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
     monkeypatch.setattr(TrainingConfig, "policy_losses", set(TrainingConfig.policy_losses))
-    monkeypatch.setattr(ESTIMATORS, "_functions", dict(ESTIMATORS._functions))
-    monkeypatch.setattr(POLICY_LOSSES, "_functions", dict(POLICY_LOSSES._functions))
+    monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
+    monkeypatch.setattr("midthought.algo.losses.POLICY_LOSSES", copy.deepcopy(POLICY_LOSSES))
 
 
 def shipped(registry) -> set[str]:
     """Names whose functions stand in this library; another test may have registered more."""
-    functions = registry._functions.items()
-    return {name for name, function in functions if (function.__module__ or "").startswith("midthought.")}
+    return {name for name in registry.names() if (registry.find(name).__module__ or "").startswith("midthought.")}
 
 
 def choices(field: str) -> set[str]:
@@ -35,9 +35,9 @@ def choices(field: str) -> set[str]:
 
 def test_every_choice_of_the_settings_is_one_that_is_built_in():
     assert shipped(ESTIMATORS) == set(AdvantageEstimator)
-    assert set(TrainingConfig.estimator_needs) == set(ESTIMATORS._functions)
+    assert set(TrainingConfig.estimator_needs) == set(ESTIMATORS.names())
     assert shipped(POLICY_LOSSES) == {"ppo", "gspo", "cispo"}
-    assert TrainingConfig.policy_losses == set(POLICY_LOSSES._functions)
+    assert TrainingConfig.policy_losses == set(POLICY_LOSSES.names())
     assert choices("loss_agg") == set(LossAggregation)
     assert choices("kl_kind") == choices("kl_loss_kind") == set(KLKind)
     assert choices("rollout_correction") == {"none", *RolloutCorrection}

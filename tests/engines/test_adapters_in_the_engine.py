@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from decoder_calls import decoders_in
 from small_decoders import SIZES
 from transformers import AutoModelForCausalLM, Gemma2Config, PhiConfig, Qwen3Config
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import weight_copies
+from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.engine import LocalEngine
 
 peft = pytest.importorskip("peft")
@@ -69,8 +71,11 @@ def engine_of(policy: Any) -> LocalEngine:
     return LocalEngine(policy, eos_token_ids=[], max_seq_len=64)
 
 
-def uses_decoder(engine: LocalEngine) -> bool:
-    return getattr(engine._cache_manager.runner, "_decoder", None) is not None
+def decoder_of(engine: LocalEngine) -> Decoder | None:
+    """The fused decoder of an engine that has sampled; None if it has none."""
+    used = decoders_in(lambda: asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=1))))
+    engine.close(0)
+    return used[0] if used else None
 
 
 @pytest.mark.parametrize("given", ["the PEFT model", "its base model"])
@@ -79,7 +84,7 @@ def test_what_is_sampled_is_what_the_policy_computes(kind: str, given: str) -> N
     adapted = with_adapters(make(), **KINDS[kind])
     engine = engine_of(adapted if given == "the PEFT model" else adapted.get_base_model())
     assert differences(engine, adapted).max() < 1e-4
-    assert uses_decoder(engine) is (kind not in ("LoRA on the embedding", "trainable tokens"))
+    assert (decoder_of(engine) is not None) is (kind not in ("LoRA on the embedding", "trainable tokens"))
     for _ in range(2):
         move(adapted)
         engine.update_weights()
@@ -174,13 +179,12 @@ def test_without_memory_for_merged_copies_the_adapters_are_computed_beside_the_w
     monkeypatch.setattr(weight_copies, "MAX_COPIED_BYTES", 0)
     merging = engine_of(adapted := with_adapters(make()))
     assert differences(merging, adapted).max() < 1e-4
-    assert merging._cache_manager.runner._decoder._copies.addresses  # type: ignore[attr-defined]
+    assert (decoder := decoder_of(merging)) is not None and decoder.settled_addresses()
     monkeypatch.setattr(weight_copies, "MERGED_SHARE", 0.0)
     with caplog.at_level(logging.WARNING):
         engine = engine_of(adapted)
         assert differences(engine, adapted).max() < 1e-4
-    assert uses_decoder(engine)
-    assert not engine._cache_manager.runner._decoder._copies.addresses  # type: ignore[attr-defined]
+    assert (decoder := decoder_of(engine)) is not None and not decoder.settled_addresses()
     assert "adapters are computed beside the base weights" in caplog.text
     move(adapted)
     engine.update_weights()
@@ -191,10 +195,19 @@ def test_adapters_are_not_merged_if_the_settings_say_so() -> None:
     adapted = with_adapters(make(), target_modules=["q_proj", "down_proj"])
     engine = LocalEngine(adapted, eos_token_ids=[], max_seq_len=64, merge_adapters=False)
     assert differences(engine, adapted).max() < 1e-4
-    num_layers = len(adapted.get_base_model().model.layers)
-    copied = [each for each in engine._cache_manager.runner._decoder._copies._copied if hasattr(each, "has_adapters")]  # type: ignore[attr-defined]
-    assert sum(len(each.modules) == 2 for each in copied) == 2 * num_layers, "gate and up, and the norms of the heads"
-    assert not any(each.has_adapters for each in copied)
+    layers = adapted.get_base_model().model.layers
+    decoder = decoder_of(engine)
+    assert decoder is not None
+    copies = set(decoder.settled_addresses()) - {tensor.data_ptr() for tensor in adapted.parameters()}
+    assert len(copies) == 2 * len(layers), "gate and up, and the norms of the heads"
+    attention, mlp = layers[0].self_attn, layers[0].mlp
+    plain = [weight_copies.Projection(mlp.gate_proj, mlp.up_proj), weight_copies.Projection(attention.o_proj)]
+    adapted_ones = [
+        weight_copies.Projection(attention.q_proj, attention.k_proj),
+        weight_copies.Projection(mlp.down_proj),
+    ]
+    weight_copies.WeightCopies([*plain, *adapted_ones], merge_adapters=False).renew()
+    assert [len(each.copies) for each in (*plain, *adapted_ones)] == [2, 2, 0, 0], "weight and bias, or not copied"
 
 
 def test_small_adapters_of_a_bfloat16_model_are_not_rounded_away() -> None:

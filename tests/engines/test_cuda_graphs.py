@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import cuda_graphs as recorded
+from midthought.engines.local import kv_cache_manager
 from midthought.engines.local.cuda_graphs import MIN_PASSES, Pass, cuda_graphs
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner import CachedRunner, Row
@@ -81,6 +82,12 @@ def runners(model: Any, record: Any) -> tuple[CachedRunner, CachedRunner]:
     return plain, replaying
 
 
+def keys_of(runner: CachedRunner) -> list[torch.Tensor]:
+    """The cached keys of every layer, in place."""
+    unused = torch.empty(0)  # the layers have their memory
+    return [runner.cache.layer(index, unused, unused)[0] for index in sorted(runner.cache.windows)]
+
+
 class Sequences:
     """Sequences in slots, carried on by the same tokens in both runners."""
 
@@ -125,10 +132,11 @@ def test_slots_that_take_no_part_are_left_alone() -> None:
     plain, replaying = runners(make("qwen3"), tape)
     sequences = Sequences([plain, replaying], {slot: 6 + slot for slot in range(6)}, room_for=60)
     sequences.go_on([0, 5], MIN_PASSES)
-    before = [keys[1:5].clone() for keys, _ in replaying.cache._layers.values()]
+    before = [keys[1:5].clone() for keys in keys_of(replaying)]
     sequences.go_on([0, 5], 20)
     assert tape.num_replays > 20
-    for old, (keys, _) in zip(before, replaying.cache._layers.values(), strict=True):
+    assert len(before) == SIZES["num_hidden_layers"]
+    for old, keys in zip(before, keys_of(replaying), strict=True):
         assert torch.equal(old, keys[1:5])
     assert sequences.go_on([1, 2, 3, 4], 5) < sequences.rounding
 
@@ -216,8 +224,9 @@ def test_an_engine_that_replays_samples_the_same(monkeypatch: pytest.MonkeyPatch
         return await asyncio.gather(*map(one, range(20)))
 
     plain, replaying = (LocalEngine(model, eos_token_ids=(), max_num_seqs=6, max_seq_len=256) for _ in range(2))
-    replaying._cache_manager._runner = make_runner(model, record=tape)
-    assert asyncio.run(episodes(plain)) == asyncio.run(episodes(replaying))
+    sampled = asyncio.run(episodes(plain))
+    monkeypatch.setattr(kv_cache_manager, "make_runner", lambda model, **_: make_runner(model, record=tape))
+    assert sampled == asyncio.run(episodes(replaying))
     assert tape.num_replays > 100
 
 

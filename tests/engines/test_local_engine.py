@@ -24,8 +24,10 @@ from transformers import (
 
 from midthought.engines.engine import Sampling
 from midthought.engines.local import engine as local
+from midthought.engines.local import kv_cache_manager
 from midthought.engines.local.engine import LocalEngine
-from midthought.engines.local.runner import Row
+from midthought.engines.local.runner import CachedRunner, Row, Runner
+from midthought.engines.local.runner_selection import make_runner
 from midthought.errors import EngineError
 from midthought.types import Completion, Finish
 
@@ -283,17 +285,30 @@ def test_episodes_beyond_the_slots_queue_and_waiting_ones_may_lose_theirs() -> N
 
 
 @pytest.mark.parametrize("num_idle", [0, 9])
-def test_running_sequences_are_moved_together_when_others_have_ended(num_idle: int) -> None:
+def test_running_sequences_are_moved_together_when_others_have_ended(
+    num_idle: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most episodes end early (or stay idle in their slots), so the last ones are left in the highest slots."""
     model = make_model()
-    slots_at_end: dict[int, int] = {}
+    numbers = {tuple(prompt(5 + number % 3, seed=number)): number for number in range(28)}
+    assert len(numbers) == 28
+    last_slots: dict[int, int] = {}
+    steps = CachedRunner.steps
+
+    def observed(self: CachedRunner, rows: Sequence[Row], **options: Any) -> Any:
+        for row in rows:
+            last_slots.update(
+                {numbers[head]: row.slot for n in (5, 6, 7) if (head := tuple(row.token_ids[:n])) in numbers}
+            )
+        return steps(self, rows, **options)
+
+    monkeypatch.setattr(CachedRunner, "steps", observed)
     engine = LocalEngine(model, eos_token_ids=[])
 
     async def episode(number: int) -> None:
         ids = prompt(5 + number % 3, seed=number)
         short = number < 24
         completion = await engine.sample(number, ids, Sampling(max_tokens=3 if short else 20, seed=number))
-        slots_at_end[number] = engine._cache_manager.slots.slot(number)
         if short and number >= num_idle:
             engine.close(number)
         expected = rescore(model, ids, completion.token_ids)
@@ -309,7 +324,7 @@ def test_running_sequences_are_moved_together_when_others_have_ended(num_idle: i
         await asyncio.gather(*(episode(number) for number in range(28)))
 
     asyncio.run(run())
-    assert [slots_at_end[number] for number in range(24, 28)] == [0, 1, 2, 3]
+    assert [last_slots[number] for number in range(24, 28)] == [0, 1, 2, 3]
     if num_idle:
         assert engine.stats.num_reused_tokens == sum(5 + number % 3 + 2 for number in range(num_idle))
 
@@ -538,14 +553,16 @@ def test_a_long_continuation_of_a_short_prefix_and_a_short_one_of_a_long_prefix_
 BYTES_PER_TOKEN = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, head size, fp32
 
 
-def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_memory_is_short_fewer_run_at_once_and_that_is_said(
+    caplog: pytest.LogCaptureFixture, made_runners: list[Runner]
+) -> None:
     model = make_model()
     prompts = [prompt(20 + number, seed=number) for number in range(10)]
     engine = LocalEngine(model, eos_token_ids=[], max_cache_bytes=3 * 64 * BYTES_PER_TOKEN)
     completions = sample_all(engine, prompts, max_tokens=25)
     assert "the key/value cache fits only 3 sequences of 54 tokens" in caplog.text
-    runner = engine._cache_manager.runner
-    assert runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
+    (runner,) = made_runners
+    assert 0 < runner.num_bytes <= 3 * 64 * BYTES_PER_TOKEN
     for ids, completion in zip(prompts, completions, strict=True):
         assert len(completion.token_ids) == 25
         assert completion.sampled_logprobs == pytest.approx(
@@ -575,7 +592,9 @@ def test_sequences_that_outgrow_the_memory_are_computed_anew_fewer_at_once() -> 
 
 
 @pytest.mark.parametrize("num_sequences", [1, 2, 5])
-def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(num_sequences: int) -> None:
+def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_may(
+    num_sequences: int, made_runners: list[Runner]
+) -> None:
     """KVCacheManager is made for some hundred tokens ahead, and these want more."""
     model = make_model()
     max_cache_bytes = 2 * 700 * BYTES_PER_TOKEN
@@ -584,7 +603,7 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
 
     async def watch() -> None:
         while True:
-            taken.append(engine._cache_manager.runner.num_bytes)
+            taken.extend(runner.num_bytes for runner in made_runners)
             await asyncio.sleep(0)
 
     async def run() -> list[Completion]:
@@ -601,24 +620,32 @@ def test_sequences_that_outgrow_it_in_mid_sample_take_no_more_memory_than_they_m
     for number, completion in enumerate(asyncio.run(run())):
         expected = rescore(model, prompt(20, seed=number), completion.token_ids)
         assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(model))
-    assert max(taken) <= max_cache_bytes
+    assert 0 < max(taken) <= max_cache_bytes and len(made_runners) == 1
     assert (engine.stats.num_relaid > 0) == (num_sequences > 1)
 
 
-def test_an_out_of_memory_error_is_met_with_fewer_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_out_of_memory_error_is_met_with_fewer_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
     prompts = [prompt(10, seed=number) for number in range(6)]
-    runner, num_rows = engine._cache_manager.runner, []
-    forward = runner.forward
+    num_rows: list[int] = []
 
-    def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:
-        num_rows.append(len(rows))
-        if len(rows) > 4:
-            raise torch.OutOfMemoryError("no memory")
-        return forward(rows, **more)
+    def make_short_of_memory(*args: Any, **options: Any) -> Runner:
+        runner = make_runner(*args, **options)
+        forward = runner.forward
 
-    runner.forward = short_of_memory  # type: ignore[method-assign]
+        def short_of_memory(rows: Sequence[Row], **more: Any) -> torch.Tensor:
+            num_rows.append(len(rows))
+            if len(rows) > 4:
+                raise torch.OutOfMemoryError("no memory")
+            return forward(rows, **more)
+
+        runner.forward = short_of_memory  # type: ignore[method-assign]
+        return runner
+
+    monkeypatch.setattr(kv_cache_manager, "make_runner", make_short_of_memory)
     completions = sample_all(engine, prompts, max_tokens=6)
     assert "memory ran out with" in caplog.text
     assert max(num_rows) > 4 >= num_rows[-1]
@@ -749,7 +776,7 @@ def test_slow_tools_of_others_do_not_hold_up_those_that_sample() -> None:
     assert finished[0] == 0 and sorted(finished) == [0, 1, 2, 3, 4]
 
 
-def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots() -> None:
+def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots(made_runners: list[Runner]) -> None:
     """Neighbours that bring equally many tokens are then computed at once."""
     model = make_model()
     engine = LocalEngine(model, eos_token_ids=[])
@@ -761,7 +788,7 @@ def test_results_that_come_in_any_order_are_computed_in_the_order_of_their_slots
         for number, own in enumerate(ids):
             engine.open(number)
             own += (await engine.sample(number, own, Sampling(max_tokens=3))).token_ids
-        runner = engine._cache_manager.runner
+        (runner,) = made_runners
         plain = runner.forward
 
         def forward(rows: Sequence[Row], **options: Any) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from midthought.engines.local.prefix_attention import (
     attend_in_groups,
     find_groups,
 )
+from midthought.engines.local.runner import CachedRunner
 from midthought.types import Completion
 
 
@@ -65,7 +67,9 @@ def test_groups_cover_every_row_once_and_share_no_more_than_neighbours_do(common
             assert end - start >= MIN_GROUP_ROWS and num_tokens == min(common[start + 1 : end]) >= MIN_PREFIX_TOKENS
 
 
-def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_leaves_first() -> None:
+def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_leaves_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = make_model("llama")
     prompts = (
         [prompt(MIN_PREFIX_TOKENS + 20, seed=1)] * 6 + [prompt(30, seed=2)] + [prompt(MIN_PREFIX_TOKENS, seed=3)] * 4
@@ -80,11 +84,15 @@ def test_samples_of_one_long_prompt_are_those_of_a_plain_forward_pass_whoever_le
         )
 
     seen: list[int] = []
-    engine = LocalEngine(model, eos_token_ids=[], max_seq_len=600)
-    runner = engine._cache_manager.runner
-    steps = runner.steps
-    runner.steps = lambda rows, *, groups=(): (seen.append(len(groups)), steps(rows, groups=groups))[1]  # type: ignore
-    shared = asyncio.run(sample(engine))
+    steps = CachedRunner.steps
+
+    def observed(self: CachedRunner, rows: Any, *, groups: Any = ()) -> Any:
+        seen.append(len(groups))
+        return steps(self, rows, groups=groups)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CachedRunner, "steps", observed)
+        shared = asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600)))
     assert max(seen) >= 2, "no pass treated samples of one prompt together"
     alone = asyncio.run(sample(LocalEngine(model, eos_token_ids=[], max_seq_len=600, share_prefixes=False)))
     for ids, ours, theirs in zip(prompts, shared, alone, strict=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoder_calls import decoders_in
 from small_decoders import SIZES
 from transformers import (
     AutoModelForCausalLM,
@@ -23,7 +24,7 @@ from transformers import (
 
 from midthought.engines.local.decoder import Decoder
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
-from midthought.engines.local.runner import CachedRunner
+from midthought.engines.local.runner import CachedRunner, Row, Runner, share_tensors
 from midthought.engines.local.runner_selection import make_runner
 
 WIDER: dict[str, Any] = {
@@ -57,8 +58,8 @@ def make(config: Any, dtype: torch.dtype) -> Any:
     return model.to(dtype)
 
 
-def decoder_of(runner: Any) -> Decoder | None:
-    return getattr(runner, "_decoder", None)
+def uses_decoder(runner: Runner) -> bool:
+    return bool(decoders_in(lambda: runner.forward([Row([1, 2, 3], 0, 0)])))
 
 
 @pytest.mark.parametrize("dtype", [*HALF, torch.float32])
@@ -67,7 +68,7 @@ def test_the_fused_decoder_is_used_in_every_precision(name: str, dtype: torch.dt
     model = make(CONFIGS[name], dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decoder_of(make_runner(model)) is not None
+        assert uses_decoder(make_runner(model))
     if dtype == torch.bfloat16:
         ids = list(range(12))
         with torch.no_grad():
@@ -75,38 +76,55 @@ def test_the_fused_decoder_is_used_in_every_precision(name: str, dtype: torch.dt
         assert (own - float32_logprobs(model, [ids])[0]).abs().max() > 0.1, "what the former limit allowed"
 
 
-def other_positions(decoder: Any) -> None:
-    decoder._turns_at, its = (lambda positions, *others: its(positions + positions.ne(0), *others)), decoder._turns_at
+class OtherPositions(Decoder):
+    def __call__(self, token_ids: Any, positions: Any, *others: Any) -> torch.Tensor:
+        return super().__call__(token_ids, positions + positions.ne(0), *others)
 
 
-def swapped_key_heads(decoder: Any) -> None:
-    decoder._turned, its = (lambda heads, *others: its(heads.flip(1), *others)), decoder._turned
+def no_rotation(policy: Any) -> None:
+    policy.model.rotary_emb.inv_freq = torch.zeros_like(policy.model.rotary_emb.inv_freq)
 
 
-def a_layer_left_out(decoder: Any) -> None:
-    decoder._layers.pop(3)
+def swapped_key_heads(policy: Any) -> None:
+    for layer in policy.model.layers:
+        keys = layer.self_attn.k_proj.weight
+        layer.self_attn.k_proj.weight = torch.nn.Parameter(torch.cat([*keys.detach().chunk(2)][::-1]))
 
 
-def sharper_attention(decoder: Any) -> None:
-    decoder._layers = [layer._replace(scaling=1.5 * layer.scaling) for layer in decoder._layers]
+def a_layer_left_out(policy: Any) -> None:
+    del policy.model.layers[3]
+
+
+def sharper_attention(policy: Any) -> None:
+    for layer in policy.model.layers:
+        layer.self_attn.scaling *= 1.5
+
+
+def of_another_model(change: Callable[[Any], None]) -> Callable[..., Decoder]:
+    """Makes the decoder of a model that was changed, over the same tensors."""
+
+    def make_decoder(policy: Any, **options: Any) -> Decoder:
+        other = share_tensors(policy)
+        change(other)
+        return Decoder(other, **options)
+
+    return make_decoder
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("fault", [other_positions, swapped_key_heads, a_layer_left_out, sharper_attention])
-def test_a_decoder_with_a_fault_is_rejected_with_the_figures(
-    fault: Callable[[Any], None], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "faulty",
+    [OtherPositions, *map(of_another_model, (no_rotation, swapped_key_heads, a_layer_left_out, sharper_attention))],
+    ids=["other positions", "no rotation", "swapped key heads", "a layer left out", "sharper attention"],
+)
+def test_a_decoder_with_a_fault_is_rejected_with_the_deviation(
+    faulty: Callable[..., Decoder], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make(CONFIGS["Llama"], dtype)
-
-    def faulty(policy: Any, **options: Any) -> Decoder | None:
-        decoder = Decoder(policy, **options)
-        fault(decoder)
-        return decoder
-
     monkeypatch.setattr(Decoder, "of", faulty)
     with pytest.warns(UserWarning, match="the fused decoder is not used .* nats on average"):
         runner = make_runner(model)
-    assert isinstance(runner, CachedRunner) and decoder_of(runner) is None
+    assert isinstance(runner, CachedRunner) and not uses_decoder(runner)
 
 
 @pytest.mark.parametrize("dtype", HALF)

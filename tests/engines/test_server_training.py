@@ -63,7 +63,7 @@ def test_two_updates_with_synchronised_weights_keep_recomputed_and_sampled_toget
         trainer_for(one, other, **inference) as trainer,
     ):
         history = trainer.fit()
-        assert trainer._engine.policy_version == 2
+        assert trainer.source.policy_version == 2
         assert [figures["logprob_difference_max"] < 1e-3 for figures in history] == [True, True]
         assert one.requests and other.requests
 
@@ -203,7 +203,7 @@ def test_a_server_that_restarts_while_weights_are_sent_is_waited_for() -> None:
         again = FakeServer(load=load, logits=knowing_nothing, port=port)
         threading.Timer(0.3, lambda: stack.enter_context(again)).start()
         trainer.train_step()
-        assert trainer._engine.policy_version == 1
+        assert trainer.source.policy_version == 1
         assert again.requests
 
 

@@ -22,7 +22,7 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.engines.scripted import ScriptedEngine
 from midthought.engines.servers.connection import RetryPolicy
-from midthought.engines.servers.endpoints import Endpoints
+from midthought.engines.servers.endpoints import Endpoint, Endpoints
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.sglang import SGLangEngine
@@ -324,7 +324,7 @@ def test_another_server_goes_on_where_one_was_killed_in_mid_stream() -> None:
         assert len(victim.requests) == 1
 
 
-def test_a_dead_server_is_tried_again_after_a_rest_that_grows() -> None:
+def test_a_dead_server_is_tried_again_after_a_rest_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     endpoints = Endpoints([f"http://127.0.0.1:{port}"], pause_seconds=1.0, max_pause_seconds=3.0)
     endpoint = endpoints.all[0]
@@ -341,6 +341,15 @@ def test_a_dead_server_is_tried_again_after_a_rest_that_grows() -> None:
         endpoints.succeeded(endpoint)
         assert heeded - 0.1 < endpoint.free_at - time.monotonic() <= heeded
 
+    answered: list[Endpoint] = []
+    succeeded = Endpoints.succeeded
+
+    def observed(self: Endpoints, endpoint: Endpoint) -> None:
+        answered.append(endpoint)
+        succeeded(self, endpoint)
+
+    monkeypatch.setattr(Endpoints, "succeeded", observed)
+
     async def outage() -> Completion:
         with FakeServer(port=port) as server:
             engine = engine_for(server, max_attempts=1000)
@@ -350,10 +359,10 @@ def test_a_dead_server_is_tried_again_after_a_rest_that_grows() -> None:
         assert not sampling.done()
         with FakeServer(port=port):
             completion = await sampling
-        assert engine._endpoints.all[0].num_failures == 0
         return completion
 
     assert asyncio.run(outage()).token_ids == tuple(written(12))
+    assert answered[-1].num_failures == 0
 
 
 def test_episodes_are_spread_and_each_stays_where_its_prefix_is_cached() -> None:
@@ -610,9 +619,9 @@ def test_httpx_is_named_where_it_is_missing(kind: str, monkeypatch: pytest.Monke
 # -- a server of our own -------------------------------------------------------------------------------------------
 
 SERVE = """
-import http.server, subprocess, sys
+import http.server, os, subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print("child", child.pid, flush=True)
+print("child", child.pid, "server", os.getpid(), flush=True)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/health" else 404)
@@ -665,7 +674,7 @@ def test_samples_of_a_server_of_our_own_that_ended_fail_at_once_with_its_last_wo
     assert server.exit_reason() is None
     patient = RetryPolicy(pause_seconds=60, max_pause_seconds=60, max_attempts=1000)
     engine = VLLMEngine(server.url, "tiny", eos_token_ids=[2], retry_policy=patient, exit_reason=server.exit_reason)
-    os.kill(server._process.pid, signal.SIGTERM)
+    os.kill(int(server.log_path.read_text().split()[3]), signal.SIGTERM)
     asyncio.run(until(lambda: not server.is_running))
     with pytest.raises(EngineError, match=r"episode 1: the server that was started here ended with code.*child \d+"):
         asyncio.run(asyncio.wait_for(engine.sample(1, [5, 6], Sampling(max_tokens=4)), 30))

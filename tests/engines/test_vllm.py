@@ -15,10 +15,11 @@ from fake_server import FakeServer, hashed
 
 from midthought.engines.create import BACKENDS, create_inference_engine
 from midthought.engines.engine import Sampling
+from midthought.engines.servers import generation
 from midthought.engines.servers.connection import RetryPolicy
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.launch import start_server
-from midthought.engines.servers.process import free_port
+from midthought.engines.servers.process import ServerProcess, free_port
 from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine, VLLMInferenceEngine
 from midthought.errors import EngineError, MissingExtraError, SettingsError
 from midthought.tokenization import Renderer
@@ -288,9 +289,18 @@ def fake_python(folder: Path) -> str:
     return str(path)
 
 
-def test_a_server_is_started_with_the_right_flags_and_ended(renderer: Renderer, tmp_path: Path) -> None:
+def test_a_server_is_started_with_the_right_flags_and_ended(
+    renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options: dict[str, Any] = {"server_python": fake_python(tmp_path), "server_log": tmp_path / "log"}
     options |= {"max_seq_len": 100, "max_num_seqs": 3, "dtype": "float32", "server_flags": ["--seed", "5"]}
+    servers: list[ServerProcess] = []
+
+    def start(*args: Any, **more: Any) -> ServerProcess:
+        servers.append(start_server(*args, **more))
+        return servers[-1]
+
+    monkeypatch.setattr(generation, "start_server", start)
     with pytest.warns(UserWarning, match="does not report its tokenization"):
         engine = VLLMInferenceEngine(tmp_path, tokenizer=renderer.tokenizer, **options)
     with engine:
@@ -299,9 +309,8 @@ def test_a_server_is_started_with_the_right_flags_and_ended(renderer: Renderer, 
         for token_id in output.tokens[0].tolist():
             assert token_id == hashed(context, 50)
             context.append(token_id)
-        server = engine._server
-        assert server is not None and server.is_running
-    assert not server.is_running
+        assert [server.is_running for server in servers] == [True]
+    assert [server.is_running for server in servers] == [False]
     words = (tmp_path / "log").read_text().split()
     assert words[:4] == ["started", "with", "-m", "vllm.entrypoints.openai.api_server"]
     for flag, value in [

@@ -296,9 +296,15 @@ def test_no_completion_mixes_two_versions(policy: Any, kind: Any) -> None:
         early = [asyncio.ensure_future(engine.sample(n, PROMPT, Sampling(max_tokens=30))) for n in range(3)]
         while server.num_running < 3:
             await asyncio.sleep(0.005)
+        publish, is_waiting = engine.engine.publish, threading.Event()
+
+        async def observed(*args: Any) -> None:
+            asyncio.get_running_loop().call_soon(is_waiting.set)  # as soon as `publish` waits for the early samples
+            await publish(*args)
+
+        engine.engine.publish = observed  # type: ignore[method-assign]
         updating = asyncio.ensure_future(asyncio.to_thread(engine.update_weights))
-        while not engine.engine._update_lock._is_shut:
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(is_waiting.wait)
         late = [asyncio.ensure_future(engine.sample(9 + n, PROMPT, Sampling(max_tokens=5))) for n in range(3)]
         await updating
         return [*await asyncio.gather(*early), *await asyncio.gather(*late)]

@@ -267,16 +267,27 @@ def test_contents_in_parts_are_read_and_info_that_is_json_is_opened():
 
 
 def test_episodes_share_the_environment_and_nothing_of_their_state():
-    env = Newer()
-    env.lock = threading.Lock()
+    class Watched(Newer):
+        def __init__(self):
+            super().__init__()
+            self.lock = threading.Lock()
+            self.seen = []
+
+        async def env_response(self, messages, state):
+            self.seen.append((self, state))
+            return await super().env_response(messages, state)
+
+    env = Watched()
     tasks = EnvironmentTasks(from_verifiers(env))
     (task,) = tasks.make(1, seed=0)
     one, other = tasks.start(task), tasks.start(task)
     do(one, "1")
     do(one, "1")
     do(other, "2")
-    assert (one._state["guesses"], other._state["guesses"]) == (["1", "1"], ["2"])
-    assert one._shared.env is other._shared.env is env
+    players, states = zip(*env.seen, strict=True)
+    assert players == (env, env, env)
+    assert states[0] is states[1] is not states[2]
+    assert (states[1]["guesses"], states[2]["guesses"]) == (["1", "1"], ["2"])
     assert isinstance(tasks.episode(task), EnvironmentEpisode)
 
 

@@ -1,5 +1,6 @@
 """The learner: figures against plain computations, independence of how a step is cut, and that it learns."""
 
+import copy
 import math
 
 import pytest
@@ -265,8 +266,10 @@ def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy
 def test_a_users_estimator_and_loss_are_learned_from_by_their_names(make_policy, batch, monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
     monkeypatch.setattr(TrainingConfig, "policy_losses", set(TrainingConfig.policy_losses))
-    monkeypatch.setattr(ESTIMATORS, "_functions", dict(ESTIMATORS._functions))
-    monkeypatch.setattr(POLICY_LOSSES, "_functions", dict(POLICY_LOSSES._functions))
+    monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
+    losses = copy.deepcopy(POLICY_LOSSES)
+    monkeypatch.setattr("midthought.algo.losses.POLICY_LOSSES", losses)
+    monkeypatch.setattr("midthought.learning.loss.POLICY_LOSSES", losses)
 
     @advantage_estimator("ones")
     def ones(inputs: CreditInputs) -> tuple[torch.Tensor, torch.Tensor]:

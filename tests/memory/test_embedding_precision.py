@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from midthought.memory.chunks import Chunk
 from midthought.memory.embedding import MiniLMEmbedder, load_embedder
 from midthought.memory.rows import precision_of, vectors_of
 from midthought.memory.store import MemoryStore
+from midthought.memory.table import TableLocation, TableSnapshot
 from midthought.precision import PrecisionChoice
 
-TEXTS = ["a", "b", "a b", "b a", "a a b", "b b a"]
+TEXTS = [" ".join("ab"[digit == "1"] for digit in f"{number:b}"[1:]) for number in range(2, 1002)]
+"""As many different texts as a measurement needs: a, b, a a, a b, b a, …"""
+FEW = TEXTS[:6]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Builds of two texts or more measure; bfloat16 takes so many seconds, float32 takes 1."""
+    """In a measurement bfloat16 takes so many seconds, float32 takes 1."""
 
     def patch(bfloat16_seconds: float) -> list[str]:
         calls: list[str] = []
@@ -42,8 +46,6 @@ def measures(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
                 calls.append(precision)
             return PrecisionChoice(float32_seconds=1.0, bfloat16_seconds=bfloat16_seconds)
 
-        monkeypatch.setattr(minilm, "_MIN_MEASURED_TEXTS", 2)
-        monkeypatch.setattr(minilm, "_NUM_SAMPLE_TEXTS", 2)
         monkeypatch.setattr(minilm, "faster_precision", measure)
         return calls
 
@@ -55,7 +57,11 @@ def chunks_of(texts: list[str]) -> list[Chunk]:
 
 
 def stored(store: MemoryStore) -> np.ndarray:
-    return vectors_of(store._open_table().table.search().limit(100).to_arrow().sort_by("id"))
+    return vectors_of(opened(store).table.to_arrow().sort_by("chunk_id"))
+
+
+def opened(store: MemoryStore) -> TableSnapshot:
+    return TableLocation(store.uri, store.table, {}, timedelta(days=1)).open()
 
 
 def embedded(folder: Path, texts: list[str], dtype: str) -> np.ndarray:
@@ -64,7 +70,7 @@ def embedded(folder: Path, texts: list[str], dtype: str) -> np.ndarray:
 
 def test_few_texts_are_embedded_in_float32_without_a_measurement(folder: Path) -> None:
     embedder = load_embedder(folder)
-    np.testing.assert_array_equal(embedder.embed(TEXTS), embedded(folder, TEXTS, "float32"))
+    np.testing.assert_array_equal(embedder.embed(FEW), embedded(folder, FEW, "float32"))
     assert (embedder.precision, embedder.choice) == ("float32", None)
 
 
@@ -93,7 +99,7 @@ def test_a_later_build_embeds_in_the_precision_of_the_table(
     np.testing.assert_allclose(
         stored(store)[3:], embedded(folder, TEXTS, first)[3:], atol=2**-8
     )  # one rounding of bfloat16: other texts share the batch
-    assert store._open_table().precision == first
+    assert opened(store).precision == first
 
 
 def test_a_table_changed_in_place_keeps_its_precision_and_rows_of_another_are_written_anew(
@@ -106,16 +112,16 @@ def test_a_table_changed_in_place_keeps_its_precision_and_rows_of_another_are_wr
     changed = [*many[:-1], replace(many[-1], transcript="b")]
     written: list[str] = []
     for name in ("write", "change"):
-        plain = getattr(type(store._location), name)
+        plain = getattr(TableLocation, name)
         monkeypatch.setattr(
-            type(store._location), name, lambda *args, name=name, plain=plain: (written.append(name), plain(*args))[1]
+            TableLocation, name, lambda *args, name=name, plain=plain: (written.append(name), plain(*args))[1]
         )
     store.build(changed)
-    assert written == ["change"] and store._open_table().precision == "bfloat16"
+    assert written == ["change"] and opened(store).precision == "bfloat16"
     rows = embed_chunks(many, load_embedder(f"{folder}?dtype=float32"))
     assert precision_of(rows.schema) == "float32"
     store.ingest(rows)
-    assert written == ["change", "write"] and store._open_table().precision == "float32"
+    assert written == ["change", "write"] and opened(store).precision == "float32"
     assert embed_chunks([], load_embedder(folder)).num_rows == 0
 
 
@@ -125,12 +131,12 @@ def test_a_build_that_goes_on_after_a_crash_keeps_the_precision_it_began_with(
     measures(0.5)
     store = MemoryStore.open(tmp_path / "m", embedder=load_embedder(folder))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(store._location), "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(TableLocation, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         store.build(chunks_of(TEXTS))
     calls = measures(2.0)
     again = MemoryStore.open(tmp_path / "m", embedder=load_embedder(folder))
     report = again.build(chunks_of(TEXTS))
-    assert (calls, report.num_embedded, again._open_table().precision) == ([], 0, "bfloat16")
+    assert (calls, report.num_embedded, opened(again).precision) == ([], 0, "bfloat16")
     assert not (tmp_path / "m" / "embeddings").exists()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import http.client
 import json
 import pickle
 import socket
@@ -68,14 +69,16 @@ def test_it_travels_without_its_connections_and_its_token(service, monkeypatch):
     assert copy.deepcopy(remote).search("yes") == remote.search("yes")
 
 
-def test_connections_are_used_again_and_opened_anew_where_the_service_closed_them(service):
+def test_connections_are_used_again_and_opened_anew_where_the_service_closed_them(service, monkeypatch):
+    opened, connect = [], http.client.HTTPConnection.connect
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: (opened.append(self), connect(self))[1])
     remote = RemoteMemory(service.url, retries=0)
     remote.search("yes")
-    ((connection, _),) = remote._idle
     remote.search("yes")
-    assert remote._idle[0][0] is connection
+    (connection,) = opened
     connection.sock.shutdown(socket.SHUT_RDWR)
     assert remote.search("mitten", 1)[0].chunk_id == "tide_2"
+    assert len(opened) == 2
 
 
 def test_the_token_is_asked_for_and_given(store, embedder, monkeypatch):

@@ -332,7 +332,7 @@ def test_a_quote_comes_before_the_same_words_elsewhere_in_small_and_large_memori
     monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7 if is_large else 1_000)
     texts = ["hand copper single", "the single copper hand of it all", "copper single hand", *["hand hand"] * 90]
     store.build([replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=t) for n, t in enumerate(texts)])
-    assert store._open_table().is_large is is_large
+    assert store.compares_all is not is_large
     for mode in ("full_text", "hybrid"):
         assert store.search("Single copper hand!", 1, mode)[0].chunk_id == "x_1"
 

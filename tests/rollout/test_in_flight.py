@@ -169,6 +169,12 @@ def by_value(groups):
     return [without_clocks(trajectory_to_json(trajectory)) for group in groups for trajectory in group]
 
 
+def open_episodes(stream):
+    """The records of the episodes that were not taken, in the order of their groups, as JSON values."""
+    groups = sorted(stream.state()["groups"], key=lambda group: group["position"])
+    return [episode for group in groups for episode in group["episodes"]]
+
+
 def without_clocks(row):
     """A record's row without seconds, and without how its tokens were cut into completions."""
     events = [{**event, "seconds": 0.0} for event in row["tool_events"]]
@@ -198,9 +204,9 @@ def test_over_many_iterations_every_episode_is_whole_and_every_token_knows_who_w
         assert iteration - 2 <= log[0][1] <= log[-1][1] <= iteration
     spread = {len({version for version in t.segments[0].policy_versions if version >= 0}) for t in episodes}
     assert max(spread) > 1  # some were really carried over
-    carried = [trajectory for group in bench.stream._groups.values() for trajectory in group.episodes]
     for _ in range(500):  # a tool of one that is carried over may still be on its way
-        num_answered = sum(trajectory.num_calls for trajectory in episodes) + sum(bool(t.tool_events) for t in carried)
+        num_answered = sum(trajectory.num_calls for trajectory in episodes)
+        num_answered += sum(bool(carried["tool_events"]) for carried in open_episodes(bench.stream))
         if bench.asked == num_answered:
             break
         time.sleep(0.01)
@@ -219,14 +225,15 @@ def test_a_tool_that_was_asked_goes_on_while_no_token_is_sampled(make_bench):
     time.sleep(0.3)
     assert {seed: len(log) for seed, log in bench.engine.log.items()} == written
     assert bench.stream.num_unfinished == 1
-    waiting = bench.stream._groups[0].episodes[0]
     for _ in range(1000):
-        if waiting.tool_events:
+        (waiting,) = open_episodes(bench.stream)
+        if waiting["tool_events"]:
             break
         time.sleep(0.01)
-    assert len(waiting.tool_events) == 1
+    assert len(waiting["tool_events"]) == 1
     (late,) = bench.stream.take()
-    assert late is waiting and late.tool_events[0].outcome is ToolOutcome.OK and late.stop_reason is StopReason.ANSWERED
+    assert late.seed == waiting["seed"] and trajectory_to_json(late)["tool_events"] == waiting["tool_events"]
+    assert late.tool_events[0].outcome is ToolOutcome.OK and late.stop_reason is StopReason.ANSWERED
 
 
 class Look(Tool):
@@ -269,8 +276,9 @@ def test_after_a_restart_an_episode_that_has_called_a_stateful_tool_begins_anew(
     bench, other = (make_bench(deterministic=True, other_tool=look) for _ in range(2))
     bench.stream.begin(task(0, "500 slowly"), 1)
     bench.stream.begin(task(1, "500"), 1)
-    while not bench.stream._groups[0].episodes[0].tool_events:
-        bench.loop.run(bench.stream._go_on())
+    bench.stream.begin(task(2, "50"), 1)
+    assert bench.stream.take()[0].group == 2
+    assert [bool(episode["tool_events"]) for episode in open_episodes(bench.stream)] == [True, False]
     bench.stream.pause()
     look.log.clear()
     other.engine.policy_version = 3

@@ -250,9 +250,9 @@ def test_two_updates_through_it_keep_recomputed_and_sampled_together(lora_rank: 
         before = [weight.detach().clone() for weight in weights]
         history = trainer.fit()
         moved = max(float((new.detach() - old).abs().max()) for new, old in zip(weights, before, strict=True))
-        assert trainer._engine.policy_version == 3
+        assert trainer.source.policy_version == 3
         prompt = trainer.renderer.prompt([{"role": "user", "content": rows[0]["question"]}])
-        version = asyncio.run(trainer._engine.sample(0, prompt, Sampling(max_tokens=2))).policy_version
+        version = asyncio.run(trainer.source.parts.engine.sample(0, prompt, Sampling(max_tokens=2))).policy_version
     assert version == 3
     assert moved > 1e-3  # old weights would not do
     assert [figures["logprob_difference_max"] < 1e-2 for figures in history] == [True] * 3, history

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import re
 from itertools import pairwise
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from midthought.tools.call_formats import ToolCallFormat, json_object
 from midthought.tools.call_formats.in_thought import InThoughtFormat, InThoughtScanner
+from midthought.tools.call_formats.thought_tags import TagTracker
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.parsers import InThoughtParser
 from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
@@ -312,29 +314,36 @@ def test_random_text_crashes_nothing_and_its_split_changes_nothing() -> None:
 def test_the_work_grows_with_the_text_and_not_faster(scrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Characters are stepped over or taken at once, each one time; no more than all are handed to the JSON reader."""
     work = {"stepped": 0, "skipped": 0, "loaded": 0}
-    step, skip, load = InThoughtScanner._step, InThoughtScanner._skip, json_object.load_object
+    load = json_object.load_object
 
-    def counted_step(self: InThoughtScanner, character: str) -> None:
-        work["stepped"] += 1
-        assert len(self._thought._tags._partial) < len("</think>")
-        step(self, character)
+    class Counting(InThoughtScanner):
+        def _step(self, character: str) -> None:
+            work["stepped"] += 1
+            super()._step(character)
 
-    def counted_skip(self: InThoughtScanner, piece: str) -> str:
-        rest = skip(self, piece)
-        work["skipped"] += len(piece) - len(rest)
-        return rest
+        def _skip(self, piece: str) -> str:
+            rest = super()._skip(piece)
+            work["skipped"] += len(piece) - len(rest)
+            return rest
 
     def counted_load(text: str) -> dict:
         work["loaded"] += len(text)
         return load(text)
 
-    monkeypatch.setattr(InThoughtScanner, "_step", counted_step)
-    monkeypatch.setattr(InThoughtScanner, "_skip", counted_skip)
     monkeypatch.setattr("midthought.tools.call_formats.streaming.load_object", counted_load)
     text = scrap * (20_000 // len(scrap))
-    INSIDE.parse_all(text)
+    Counting(INSIDE.think_tags, calls_everywhere=False, in_thought=True).feed(text)
     assert work["stepped"] + work["skipped"] == len(text)
     assert work["loaded"] <= len(text)
+
+
+@pytest.mark.parametrize("scrap", ["<think", "</", "<think</think", "<<", "a<b"])
+def test_of_a_tag_that_does_not_end_less_than_a_tag_is_kept(scrap: str) -> None:
+    tracker = TagTracker(INSIDE.think_tags)
+    size = len(pickle.dumps(tracker))
+    for character in scrap * 300:
+        tracker.feed(character)
+        assert len(pickle.dumps(tracker)) - size < len("</think>")
 
 
 # -- writing ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from midthought import RayPPOTrainer, RolloutData, SettingsError, TrainerCallbac
 from midthought.learning.batch import TokenBatch
 from midthought.learning.model import token_outputs
 from midthought.learning.small_model import make_policy
+from midthought.rollout.trajectory_json import trajectory_from_json
 from midthought.types import SpanKind, StopReason
 
 QUESTIONS_OF_ONE_KIND = [{"question": f"Say {number}.", "answer": "red"} for number in range(5)]
@@ -83,6 +84,12 @@ def without_clocks(history):
     return [{name: value for name, value in figures.items() if not name.startswith("time/")} for figures in history]
 
 
+def prompts(stream):
+    """The prompts of the open groups' episodes, by the group's number."""
+    groups = stream.state()["groups"]
+    return {group["position"]: [episode["task"]["prompt"] for episode in group["episodes"]] for group in groups}
+
+
 def weights(trainer):
     return torch.cat([parameter.detach().flatten().clone() for parameter in trainer.model.parameters()])
 
@@ -107,7 +114,7 @@ def test_every_group_is_learned_from_once_and_whole_or_counted(estimator, determ
         history = trainer.fit()
         assert not torch.equal(weights(trainer), before)
         stream = trainer.source.stream
-        begun, carried = stream.next_position, set(stream._groups)
+        begun, carried = stream.next_position, {group["position"] for group in stream.state()["groups"]}
     size = config.training.episodes_per_task
     groups = Counter(t.group for episodes in watch.episodes for t in episodes)
     assert set(groups.values()) == {size}
@@ -189,17 +196,19 @@ def test_a_slow_tool_makes_a_tail_that_is_carried_over_not_waited_for(callers, t
         first = trainer.rollout()
         assert not is_answered.is_set() and len(first) == 4
         trainer.train_step(first)
-        groups = trainer.source.stream._groups.values()
-        tails = [t for group in groups for t in group.episodes if t.num_sampled and t.reward is None]
+        groups = trainer.source.stream.state()["groups"]
+        carried = [trajectory_from_json(episode) for group in groups for episode in group["episodes"]]
+        seeds = {t.seed for t in carried if t.num_sampled and t.reward is None}
         is_answered.set()
         done = list(first)
         for _ in range(2):
             done += trainer.rollout()
             trainer.train_step()
+    tails = [t for t in done[4:] if t.seed in seeds]
     assert len({t.seed for t in done}) == len(done) == 12
-    assert tails
+    assert len(tails) == len(seeds) > 0
     for late in tails:
-        assert late in done[4:] and late.policy_versions[0] == 0
+        assert late.policy_versions[0] == 0
         kinds = [span.kind for span in late.spans]
         assert kinds == [SpanKind.PROMPT, SpanKind.SAMPLED, SpanKind.RESULT, SpanKind.SAMPLED]
         assert late.stop_reason is StopReason.ANSWERED
@@ -298,11 +307,10 @@ def test_episodes_of_an_environment_begin_anew_after_a_restart_and_none_is_lost(
         stream = first.source.stream
         while not stream.num_unfinished:
             first.train_step(first.rollout())
-        known = {number: [t.task.prompt for t in group.episodes] for number, group in stream._groups.items()}
+        known = prompts(stream)
         first.save_checkpoint(tmp_path / "here")
         second.load_checkpoint(tmp_path / "here")
-        found = second.source.stream
-        assert {number: [t.task.prompt for t in g.episodes] for number, g in found._groups.items()} == known
+        assert prompts(second.source.stream) == known
         second.config.training.num_train_iters = first.iteration + 3
         history = second.fit()
         assert all(figures["episode/failed"] == 0 for figures in history)

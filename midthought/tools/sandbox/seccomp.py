@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the table below, and the kernel's constant for the architecture."""
 
+_RESTRICTED: Mapping[str, tuple[int, int]] = {"prlimit64": (302, 261), "fcntl": (72, 25)}
+"""System calls that are blocked for some arguments only."""
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     # other processes: creating, executing, accessing
     "fork": (57, None),
@@ -101,10 +103,10 @@ _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "personality": (135, 92),
     "sync": (162, 81),
     "syncfs": (306, 267),
+    **_RESTRICTED,
 }
 _FIRST_UNKNOWN = 463
 """The first number newer than this list (Linux 6.10). The numbers of the x32 ABI are far above it."""
-_PRLIMIT64, _FCNTL = (302, 261), (72, 25)
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 """With these, a file descriptor could send signals to other processes."""
 
@@ -119,9 +121,15 @@ def restrict(libc: ctypes.CDLL) -> None:
     """Blocks these system calls for this process. Raises OSError if the system has no seccomp filters."""
     if sys.platform != "linux" or platform.machine() not in _ARCHITECTURES:
         raise OSError(f"there is no system-call filter for {sys.platform} on {platform.machine()}")
-    column, architecture = _ARCHITECTURES[platform.machine()]
-    denied = [number for numbers in _NUMBERS.values() if (number := numbers[column]) is not None]
-    install(libc, program(architecture, denied, _PRLIMIT64[column], _FCNTL[column]))
+    numbers = call_numbers(platform.machine()).items()
+    denied = [number for name, number in numbers if number is not None and name not in _RESTRICTED]
+    install(libc, program(platform.machine(), denied))
+
+
+def call_numbers(machine: str) -> dict[str, int | None]:
+    """Returns the numbers of the blocked system calls by name; None if `machine` (`platform.machine()`) has no such call."""
+    column, _ = _ARCHITECTURES[machine]
+    return {name: numbers[column] for name, numbers in _NUMBERS.items()}
 
 
 def install(libc: ctypes.CDLL, steps: Sequence[bytes]) -> None:
@@ -136,8 +144,10 @@ def install(libc: ctypes.CDLL, steps: Sequence[bytes]) -> None:
             )
 
 
-def program(architecture: int, denied: Iterable[int], prlimit64: int, fcntl: int) -> list[bytes]:
-    """Returns the filter as BPF instructions; `denied` are numbers of system calls."""
+def program(machine: str, denied: Iterable[int]) -> list[bytes]:
+    """Returns the filter as BPF instructions; `denied` are numbers of system calls that are blocked for all arguments."""
+    column, architecture = _ARCHITECTURES[machine]
+    prlimit64, fcntl = (numbers[column] for numbers in _RESTRICTED.values())
     steps = [
         _step(_LOAD, _ARCHITECTURE_AT),
         _step(_IF_EQUAL, architecture, 1, 0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import socket
 import threading
@@ -19,6 +20,7 @@ from midthought.memory.tool import MemoryRetrievalTool
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.tasks import EnvironmentTasks
+from midthought.types import ParsedAction
 
 
 def test_a_lock_in_an_environment_is_named_with_the_way_to_it():
@@ -60,7 +62,9 @@ def test_a_executor_travels_without_its_threads_and_loops():
 def test_an_arm_of_the_evaluation_keeps_what_is_its_own():
     arm = Oracle(ToolRegistry([twice]), lambda task: f"proof of {task.task_id}")
     twin = deserialize(serialize(arm, "the tools"), "the tools")
-    assert type(twin) is Oracle and twin._proof(tasks(1)[0]) == "proof of t0"
+    action = ParsedAction(tool_name="twice", parameters={"word": "red"}, raw_text="", success=True)
+    answer = asyncio.run(twin.answer(action, tasks(1)[0]))
+    assert type(twin) is Oracle and answer.text == "proof of t0"
 
 
 def test_what_stands_already_is_named_and_not_sent():

@@ -12,10 +12,12 @@ import pytest
 
 pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_VERL_PYTHON in test_real_verl.py")
 
+import worlds
 from verl.workers.rollout.replica import TokenOutput
 from with_verl import batch_of, configured, generate, require_equal
 from worlds import EveryFew, Judge, Look, Manager, task
 
+from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD
 from midthought.cluster.verl.rows import rows_of
 from midthought.config import InferenceConfig
@@ -128,10 +130,19 @@ def test_every_row_has_the_options_and_the_shared_parts_are_made_once(
     """verl imports our module for the first row; its registration must not take the options' place for the others."""
     monkeypatch.delitem(sys.modules, "midthought.cluster.verl.agent_loop", raising=False)
     monkeypatch.delattr("midthought.cluster.verl.agent_loop", raising=False)
+    num_made = 0
+
+    def counted(*args: Any) -> EpisodeSetup:
+        nonlocal num_made
+        num_made += 1
+        return worlds.supply(*args)
+
+    monkeypatch.setattr(worlds, "counted_supply", counted, raising=False)
     manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
-    generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(rows()))
+    options = OPTIONS | {"supply": "worlds:counted_supply"}
+    generate(configured(tmp_path, model_path, options), manager, batch_of(rows()))
     assert [request["max_tokens"] for request in manager.requests] == [24] * NUM_ROWS
-    assert len(sys.modules["midthought.cluster.verl.agent_loop"]._shared) == 1
+    assert num_made == 1
 
 
 def test_importing_the_module_alone_registers_the_loop_without_options(
