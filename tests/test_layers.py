@@ -235,11 +235,12 @@ def private_names(tree: ast.AST) -> set[str]:
 
 
 def private_reads(tree: ast.AST, known: set[str]) -> set[str]:
-    """Private names of `midthought` that a test imports, reads with a dot, or gives to `monkeypatch.setattr` or `getattr`.
+    """Private names of `midthought` that a test imports, reads with a dot, or gives to `monkeypatch.setattr` or `getattr`, by
+    themselves or at the end of a path (`midthought.module._name`).
 
     Names that the test's own classes define are its own.
     """
-    known = known - private_names(tree) - OF_OTHERS
+    of_package, known = known, known - private_names(tree) - OF_OTHERS
     found = set()
     for node in ast.walk(tree):
         match node:
@@ -252,6 +253,8 @@ def private_reads(tree: ast.AST, known: set[str]) -> set[str]:
                 func=ast.Attribute(attr="setattr") | ast.Name(id="getattr"), args=[_, ast.Constant(value=str(name)), *_]
             ):
                 found |= {name} & known
+            case ast.Constant(value=str(path)) if re.fullmatch(r"midthought(\.\w+)+", path):
+                found |= {path.rpartition(".")[2]} & of_package
     return found
 
 

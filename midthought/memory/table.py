@@ -23,7 +23,7 @@ WORD_INDEX: dict[str, Any] = {
     "with_position": True, "stem": False, "remove_stop_words": False, "ascii_folding": True, "lower_case": True,
 }  # fmt: skip
 MIN_ROWS_FOR_VECTOR_INDEX = 20_000  # with fewer rows every vector is compared
-_ROWS_PER_PARTITION = 1_000
+ROWS_PER_PARTITION = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def index_table(table: Any, keep_versions: timedelta) -> None:
 
     table.create_index("transcript", config=FTS(**WORD_INDEX))
     if table.count_rows() >= MIN_ROWS_FOR_VECTOR_INDEX:
-        sizes: dict[str, Any] = {"target_partition_size": _ROWS_PER_PARTITION, "max_iterations": 20, "sample_rate": 64}
+        sizes: dict[str, Any] = {"target_partition_size": ROWS_PER_PARTITION, "max_iterations": 20, "sample_rate": 64}
         table.create_index("vector", config=IvfSq(distance_type="cosine", **sizes))
         table.create_index("id", config=BTree())
         table.create_index("episode", config=Bitmap())

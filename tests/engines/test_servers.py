@@ -692,7 +692,7 @@ def test_a_server_of_our_own_that_was_stopped_says_so_and_leaves_no_log() -> Non
 
 
 def test_a_server_that_does_not_heed_the_first_signal_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midthought.engines.servers.process._TERMINATE_SECONDS", 0.2)
+    monkeypatch.setattr("midthought.engines.servers.process.TERMINATE_SECONDS", 0.2)
     stubborn = f"import signal; signal.signal({int(signal.SIGTERM)}, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     server = ServerProcess([sys.executable, "-c", stubborn], free_port())
     asyncio.run(until(lambda: "deaf" in server.log_path.read_text()))

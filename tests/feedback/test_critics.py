@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 from feedback_server import FEEDBACK, FeedbackServer
+from fresh_module import fresh_module
 from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.errors import DataError, NoReplyError, SettingsError
+from midthought.feedback.critics import registry
 from midthought.feedback.critics.critic import Critic, Masked
 from midthought.feedback.critics.equations import equations
 from midthought.feedback.critics.hints import Hints, calculation_of
 from midthought.feedback.critics.process import Process, solution_steps
-from midthought.feedback.critics.registry import critic_names, make_critic, register_critic
+from midthought.feedback.critics.registry import critic_names, make_critic
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import MASK
 from midthought.feedback.problems.problem_sets import load_problems
@@ -54,12 +56,12 @@ class Blabber:
         return f"It is {task.answer}."
 
 
-def test_a_critic_of_ones_own_gets_a_name_and_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("midthought.feedback.critics.registry._CRITICS", {})
-    register_critic("blabber", lambda settings: Blabber())
-    assert say(named("blabber"), "5") == f"It is {MASK}."
+def test_a_critic_of_ones_own_gets_a_name_and_the_mask() -> None:
+    again = fresh_module(registry)
+    again.register_critic("blabber", lambda settings: Blabber())
+    assert say(again.make_critic(FeedbackSettings(critic="blabber")), "5") == f"It is {MASK}."
     with pytest.raises(SettingsError, match="taken"):
-        register_critic("blabber", lambda settings: Blabber())
+        again.register_critic("blabber", lambda settings: Blabber())
 
 
 @pytest.mark.parametrize("name", ["outcome", "process", "hints", "generic", "wrong", "none"])

@@ -308,7 +308,7 @@ def test_a_large_memory_is_changed_in_place_where_little_changes(store, chunks, 
 def test_the_partitions_of_a_large_memory_keep_their_size_when_it_is_changed(tmp_path, chunks, monkeypatch):
     """LanceDB's `optimize` merges partitions below the configured size: of a thousand, 31 were left for a million rows."""
     monkeypatch.setattr("midthought.memory.table.MIN_ROWS_FOR_VECTOR_INDEX", 7)
-    monkeypatch.setattr("midthought.memory.table._ROWS_PER_PARTITION", 50)
+    monkeypatch.setattr("midthought.memory.table.ROWS_PER_PARTITION", 50)
     many = [replace(chunks[0], chunk_id=f"x_{n}", stem="x", number=n, transcript=f"Line {n}.") for n in range(1_050)]
     vectors = np.random.default_rng(0).standard_normal((len(many), 32)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import string
 import sys
@@ -13,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from fresh_module import fresh_module
 
 from midthought.errors import SettingsError
 from midthought.tools.call_formats import ToolCallFormat, registry
@@ -446,10 +446,7 @@ def test_an_unknown_name_names_the_near_ones() -> None:
 
 
 def test_a_users_own_call_format_is_registered_in_one_line() -> None:
-    spec = importlib.util.find_spec(registry.__name__)
-    assert spec is not None and spec.loader is not None
-    again = importlib.util.module_from_spec(spec)  # the names of other tests stay as they are
-    spec.loader.exec_module(again)
+    again = fresh_module(registry)
 
     class Mine(type(find_call_format("json"))):
         name = "mine"

@@ -21,7 +21,7 @@ from typing import Any
 from midthought.engines.servers.guard import guarded
 from midthought.errors import EngineError, MissingExtraError
 
-_TERMINATE_SECONDS = 10.0
+TERMINATE_SECONDS = 10.0
 """Time for a server to terminate by itself before it is killed."""
 
 
@@ -149,7 +149,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     """Terminates the server, then kills the rest of its process group."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_TERMINATE_SECONDS)
+        process.wait(TERMINATE_SECONDS)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
