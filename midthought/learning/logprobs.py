@@ -74,7 +74,7 @@ class BlockedHead:
         al. 2024, arXiv 2410.10989, section 3.2), here for losses that are not linear in log π. The weight's gradient
         is accumulated in float32. Under autocast the product has autocast's type, as in `nn.Linear`.
         """
-        logprobs, entropies = _BlockedFigures.apply(
+        logprobs, entropies = _BlockedLogprobs.apply(
             hidden, self.weight, self.bias, targets, temperatures, self, entropy
         )
         return logprobs, entropies
@@ -102,7 +102,7 @@ def are_alike(ours: Tensor, theirs: Tensor) -> bool:
     return bool((ours.float() - theirs.float()).abs().max() <= 0.02 * theirs.float().abs().max())
 
 
-class _BlockedFigures(torch.autograd.Function):
+class _BlockedLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any,

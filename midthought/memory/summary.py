@@ -22,10 +22,10 @@ def summary_rows(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> list[tupl
     groups = sorted(by_format.items())
     if len(groups) > 1:
         groups.append(("all", list(folder.transcripts)))
-    return [(name, *_figures(group, num_chunks)) for name, group in groups]
+    return [(name, *_counts(group, num_chunks)) for name, group in groups]
 
 
-def _figures(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int, ...]:
+def _counts(group: Sequence[Transcript], num_chunks: Counter[str]) -> tuple[int, ...]:
     return (
         len(group),
         sum(bool(each.speakers) for each in group),
@@ -56,7 +56,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def summary_json(folder: TranscriptFolder, chunks: Sequence[Chunk]) -> dict[str, Any]:
-    """Returns every file by its path relative to the folder; figures are counts."""
+    """Returns every file by its path relative to the folder, with its counts."""
     num_chunks = Counter(chunk.stem for chunk in chunks)
     return {
         "num_files": len(folder.transcripts) + len(folder.failures),

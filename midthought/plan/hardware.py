@@ -15,7 +15,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """Data of a GPU for plans. Figures are dense, without sparsity."""
+    """Data of a GPU for plans. FLOP/s are those of dense matrices."""
 
     memory_gib: float
     """Memory that PyTorch reports, approximately; less than the nominal size."""
@@ -24,7 +24,7 @@ class Gpu:
     tflops: float
     """bfloat16, dense, in 10^12 operations per second."""
     link_gbs: float
-    """Bandwidth to the other GPUs of the node, GB/s per direction: half of NVLink's bidirectional figure."""
+    """Bandwidth to the other GPUs of the node, GB/s per direction: half of NVLink's bidirectional bandwidth."""
 
     @property
     def memory_bytes(self) -> int:

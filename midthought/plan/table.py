@@ -101,8 +101,8 @@ def _advice(steps: Sequence[Step]) -> Iterator[str]:
         yield "This does not suffice: use a smaller model, or GPUs with more memory."
 
 
-def _row(name: str, figure: float) -> str:
-    return f"  {name:<{NAME_WIDTH - 2}}{figure:>9.1f}"
+def _row(name: str, value: float) -> str:
+    return f"  {name:<{NAME_WIDTH - 2}}{value:>9.1f}"
 
 
 def _num_learning(memory: Memory) -> int:

@@ -96,7 +96,7 @@ class RecipeRun(ABC):
 
     @abstractmethod
     def _evaluate(self, when: When) -> dict[str, Any]:
-        """Returns the figures before or after reinforcement learning."""
+        """Returns the metrics before or after reinforcement learning."""
 
     @abstractmethod
     def _last_table(self, summary: Mapping[str, Any]) -> None:
@@ -273,7 +273,7 @@ class RecipeRun(ABC):
     def _note_precision(self, choice: PrecisionChoice) -> None:
         self.stages.progress.precision = choice.precision
         if math.isfinite(choice.speedup):
-            self.stages.progress.figures["warmup.bfloat16_speedup"] = choice.speedup
+            self.stages.progress.metrics["warmup.bfloat16_speedup"] = choice.speedup
         self.stages.progress.save()
         self.console.note(f"  Supervised steps are computed in {choice}")
 
@@ -321,15 +321,15 @@ class RecipeRun(ABC):
     def _export(self, name: str, learner: AnyLearner | None = None) -> None:
         self.stages.export(name, self.policy, self._tokenizer, learner)
 
-    def _figures(self) -> dict[str, Any]:
-        """Returns the figures of all stages so far, for the summary."""
-        return dict(self.stages.progress.figures)
+    def _metrics(self) -> dict[str, Any]:
+        """Returns the metrics of all stages so far, for the summary."""
+        return dict(self.stages.progress.metrics)
 
     def _report(self) -> dict[str, Any]:
         progress = self.stages.progress
         progress.save()
         summary = {
-            **self._figures(),
+            **self._metrics(),
             "seconds": sum(spent for stage, spent in progress.seconds.items() if stage != "control"),
             **{f"seconds.{stage}": spent for stage, spent in progress.seconds.items()},
             "peak_rss_mib": progress.peak_rss_mib,
@@ -343,7 +343,7 @@ class RecipeRun(ABC):
 
 
 def before_and_after(summary: Mapping[str, Any], titles: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """Returns rows (title, before, after) in per cent, for the figures that were measured."""
+    """Returns rows (title, before, after) in per cent, for the metrics that were measured."""
 
     def cell(key: str) -> str:
         value = summary.get(key)

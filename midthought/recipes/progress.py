@@ -18,7 +18,7 @@ _FIELDS = (
     "stage",
     "from_path",
     "done",
-    "figures",
+    "metrics",
     "seconds",
     "peak_rss_mib",
     "num_metric_lines",
@@ -26,10 +26,12 @@ _FIELDS = (
 )
 _LATER_FIELDS = ("precision",)
 """Fields that earlier versions did not write."""
+_KEYS = {"metrics": "figures"}
+"""Keys of the file that differ from the field's name: run folders have them."""
 
 
 class RunProgress:
-    """Completed stages with their figures and seconds, and the number of lines of the run's files that belong to them."""
+    """Completed stages with their metrics and seconds, and the number of lines of the run's files that belong to them."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run = run
@@ -38,7 +40,7 @@ class RunProgress:
         self.from_path: str | None = None
         """`--stage` and `--from` of the start of the run; a resumed run uses the same."""
         self.done: list[str] = []
-        self.figures: dict[str, Any] = {}
+        self.metrics: dict[str, Any] = {}
         self.seconds: dict[str, float] = {}
         self.peak_rss_mib = 0.0
         """Peak resident memory of any process of the run."""
@@ -51,18 +53,18 @@ class RunProgress:
         """Reads what an earlier process wrote. Raises `CheckpointError` if there is nothing to continue from."""
         try:
             state = json.loads(self._path.read_text(encoding="utf-8"))
-            if not isinstance(state, dict) or state.keys() - set(_LATER_FIELDS) != set(_FIELDS):
-                raise ValueError(f"it does not hold {', '.join(_FIELDS)}")
+            keys = [_KEYS.get(name, name) for name in _FIELDS]
+            if not isinstance(state, dict) or state.keys() - set(_LATER_FIELDS) != set(keys):
+                raise ValueError(f"it does not hold {', '.join(keys)}")
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
-        for name, value in state.items():
-            setattr(self, name, value)
+        for name in _FIELDS + _LATER_FIELDS:
+            setattr(self, name, state.get(_KEYS.get(name, name)))
 
     def save(self) -> None:
         self.peak_rss_mib = max(self.peak_rss_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-        write_whole(
-            self._path, json.dumps({name: getattr(self, name) for name in _FIELDS + _LATER_FIELDS}, indent=1) + "\n"
-        )
+        state = {_KEYS.get(name, name): getattr(self, name) for name in _FIELDS + _LATER_FIELDS}
+        write_whole(self._path, json.dumps(state, indent=1) + "\n")
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -73,9 +75,9 @@ class RunProgress:
         finally:
             self.seconds[stage] = before + time.monotonic() - began
 
-    def finish(self, stage: str, figures: dict[str, Any] | None = None) -> None:
-        """Marks the stage as done and records its figures."""
+    def finish(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
+        """Marks the stage as done and records its metrics."""
         self.done.append(stage)
         self.num_metric_lines, self.num_trajectory_lines = self._run.num_metric_lines, self._run.num_trajectory_lines
-        self.figures |= figures or {}
+        self.metrics |= metrics or {}
         self.save()

@@ -45,11 +45,11 @@ class Stages:
             self.run.keep_trajectory_lines(self.progress.num_trajectory_lines)
         try:
             with self.progress.timed(stage):
-                figures = work()
+                metrics = work()
         except BaseException:
             self.progress.save()
             raise
-        self.progress.finish(stage, figures)
+        self.progress.finish(stage, metrics)
         self.stop.check()
 
     def checkpoints(self, stage: str) -> CheckpointManager:

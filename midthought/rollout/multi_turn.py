@@ -24,7 +24,7 @@ from midthought.errors import EngineError, SettingsError, near_names
 from midthought.rollout.episode import Episode, RolloutParts, open_tools, run_episode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
-from midthought.tools.multi_turn import MultiTurnManager, tool_figures
+from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Completion, Finish, ParsedAction, Reward, SpanKind, StopReason, Task, Trajectory
@@ -209,7 +209,7 @@ class MultiTurnInferenceEngine:
         episode is the answer to `initial_prompt`, including all its calls.
 
         Returns:
-            `num_turns`, `total_reward`, `turns` (a list of `Turn`), and `tools` (see `tool_figures`).
+            `num_turns`, `total_reward`, `turns` (a list of `Turn`), and `tools` (see `tool_metrics`).
 
         Raises:
             EngineError: the episode failed; if the environment raised an error, it is the cause.
@@ -456,5 +456,5 @@ def _summary(trajectory: Trajectory) -> dict[str, Any]:
         "num_turns": len(trajectory.turns),
         "total_reward": None if trajectory.reward is None else trajectory.reward.total,
         "turns": list(trajectory.turns),
-        "tools": tool_figures(trajectory.tool_events),
+        "tools": tool_metrics(trajectory.tool_events),
     }

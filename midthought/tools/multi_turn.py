@@ -118,8 +118,8 @@ class MultiTurnManager:
         return "\n".join(call_format.render_results([event]) for event in events)
 
     def get_episode_summary(self) -> dict[str, Any]:
-        """Returns `num_turns`, the values of `tool_figures`, and `turns` (a list)."""
-        return {"num_turns": len(self.turns), **tool_figures(self.tool_events), "turns": list(self.turns)}
+        """Returns `num_turns`, the values of `tool_metrics`, and `turns` (a list)."""
+        return {"num_turns": len(self.turns), **tool_metrics(self.tool_events), "turns": list(self.turns)}
 
     def _run(self, actions: Sequence[ParsedAction], prompt: str) -> list[ToolEvent]:
         task = Task(task_id=f"turn-{len(self.turns)}", prompt=prompt, answer="")
@@ -128,7 +128,7 @@ class MultiTurnManager:
         return run_on_new_loop(self.executor.run(actions, task, tools=self._tools), _THREAD).result()
 
 
-def tool_figures(events: Sequence[ToolEvent]) -> dict[str, Any]:
+def tool_metrics(events: Sequence[ToolEvent]) -> dict[str, Any]:
     """Returns `num_tool_calls` (with any outcome), `successful_tool_calls`, and `tools_used`: the names of the tools that
     were called, each once, in order."""
     used = dict.fromkeys(event.call.tool_name for event in events if event.outcome not in _NOT_A_TOOL)

@@ -110,8 +110,8 @@ class RunWriter:
         validations = [row for row in self.run.metrics.read() if row["stage"] == "validation"]
         last = {f"validation/{name}": value for name, value in (validations or [{}])[-1].items() if name != "stage"}
         seconds = math.fsum(metrics["time/seconds"] for metrics in metrics_history)
-        figures = {"seed": self._config.training.seed, "seconds": seconds}
-        self.run.write_summary({**figures, **(metrics_history[-1] if metrics_history else {}), **last})
+        summary = {"seed": self._config.training.seed, "seconds": seconds}
+        self.run.write_summary({**summary, **(metrics_history[-1] if metrics_history else {}), **last})
         self.run.close()
         write_report(self.run.path)
 

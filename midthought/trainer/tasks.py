@@ -198,8 +198,8 @@ class EnvironmentTasks(TrainingTasks):
 
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         failed = {trajectory.task.task_id for trajectory in trajectories if FAILED_RESET in trajectory.task.labels}
-        figures = {**episode_statistics(trajectories), "num_failed_resets": float(len(failed))}
-        return {f"env/{name}": value for name, value in figures.items()}
+        statistics = {**episode_statistics(trajectories), "num_failed_resets": float(len(failed))}
+        return {f"env/{name}": value for name, value in statistics.items()}
 
 
 def _load(source: Any, name: str, *, needs_answer: bool) -> list[Task]:

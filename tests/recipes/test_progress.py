@@ -27,7 +27,7 @@ def test_a_later_process_knows_what_is_done_with_its_figures_seconds_and_lines(r
 
     later = RunProgress(run)
     later.load()
-    assert later.done == ["warmup"] and later.figures == {"before.exact_match": 0.5}
+    assert later.done == ["warmup"] and later.metrics == {"before.exact_match": 0.5}
     assert (later.num_metric_lines, later.num_trajectory_lines) == (2, 1)
     assert later.seconds["warmup"] >= 0.01
 

@@ -12,7 +12,7 @@ from midthought.errors import SettingsError
 from midthought.tools.call_formats.hermes import HermesFormat
 from midthought.tools.definition import Tool, ToolDefinition, ToolOutput, ToolParameter
 from midthought.tools.executor import ToolExecutor
-from midthought.tools.multi_turn import MultiTurnManager, tool_figures
+from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
 from midthought.tools.parsers import (
     ActionParser,
     FunctionCallingParser,
@@ -222,4 +222,4 @@ def test_a_wrong_argument_is_named(arguments, message):
 def test_figures_name_a_tool_once_whatever_became_of_its_calls():
     outcomes = [ToolOutcome.OK, ToolOutcome.TIMED_OUT, ToolOutcome.NO_CALLS_LEFT, ToolOutcome.MALFORMED]
     events = [ToolEvent(call=ToolCall(tool_name="add"), outcome=outcome) for outcome in outcomes]
-    assert tool_figures(events) == {"num_tool_calls": 4, "successful_tool_calls": 1, "tools_used": ["add"]}
+    assert tool_metrics(events) == {"num_tool_calls": 4, "successful_tool_calls": 1, "tools_used": ["add"]}

@@ -1,6 +1,6 @@
 """Splits an episode into rounds: the answer, whether it is right, the calls about it, and the verdict of the feedback.
 
-Reads turns, tool events and the ground truth from the record. Does not depend on rewards or figures.
+Reads turns, tool events and the ground truth from the record. Does not depend on rewards or metrics.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Round:
 
 
 class Verdicts:
-    """Cache of whether answers are right: the reward, the figures and the shown episodes need the same verdicts.
+    """Cache of whether answers are right: the reward, the metrics and the shown episodes need the same verdicts.
 
     Thread-safe; two threads that need the same verdict at once may both compute it. Pickled copies have an empty cache.
     """

@@ -119,9 +119,9 @@ class FeedbackRun(RecipeRun):
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _figures(self) -> dict[str, Any]:
-        figures = super()._figures()
-        return {**figures, **gains(figures)}
+    def _metrics(self) -> dict[str, Any]:
+        metrics = super()._metrics()
+        return {**metrics, **gains(metrics)}
 
     def _last_table(self, summary: Mapping[str, Any]) -> None:
         rows = before_and_after(summary, _TABLE)

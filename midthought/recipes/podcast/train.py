@@ -145,9 +145,9 @@ class PodcastRun(RecipeRun):
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _figures(self) -> dict[str, Any]:
-        figures = super()._figures()
-        return {**figures, "control.exact_match": figures.get("control.exact_match")}
+    def _metrics(self) -> dict[str, Any]:
+        metrics = super()._metrics()
+        return {**metrics, "control.exact_match": metrics.get("control.exact_match")}
 
     def _last_table(self, summary: Mapping[str, Any]) -> None:
         rows = before_and_after(summary, _TABLE)
