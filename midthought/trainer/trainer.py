@@ -32,6 +32,7 @@ from midthought.report.json_lines import json_value
 from midthought.rollout.rollout_batch import RolloutBatch, collect
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
@@ -125,7 +126,7 @@ class Trainer:
         model: Any = None,
         tokenizer: Any = None,
         tools: ToolRegistry | Iterable[Tool] = (),
-        call_format: str | ActionParser | ToolCallFormat = "in_thought",
+        call_format: str | ActionParser | ToolCallFormat = DEFAULT_CALL_FORMAT,
         system_prompt: str = "",
         describe_tools: bool = True,
         reward_funcs: Sequence[Any] = (),

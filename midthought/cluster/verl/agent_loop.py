@@ -22,7 +22,6 @@ from midthought.cluster.verl.job import EpisodeSetup
 from midthought.cluster.verl.record import RECORD, record_of, response_of, task_of
 from midthought.cluster.verl.settings import PLAIN_AGENT_NAME, LoopOptions
 from midthought.cluster.verl.tools import as_midthought_tool
-from midthought.config import InferenceConfig
 from midthought.errors import DataError, EpisodeError
 from midthought.references import load
 from midthought.rollout.episode import RolloutParts, run_episode
@@ -82,12 +81,8 @@ class MidthoughtAgentLoop(AgentLoopBase):
             request_id=f"det-{int(priority)}" if rollout.get("full_determinism") else uuid4().hex,
             priority=int(priority),
         )
-        inference = InferenceConfig(
+        inference = shared.options.inference(
             max_tokens=rollout.response_length,
-            max_segment_length=shared.options.max_segment_length,
-            max_tool_calls_per_cot=shared.options.max_tool_calls_per_cot,
-            max_result_tokens=shared.options.max_result_tokens,
-            max_turns=shared.options.max_turns,
             temperature=float(sampling_params["temperature"]),
             top_p=float(sampling_params["top_p"]),
         )

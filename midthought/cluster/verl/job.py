@@ -13,6 +13,7 @@ from typing import Any
 from midthought.config import RecipeConfig
 from midthought.rollout.episode import EpisodeEnvironment
 from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
 from midthought.tools.definition import ToolDefinition
 from midthought.tools.executor import ToolExecutor
 from midthought.types import Reward, Task, Trajectory
@@ -70,7 +71,7 @@ class VerlJob:
     messages: Callable[[Task], Sequence[Mapping[str, str]]]
     """Returns the initial conversation of a task."""
     tools: Sequence[ToolPlan]
-    call_format: str = "in_thought"
+    call_format: str = DEFAULT_CALL_FORMAT
     """Name of the call format."""
     supply: str
     """`module:name` of the function that creates the workers' `EpisodeSetup`."""

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from midthought.config import InferenceConfig, Section
+from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
 
 AGENT_NAME = "midthought"
 """Name of our agent loop with its options, in `agent_loop.yaml` and in the rows of the data."""
@@ -73,7 +74,7 @@ _INFERENCE = InferenceConfig()
 class LoopOptions(Section):
     """Options of our agent loop in `agent_loop.yaml`. Options that are also settings have the settings' defaults."""
 
-    call_format: str = "in_thought"
+    call_format: str = DEFAULT_CALL_FORMAT
     """Name of the call format: in_thought, react, hermes, json, function_calling, or one that you registered."""
     max_segment_length: int = Field(_INFERENCE.max_segment_length, ge=1)
     """Maximum tokens sampled in one request."""
@@ -96,12 +97,13 @@ class LoopOptions(Section):
     @classmethod
     def from_config(cls, inference: InferenceConfig, verl: VerlConfig, **more: Any) -> LoopOptions:
         """Reads the options from a recipe's settings; `more`: further options by name."""
-        return cls(
-            max_segment_length=inference.max_segment_length,
-            max_tool_calls_per_cot=inference.max_tool_calls_per_cot,
-            max_result_tokens=inference.max_result_tokens,
-            max_turns=inference.max_turns,
-            tool_timeout_seconds=inference.tool_timeout_seconds,
-            call_ends_with=verl.call_ends_with,
-            **more,
-        )
+        return cls(**_limits(inference), call_ends_with=verl.call_ends_with, **more)
+
+    def inference(self, **more: Any) -> InferenceConfig:
+        """Returns the settings of an episode with these limits; `more`: further settings by name."""
+        return InferenceConfig(**_limits(self), **more)
+
+
+def _limits(section: InferenceConfig | LoopOptions) -> dict[str, Any]:
+    """Returns the values of the options that are also settings."""
+    return {name: getattr(section, name) for name in LoopOptions.model_fields if name in InferenceConfig.model_fields}

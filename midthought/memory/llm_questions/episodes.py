@@ -21,7 +21,7 @@ MIN_CHUNKS = 2
 class GenerationPlan:
     """Number of questions and limits of the requests."""
 
-    num_pairs: int = 20
+    num_pairs: int
     """Wanted number of accepted questions per episode."""
     num_rounds: int = 3
     """Maximum number of rounds; each requests the pairs that are still missing."""

@@ -12,6 +12,8 @@ from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.json_action import JSONFormat
 from midthought.tools.call_formats.react import ReActFormat
 
+DEFAULT_CALL_FORMAT = InThoughtFormat.name
+"""Name of the call format that is used if none is given."""
 _OURS: dict[str, Callable[[], ToolCallFormat]] = {
     "in_thought": InThoughtFormat,
     "json": JSONFormat,
