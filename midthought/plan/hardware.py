@@ -15,7 +15,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """Data of a GPU for plans. FLOP/s are those of dense matrices."""
+    """Data of a GPU for plans. Rates are without sparsity."""
 
     memory_gib: float
     """Memory that PyTorch reports, approximately; less than the nominal size."""

@@ -169,7 +169,7 @@ def _start_of(pid: int) -> str | None:
     except ProcessLookupError:
         return None
     except PermissionError:
-        pass
+        pass  # it exists and is another user's
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from small_qwen import make_model
 from test_episode_rollout import EveryFew, Look, run
-from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought import RayPPOTrainer, create_default_config
 from midthought.engines.engine import Sampling
@@ -39,26 +39,9 @@ def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
 
 
-def make_model(renderer: Renderer, *, tied: bool) -> Any:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(renderer.tokenizer),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=64,
-        intermediate_size=96,
-        max_position_embeddings=512,
-        initializer_range=0.2,
-        tie_word_embeddings=tied,
-    )
-    return AutoModelForCausalLM.from_config(config).eval()
-
-
 @pytest.fixture(scope="module")
 def model(renderer: Renderer) -> Any:
-    return make_model(renderer, tied=False)
+    return make_model(len(renderer.tokenizer), tied=False)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +165,7 @@ def log_distribution(
 def test_a_server_of_a_tied_model_follows_what_is_stored_apart_and_is_found_out_where_it_is_not(
     renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy = make_model(renderer, tied=True)
+    policy = make_model(len(renderer.tokenizer), tied=True)
     save_model(policy, renderer.tokenizer, tmp_path / "model")
     options = ServerOptions(dtype="float32", max_seq_len=512, max_num_seqs=8, accepts_weights=True)
     server = start_server(VLLMDialect(), tmp_path / "model", options, python=PYTHON)

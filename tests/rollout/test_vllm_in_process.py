@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_real_vllm import PYTHON, log_distribution, make_model
+from small_qwen import make_model
+from test_real_vllm import PYTHON, log_distribution
 
 import midthought
 from midthought.engines.create import create_inference_engine
@@ -287,7 +288,7 @@ def test_what_is_unknown_or_wrong_is_named_before_anything_starts(
 
 @pytest.fixture(scope="module")
 def model(renderer: Renderer) -> Any:
-    return make_model(renderer, tied=False)
+    return make_model(len(renderer.tokenizer), tied=False)
 
 
 @pytest.fixture(scope="module")

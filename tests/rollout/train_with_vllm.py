@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from small_qwen import make_model
 from small_tokenizer import small_tokenizer
-from transformers import AutoModelForCausalLM, Qwen3Config
 
 from midthought import RayPPOTrainer, create_default_config
 from midthought.engines.weight_sync import synced_engine
@@ -69,20 +68,7 @@ class EveryFew:
 
 
 def make_policy(vocab_size: int, tied: bool, lora: dict[str, Any] | None) -> Any:
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=vocab_size,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=64,
-        intermediate_size=96,
-        max_position_embeddings=512,
-        initializer_range=0.2,
-        tie_word_embeddings=tied,
-    )
-    model = AutoModelForCausalLM.from_config(config)
+    model = make_model(vocab_size, tied=tied)
     if lora is None:
         return model
     from peft import LoraConfig, get_peft_model

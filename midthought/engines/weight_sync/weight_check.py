@@ -19,7 +19,7 @@ TOLERANCES = {"float32": 0.01, "bfloat16": 0.1, "float16": 0.05}
 """Maximum mean difference between an engine's log-probabilities and the policy's, by data type."""
 _MAX_PROBE_TOKENS = 320
 _PROBE = (
-    "The tide clock stands in the hall of the harbour house. It has one hand, which goes round once between two high "
+    "The tide clock is in the hall of the harbour house. It has one hand, which goes round once between two high "
     "tides, so it agrees with no other clock in the town. Who keeps it? Think first, then answer. The keeper's daughter "
     "wound it for forty-one years; on the last evening she wrote down 7 numbers: 3, 1, 4, 1, 5, 9 and 2. "
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -59,10 +60,8 @@ def _parsed(text: str) -> Any:
     except json.JSONDecodeError as error:
         lines = [line for line in text.split("\n") if line.strip()]
         if error.msg == "Extra data" and len(lines) > 1 and all(line.lstrip().startswith("{") for line in lines):
-            try:
+            with contextlib.suppress(ValueError, RecursionError):
                 return [json.loads(line) for line in lines]
-            except (ValueError, RecursionError):
-                pass
         raise ValueError(f"it is not valid JSON ({error.msg}, line {error.lineno} column {error.colno})") from None
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
