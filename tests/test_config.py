@@ -110,7 +110,8 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
 
 def settings_read_by_themselves() -> Iterator[tuple[str, str]]:
     """(section, key) for each `self.key` in the methods of a section that are no validators."""
-    for kind in ast.walk(ast.parse((PACKAGE / "config" / "sections.py").read_text("utf-8"))):
+    trees = [ast.parse((PACKAGE / "config" / name).read_text("utf-8")) for name in ("sections.py", "training.py")]
+    for kind in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(kind, ast.ClassDef) and kind.name in SECTIONS_OF:
             methods = [each for each in kind.body if isinstance(each, ast.FunctionDef) and each.name != "_agree"]
             for node in (node for method in methods for node in ast.walk(method)):

@@ -6,19 +6,17 @@ sections.
 
 from midthought.config.changes import Change, changes_between, require_allowed
 from midthought.config.overrides import parse_assignments, read_yaml
-from midthought.config.section import Harmless, Section
+from midthought.config.section import Auto, Harmless, Section, settled
 from midthought.config.sections import (
-    Auto,
     CheckpointConfig,
     EnvironmentConfig,
     InferenceConfig,
     ModelConfig,
     RayConfig,
     RewardConfig,
-    TrainingConfig,
-    settled,
 )
 from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs
+from midthought.config.training import TrainingConfig
 
 __all__ = [
     "Auto",

@@ -1,8 +1,8 @@
-"""Base class of the sections: settings that are validated on every assignment."""
+"""Base class of the sections: settings that are validated on every assignment. Settings that may be `auto` or harmless."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
@@ -16,6 +16,19 @@ learns."""
 Value = TypeVar("Value")
 Harmless = Annotated[Value, HARMLESS]
 """`Harmless[int]`: a setting that a resumed run may change. Any other setting needs `allow_changes`."""
+Auto = Literal["auto"]
+"""The run chooses a value for its hardware before it starts (`midthought.plan.choices`), and records it."""
+
+
+def settled(value: Value | Auto, otherwise: Value | None = None) -> Value:
+    """The value of a setting that may be `auto`; `otherwise` if no run has replaced it. Raises SettingsError if that is None."""
+    if value != "auto":
+        return value
+    if otherwise is None:
+        raise SettingsError(
+            "a setting is still 'auto': no run has chosen its value (midthought.plan.choices); set a value"
+        )
+    return otherwise
 
 
 class Section(BaseModel):

@@ -17,8 +17,8 @@ from midthought.config.sections import (
     ModelConfig,
     RayConfig,
     RewardConfig,
-    TrainingConfig,
 )
+from midthought.config.training import TrainingConfig
 from midthought.errors import SettingsError
 
 Store = TypeVar("Store", bound="RecipeConfig")

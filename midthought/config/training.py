@@ -1,0 +1,278 @@
+"""The section `training`: algorithm, optimizer, batches, and the checks that its settings agree. As in `sections`, the
+docstring under a field is its documentation."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from midthought.config.section import Auto, Harmless, Section, settled
+from midthought.errors import near_names
+
+
+class TrainingConfig(Section):
+    """PPO and related algorithms: docs/algorithms.md has the formula and the source of each."""
+
+    estimator_needs: ClassVar[dict[str, frozenset[str]]] = {
+        "gae": frozenset({"values"}),
+        "grpo": frozenset({"groups"}),
+        "dr_grpo": frozenset({"groups"}),
+        "rloo": frozenset({"groups"}),
+        "reinforce_plus_plus": frozenset(),
+        "reinforce_plus_plus_baseline": frozenset({"groups"}),
+        "remax": frozenset({"baselines"}),
+        "grpo_turns": frozenset({"groups", "turns"}),
+    }
+    """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
+    `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
+    policy_losses: ClassVar[set[str]] = {"ppo", "gspo", "cispo"}
+    """Names of the policy losses. `@policy_loss` adds to it."""
+
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of all random numbers: data split, questions, initial weights, sampling."""
+    num_train_iters: Harmless[int | None] = Field(None, ge=0)
+    """Number of iterations, each a rollout of `batch_size` episodes and the update on them. Null: follows from `num_epochs`."""
+    num_epochs: Harmless[int] = Field(3, ge=0)
+    """Number of passes over the tasks; in an environment, whose tasks are unlimited, `num_train_iters_per_epoch` iterations
+    each."""
+    num_train_iters_per_epoch: Harmless[int] = Field(100, ge=1)
+    """Iterations per epoch in an environment."""
+    batch_size: int = Field(32, ge=1)
+    """Episodes per iteration."""
+    mini_batch_size: int = Field(32, ge=1)
+    """Episodes per optimizer step."""
+    micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = 4096
+    """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096, or fewer
+    if they do not fit in the GPU's memory."""
+    accumulation_steps: Harmless[int | None] = Field(None, ge=1)
+    """Micro-batches per optimizer step of PPO; changes memory and speed, not the result. Null: by `micro_batch_tokens`."""
+    packing: Harmless[bool] = True
+    """Pack the rows of a micro-batch without padding; attention stays within each row. If false, or if the model's attention
+    does not support it (the log says so), rows of similar length are padded; changes speed, not the result."""
+    logits_mib: Harmless[Annotated[int, Field(ge=1)] | Auto] = 64
+    """Memory limit for logits, in MiB. If policy tokens × vocabulary need more, log-probabilities are computed block by block,
+    and again in the backward pass; changes memory and speed, not the result. `auto`: 64 on a CPU; on a GPU up to 512, at most
+    1/160 of its memory, or fewer if they do not fit."""
+    gradient_checkpointing: Harmless[bool | Literal["auto", "offload"]] = "auto"
+    """Store only the input of each layer and recompute the layer in the backward pass: less memory, about a third more time.
+    `offload`: store these inputs in CPU memory. `auto`: true for a model from `local_path` on a GPU."""
+    compile: Harmless[bool] = False
+    """Compile the decoder layers (`torch.compile`; needs a C++ compiler). The first steps take about a minute longer."""
+    master_weights: bool = True
+    """With `model.dtype=bfloat16`: update float32 master weights, because steps are often too small for bfloat16. Costs 10 more
+    bytes per weight: a copy of 4, and 4 instead of 2 for both moments and the gradient."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """`adamw_8bit`: AdamW with moments of one byte each instead of four (bitsandbytes, extra `adamw-8bit`): 6 bytes less per
+    trained weight. Steps are slightly less exact."""
+    offload_optimizer: Harmless[bool] = False
+    """Keep the optimizer's copy of the weights, its gradients and moments in CPU memory, and take its steps on the CPU: up to
+    12 bytes less per trained weight on the GPU. Costs two copies of the weights over the bus per step."""
+    offload_reference: Harmless[bool] = False
+    """Keep the reference model in CPU memory except while it scores. No effect with `model.lora_rank`, which needs no copy."""
+    ppo_epochs: int = Field(1, ge=1)
+    """Passes over the episodes of an iteration."""
+    group_size: int | None = Field(None, ge=1)
+    """Episodes per task in an iteration. Null: 8 if the estimator compares within groups, else 1."""
+    adv_estimator: str = "gae"
+    """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus`,
+    `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, or one that you registered (`@advantage_estimator`)."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount per policy token (`gae`, `reinforce_plus_plus`)."""
+    lam: float = Field(1.0, ge=0, le=1)
+    """GAE's lambda, per policy token."""
+    whiten_advantages: bool = True
+    """Scale the advantages to mean 0 and standard deviation 1 over the batch (`gae` and both `reinforce_plus_plus`)."""
+    norm_adv_by_std: bool = True
+    """Divide by the standard deviation of the group (`grpo`, `grpo_turns`)."""
+    max_dynamic_batches: int = Field(1, ge=1)
+    """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes are in groups with different
+    rewards. 1: one batch only. Estimators that compare within groups always drop zero-variance groups."""
+    learning_rate: Annotated[float, Field(gt=0)] | Auto = 1e-5
+    """Peak learning rate of the policy (AdamW). `auto`: 2e-6 for weights, 2e-5 for adapters (`model.lora_rank`)."""
+    critic_learning_rate: float = Field(1e-5, gt=0)
+    """Peak learning rate of the critic (AdamW)."""
+    warmup_steps: int = Field(2, ge=0)
+    """Optimizer steps over which the learning rate rises from 0."""
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning-rate schedule after the warm-up, until the last step."""
+    min_learning_rate_ratio: float = Field(0.0, ge=0, le=1)
+    """Final learning rate of a linear or cosine schedule, as a share of the peak."""
+    critic_warmup_iters: int = Field(0, ge=0)
+    """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
+    policy_loss: str = "ppo"
+    """`ppo` (ratio per token, clipped), `gspo` (ratio per sequence, clipped), `cispo` (clipped weight on the
+    log-probability), or one that you registered (`@policy_loss`)."""
+    loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
+        "token-mean"
+    )
+    """Averaging of token losses over an optimizer step: all tokens weigh the same (`token-mean`), or all episodes do, by the
+    mean of their tokens, their sum, or their sum divided by a constant (Dr. GRPO)."""
+    loss_norm_tokens: int | None = Field(None, ge=1)
+    """The constant of `seq-mean-token-sum-norm`. Null: `inference.max_tokens`."""
+    clip_ratio: float = Field(0.2, gt=0)
+    """Clip range of the probability ratio."""
+    clip_ratio_low: float | None = Field(None, gt=0)
+    """Lower clip range. Null: `clip_ratio`."""
+    clip_ratio_high: float | None = Field(None, gt=0)
+    """Upper clip range (DAPO's clip-higher: 0.28). Null: `clip_ratio`."""
+    dual_clip: float | None = Field(None, gt=1)
+    """`ppo`: the loss of a token with a negative advantage A is at most this times |A|. Null: no such limit."""
+    cliprange_value: float = Field(0.2, gt=0)
+    """Clip range of the change of the value function."""
+    value_loss_coef: float = Field(0.5, ge=0)
+    """Weight of the value loss if policy and critic share a trunk; a separate critic has its own optimizer."""
+    entropy_coef: float = Field(0.01, ge=0)
+    """Weight of the entropy bonus."""
+    kl_coef: float = Field(0.01, ge=0)
+    """Coefficient of the KL penalty in the reward of every policy token. Reference model: the policy before PPO."""
+    kl_kind: Literal["k1", "k2", "k3", "abs"] = "k1"
+    """KL estimator of the penalty: `k1` log ratio, `k2` half its square, `k3` Schulman's k3, `abs` the absolute log ratio."""
+    target_kl: float | None = Field(None, gt=0)
+    """Adapt `kl_coef` to this KL divergence, in nats per policy token. Null: `kl_coef` is constant."""
+    kl_horizon: int = Field(10_000, ge=1)
+    """Episodes over which `target_kl` changes `kl_coef` by at most 20 %."""
+    kl_loss_coef: float = Field(0.0, ge=0)
+    """Weight of the KL divergence as a term of the loss (as in GRPO)."""
+    kl_loss_kind: Literal["k1", "k2", "k3", "abs"] = "k3"
+    """KL estimator in the loss. The gradient of k1 is zero on average; the gradient of k2 is that of the divergence."""
+    rollout_correction: Literal["none", "truncated", "masked"] = "none"
+    """Weight the policy loss by the ratio of recomputed to sampled probability, for engines whose numerics differ from the
+    learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits."""
+    rollout_correction_level: Literal["token", "sequence"] = "token"
+    """One weight per token, or one per episode."""
+    rollout_correction_max: float = Field(2.0, gt=0, allow_inf_nan=True)
+    """Largest weight; `.inf`: no limit."""
+    rollout_correction_min: float = Field(0.0, ge=0)
+    """Smallest weight that `masked` keeps."""
+    overlong_buffer_tokens: int = Field(0, ge=0)
+    """DAPO's overlong reward shaping: over this many tokens before `inference.max_tokens`, a penalty grows linearly with the
+    length of the episode. 0: none."""
+    overlong_penalty: float = Field(1.0, gt=0)
+    """Penalty of an episode of `inference.max_tokens` tokens."""
+    max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
+    """Gradients are clipped to this norm; `.inf`: no clipping."""
+    logprob_difference_warn: Harmless[float] = Field(0.05, gt=0)
+    """Warn if the mean difference between sampled and recomputed log-probabilities of the current policy's tokens is larger
+    than this (nats; metric `logprob_difference_mean`)."""
+    logprob_difference_stop: Harmless[float | None] = Field(0.5, gt=0)
+    """Stop the run before the update if that difference is larger than this. Null: never."""
+    no_signal_iters: Harmless[int | None] = Field(10, ge=1)
+    """Stop a run without a training signal (all rewards equal) in its first iterations, this many, or in as many in a row later
+    if the rewards are also lower than before. A shorter run only warns. Null: never."""
+    validate_every: Harmless[int] = Field(10, ge=0)
+    """Iterations between validations on held-out questions; 0: no validation."""
+    num_validation_questions: int = Field(100, ge=1)
+    """Number of questions per validation."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Inputs of the estimator besides rewards (`estimator_needs`)."""
+        return self.estimator_needs[self.adv_estimator]
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the estimator needs a critic."""
+        return "values" in self.needs
+
+    @property
+    def num_critic_warmup_iters(self) -> int:
+        """`critic_warmup_iters`; 0 for an estimator without a critic."""
+        return self.critic_warmup_iters if self.has_critic else 0
+
+    @property
+    def num_steps_per_iter(self) -> int:
+        """Optimizer steps of an iteration."""
+        return self.ppo_epochs * -(-self.batch_size // self.mini_batch_size)
+
+    @property
+    def clip_low(self) -> float:
+        """The lower clip range."""
+        return self.clip_ratio_low or self.clip_ratio
+
+    @property
+    def clip_high(self) -> float:
+        """The upper clip range."""
+        return self.clip_ratio_high or self.clip_ratio
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """`learning_rate`. Raises SettingsError if it is still `auto`."""
+        return settled(self.learning_rate)
+
+    @property
+    def max_micro_batch_tokens(self) -> int:
+        """`micro_batch_tokens`. Raises SettingsError if it is still `auto`."""
+        return settled(self.micro_batch_tokens)
+
+    @property
+    def recomputes_layers(self) -> bool:
+        """Whether there is `gradient_checkpointing`; false if it is still `auto`."""
+        return bool(settled(self.gradient_checkpointing, False))
+
+    @property
+    def offloads_activations(self) -> bool:
+        """Whether the layers' inputs are stored in CPU memory."""
+        return self.gradient_checkpointing == "offload"
+
+    @property
+    def episodes_per_task(self) -> int:
+        """`group_size`, or the default of the estimator."""
+        return self.group_size or (8 if "groups" in self.estimator_needs.get(self.adv_estimator, ()) else 1)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups per iteration."""
+        return self.batch_size // self.episodes_per_task
+
+    def num_iters(self, num_tasks: int | None, num_epochs: int | None = None) -> int:
+        """Iterations of `num_epochs` passes (None: as set) over this many tasks (None: an environment, unlimited tasks)."""
+        if num_epochs is None and self.num_train_iters is not None:
+            return self.num_train_iters
+        num_epochs = self.num_epochs if num_epochs is None else num_epochs
+        if num_tasks is None:
+            return num_epochs * self.num_train_iters_per_epoch
+        return -(-num_epochs * num_tasks * self.episodes_per_task // self.batch_size)
+
+    @field_validator("adv_estimator", "policy_loss")
+    @classmethod
+    def _is_registered(cls, name: str, info: ValidationInfo) -> str:
+        known = cls.estimator_needs if info.field_name == "adv_estimator" else cls.policy_losses
+        if name not in known:
+            raise ValueError(f"{near_names(name, known)} Your own is available once its module is imported.")
+        return name
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        estimator = self.adv_estimator
+        if "groups" in self.estimator_needs[estimator] and self.episodes_per_task < 2:
+            raise ValueError(
+                f"group_size={self.group_size} with adv_estimator={estimator!r}: a group of one has no variance; "
+                "set group_size to 2 or more"
+            )
+        if "groups" not in self.estimator_needs[estimator] and self.max_dynamic_batches > 1:
+            raise ValueError(
+                f"max_dynamic_batches={self.max_dynamic_batches} with adv_estimator={estimator!r}: it does not compare "
+                "within groups, so no group is dropped; set max_dynamic_batches to 1"
+            )
+        if self.batch_size % self.episodes_per_task:
+            raise ValueError(f"batch_size={self.batch_size} is not a multiple of group_size={self.episodes_per_task}")
+        if self.dual_clip is not None and self.policy_loss in ("gspo", "cispo"):
+            raise ValueError(
+                f"dual_clip={self.dual_clip} applies to policy_loss='ppo', not {self.policy_loss!r}; set it to null"
+            )
+        if self.target_kl is not None and self.kl_coef == 0:
+            raise ValueError(
+                f"target_kl={self.target_kl} cannot adapt kl_coef=0; set kl_coef above 0, or target_kl to null"
+            )
+        if self.rollout_correction_min and self.rollout_correction != "masked":
+            raise ValueError(
+                f"rollout_correction_min={self.rollout_correction_min} applies to rollout_correction='masked', "
+                f"not {self.rollout_correction!r}; set it to 0"
+            )
+        if self.rollout_correction_min >= self.rollout_correction_max:
+            raise ValueError(
+                f"rollout_correction_min={self.rollout_correction_min} is not below "
+                f"rollout_correction_max={self.rollout_correction_max}"
+            )
+        return self
