@@ -229,7 +229,9 @@ def private_names(tree: ast.AST) -> set[str]:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 found.add(name)
-            case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
                 found.add(name)
     return {name for name in found if PRIVATE.match(name)}
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midthought.config import EnvironmentConfig
-from midthought.env.game import DIRECTIONS, ITEMS, GameState, SimpleGameEnvironment, main
+from midthought.env.game import DIRECTIONS, ITEMS, SimpleGameEnvironment, main
 from midthought.errors import EpisodeError
 
 
@@ -23,9 +23,20 @@ def game(seed: int = 0, **settings) -> SimpleGameEnvironment:
 
 def placed(room: tuple[int, int], *items: tuple[int, int], **settings) -> SimpleGameEnvironment:
     """A game whose player and items stand in these rooms."""
-    made = game(num_items=len(items), **settings)
-    made._state = made._first_state = GameState(room, tuple(zip(ITEMS, items, strict=False)))
-    return made
+
+    class Placing(random.Random):
+        def choices(self, rooms, *, k):
+            assert {room, *items} <= set(rooms) and k == 1 + len(items)
+            return [room, *items]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("midthought.env.game.random.Random", Placing)
+        return game(num_items=len(items), **settings)
+
+
+def room_of_player(world: SimpleGameEnvironment) -> tuple[int, int]:
+    lines = world.get_state_description().splitlines()
+    return next((row, line.split().index("@")) for row, line in enumerate(lines) if "@" in line)
 
 
 ALL_ACTIONS = [*(f"move {direction}" for direction in DIRECTIONS), *(f"take {item}" for item in ITEMS), "complete"]
@@ -121,8 +132,8 @@ def test_the_first_action_in_the_text_is_done(text, done):
     world = placed((1, 1), (1, 1), (0, 0))
     world.step(text)
     reached = {"north": (0, 1), "south": (2, 1)}.get(done or "", (1, 1))
-    assert world._state.room == reached
-    assert ("key" in dict(world._state.lying)) is (done != "take")
+    assert room_of_player(world) == reached
+    assert ("You have the key." in world.get_state_description()) is (done == "take")
 
 
 def test_the_same_seed_begins_the_same_game_and_other_seeds_others():
@@ -148,7 +159,7 @@ def test_before_the_first_reset_there_is_nothing_to_see_and_no_optimum():
 
 
 def test_every_room_and_both_sides_of_the_square_are_used():
-    rooms = {game(seed, grid_size=2)._state.room for seed in range(40)}
+    rooms = {room_of_player(game(seed, grid_size=2)) for seed in range(40)}
     assert rooms == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 

@@ -1,12 +1,14 @@
 """Out of memory while learning: the step is repeated with smaller micro-batches, and the result is the same."""
 
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
 from training_settings import training
 
 from midthought.errors import SettingsError
+from midthought.learning import learner as learner_module
 from midthought.learning.batch import TokenBatch
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.learner import Learner
@@ -26,18 +28,24 @@ def learner_of(make_policy, **changes) -> Learner:
     return Learner(policy, Critic.separate(policy), None, training(learning_rate=1e-3, **changes))
 
 
-def fits_only(learner: Learner, num_tokens: int, *, fails_after: int = 0) -> list[int]:
-    """Makes larger passes raise, after `fails_after` complete ones, as CUDA does. Returns the sizes of the passes that ran."""
-    sizes, forward = [], learner._forward
+@pytest.fixture
+def fits_only(monkeypatch) -> Callable[..., None]:
+    """Makes larger passes of a learner's policy raise, after `fails_after` complete ones, as CUDA does."""
 
-    def limited(model, micro, **options):
-        if micro.num_tokens > num_tokens and len(sizes) >= fails_after:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
-        sizes.append(micro.num_tokens)
-        return forward(model, micro, **options)
+    def limit(learner: Learner, num_tokens: int, *, fails_after: int = 0) -> None:
+        num_passes, forward = 0, learner_module.token_outputs
 
-    learner._forward = limited
-    return sizes
+        def limited(model, micro, *arguments, **options):
+            nonlocal num_passes
+            if model is learner.policy:
+                if micro.num_tokens > num_tokens and num_passes >= fails_after:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+                num_passes += 1
+            return forward(model, micro, *arguments, **options)
+
+        monkeypatch.setattr(learner_module, "token_outputs", limited)
+
+    return limit
 
 
 def weights(learner: Learner) -> list[torch.Tensor]:
@@ -50,7 +58,7 @@ def ppo(learner: Learner, batch: TokenBatch) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("step", [Learner.sft_step, ppo])
-def test_the_step_is_the_one_of_small_micro_batches_from_the_start(make_policy, batch, step, caplog):
+def test_the_step_is_the_one_of_small_micro_batches_from_the_start(make_policy, batch, step, caplog, fits_only):
     longest = int(batch.lengths.max())
     full = batch.num_tokens * 4
     large, small = learner_of(make_policy, micro_batch_tokens=full), None
@@ -67,7 +75,7 @@ def test_the_step_is_the_one_of_small_micro_batches_from_the_start(make_policy, 
     assert step(large, batch) == step(small, batch), "the smaller size is kept"
 
 
-def test_gradients_of_the_failed_attempt_are_dropped(make_policy, batch):
+def test_gradients_of_the_failed_attempt_are_dropped(make_policy, batch, fits_only):
     longest = int(batch.lengths.max())
     size = 2 * longest
     large, small = (learner_of(make_policy, micro_batch_tokens=tokens) for tokens in (size, size // 2))
@@ -77,7 +85,7 @@ def test_gradients_of_the_failed_attempt_are_dropped(make_policy, batch):
     assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
 
 
-def test_a_number_of_micro_batches_is_doubled(make_policy, batch):
+def test_a_number_of_micro_batches_is_doubled(make_policy, batch, fits_only):
     large, small = (learner_of(make_policy, accumulation_steps=number) for number in (1, 2))
     scored = [learner.credit(learner.score(batch)[0])[0] for learner in (large, small)]
     fits_only(large, batch.num_tokens - 1)
@@ -86,7 +94,7 @@ def test_a_number_of_micro_batches_is_doubled(make_policy, batch):
     assert all(torch.equal(one, other) for one, other in zip(weights(large), weights(small), strict=True))
 
 
-def test_passes_without_a_step_are_repeated_too(make_policy, batch):
+def test_passes_without_a_step_are_repeated_too(make_policy, batch, fits_only):
     learner, full = learner_of(make_policy, micro_batch_tokens=LARGE), batch.num_tokens
     expected = learner.sft_loss(batch)
     fits_only(learner, full - 1)
@@ -96,17 +104,21 @@ def test_passes_without_a_step_are_repeated_too(make_policy, batch):
     other.sft_gradients(batch)
 
 
-def test_a_critic_scores_with_smaller_micro_batches(make_policy, batch):
-    learner = CriticLearner(Critic.separate(make_policy(seed=0)), training(micro_batch_tokens=LARGE))
-    expected, values = learner.score(batch)[0].values, learner._values
+def test_a_critic_scores_with_smaller_micro_batches(make_policy, batch, monkeypatch):
+    critic = Critic.separate(make_policy(seed=0))
+    expected = CriticLearner(critic, training(micro_batch_tokens=LARGE)).score(batch)[0].values
+    values, sizes = Critic.token_values, []
 
-    def limited(micro, **options):
+    def limited(self, micro, **options):
+        sizes.append(micro.num_tokens)
         if micro.num_tokens == batch.num_tokens:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return values(micro, **options)
+        return values(self, micro, **options)
 
-    learner._values = limited
+    monkeypatch.setattr(Critic, "token_values", limited)
+    learner = CriticLearner(critic, training(micro_batch_tokens=LARGE))
     torch.testing.assert_close(learner.score(batch)[0].values, expected)
+    assert sizes[0] == batch.num_tokens > sizes[-1]
 
 
 def test_out_of_memory_outside_of_a_micro_batch_is_no_reason_to_make_it_smaller(batch):
@@ -124,7 +136,7 @@ def test_out_of_memory_outside_of_a_micro_batch_is_no_reason_to_make_it_smaller(
     assert limit.max_tokens(LARGE) == LARGE
 
 
-def test_a_row_that_does_not_fit_is_reported_with_its_length_and_the_remedy(make_policy, batch):
+def test_a_row_that_does_not_fit_is_reported_with_its_length_and_the_remedy(make_policy, batch, fits_only):
     learner = learner_of(make_policy, micro_batch_tokens=LARGE)
     fits_only(learner, 1)
     with pytest.raises(SettingsError, match=r"row of \d+ tokens; .*gradient_checkpointing=true"):

@@ -177,11 +177,11 @@ def test_searching_goes_on_while_the_memory_is_built_anew(store, chunks):
     assert {search.result()[0].chunk_id for search in searches} == {"tide_2"}
 
 
-def test_another_embedding_model_is_refused_with_both_names(tmp_path, new_embedder, store, chunks):
+def test_another_embedding_model_is_refused_with_both_names(tmp_path, new_embedder, store, chunks, monkeypatch):
     with pytest.raises(MemoryStoreError, match=r"words \(64 dimensions\), not with words \(32 dimensions\)"):
         MemoryStore.open(tmp_path / "memory", embedder=new_embedder(32))
     late = MemoryStore.open(tmp_path / "memory")
-    late._embedder = new_embedder(32)
+    monkeypatch.setattr("midthought.memory.store.load_embedder", lambda: new_embedder(32))
     for act in (lambda: late.search("x", mode="vector"), lambda: late.build(chunks)):
         with pytest.raises(MemoryStoreError, match="give the same embedding model"):
             act()
