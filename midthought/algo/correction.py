@@ -11,7 +11,8 @@ import enum
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import MAX_LOG_RATIO, masked_average, require_one_shape
+from midthought.algo.losses import masked_average, require_one_shape
+from midthought.algo.policy_loss import MAX_LOG_RATIO
 
 
 class RolloutCorrection(enum.StrEnum):

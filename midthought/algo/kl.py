@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midthought.algo.losses import MAX_LOG_RATIO, masked_average, require_one_shape
+from midthought.algo.losses import masked_average, require_one_shape
+from midthought.algo.policy_loss import MAX_LOG_RATIO
 from midthought.errors import near_names
 
 

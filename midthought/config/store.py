@@ -62,13 +62,14 @@ class RecipeConfig(Section):
         """Returns a validated, frozen copy, with the values that follow from another section filled in.
 
         `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
-        `training.rollout_correction` is `truncated` if it is `none`, because older policies sampled some tokens. Raises
-        SettingsError.
+        `training.rollout_correction` is `truncated` if it is `none`, because older policies sampled some tokens, unless the
+        policy loss uses the sampled log-probabilities itself. Raises SettingsError.
         """
         copy = self.merged({})
         training, inference = copy.training, copy.inference
         training.loss_norm_tokens = training.loss_norm_tokens or inference.max_tokens
-        if inference.partial_rollouts and training.rollout_correction == "none":
+        corrects_itself = training.policy_loss in training.sampling_corrected
+        if inference.partial_rollouts and training.rollout_correction == "none" and not corrects_itself:
             training.rollout_correction = "truncated"
         return copy.freeze()
 

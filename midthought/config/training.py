@@ -26,8 +26,19 @@ class TrainingConfig(Section):
     }
     """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
     `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
-    policy_losses: ClassVar[set[str]] = {"ppo", "gspo", "cispo"}
-    """Names of the policy losses. `@policy_loss` adds to it."""
+    policy_losses: ClassVar[dict[str, dict[str, float]]] = {
+        "ppo": {},
+        "gspo": {},
+        "gspo_sequence": {},
+        "cispo": {},
+        "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
+        "gmpo": {"clip_log_ratio": 0.4},
+        "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
+        "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
+    }
+    """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
+    sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl"}
+    """Policy losses that use the sampled log-probabilities and exclude `rollout_correction`."""
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of all random numbers: data split, questions, initial weights, sampling."""
@@ -101,8 +112,10 @@ class TrainingConfig(Section):
     critic_warmup_iters: int = Field(0, ge=0)
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
-    """`ppo` (ratio per token, clipped), `gspo` (ratio per sequence, clipped), `cispo` (clipped weight on the
-    log-probability), or one that you registered (`@policy_loss`)."""
+    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `dppo_tv`, `dppo_kl` (docs/algorithms.md), or one that you
+    registered (`@policy_loss`)."""
+    policy_loss_options: dict[str, float] = Field(default_factory=dict)
+    """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
         "token-mean"
     )
@@ -257,7 +270,8 @@ class TrainingConfig(Section):
             )
         if self.batch_size % self.episodes_per_task:
             raise ValueError(f"batch_size={self.batch_size} is not a multiple of group_size={self.episodes_per_task}")
-        if self.dual_clip is not None and self.policy_loss in ("gspo", "cispo"):
+        self._require_known_options()
+        if self.dual_clip is not None and self.policy_loss in BUILT_IN_LOSSES - {"ppo"}:
             raise ValueError(
                 f"dual_clip={self.dual_clip} applies to policy_loss='ppo', not {self.policy_loss!r}; set it to null"
             )
@@ -276,3 +290,21 @@ class TrainingConfig(Section):
                 f"rollout_correction_max={self.rollout_correction_max}"
             )
         return self
+
+    def _require_known_options(self) -> None:
+        """Raises ValueError for an option that the policy loss does not have, or a correction that it excludes."""
+        options = self.policy_losses[self.policy_loss]
+        for name in self.policy_loss_options:
+            if name not in options:
+                known = f"it has {', '.join(options)}" if options else "it has none"
+                raise ValueError(
+                    f"policy_loss_options: policy_loss={self.policy_loss!r} has no option {name!r}; {known}"
+                )
+        if self.policy_loss in self.sampling_corrected and self.rollout_correction != "none":
+            raise ValueError(
+                f"rollout_correction={self.rollout_correction!r} with policy_loss={self.policy_loss!r}, which already uses the "
+                "sampled log-probabilities; set rollout_correction to 'none'"
+            )
+
+
+BUILT_IN_LOSSES = frozenset(TrainingConfig.policy_losses)

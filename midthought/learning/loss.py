@@ -70,11 +70,12 @@ def _policy_losses(
         logprobs=spread(outputs.logprobs, mask),
         advantages=micro.padded(micro.advantages),
         mask=mask,
+        sampled_logprobs=micro.padded(micro.sampled_logprobs),
         clip_low=training.clip_low,
         clip_high=training.clip_high,
         dual_clip=training.dual_clip,
     )
-    padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs)
+    padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs, **training.policy_loss_options)
     losses = padded[mask]
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights[micro.loss_mask]

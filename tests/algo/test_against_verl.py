@@ -121,6 +121,44 @@ def test_losses_and_averages_agree(kind, theirs, average):
     assert share == pytest.approx(metrics["actor/pg_clipfrac"], abs=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("kind", "theirs", "settings"),
+    [
+        ("sapo", "sapo", {"tau_pos": 1.0, "tau_neg": 1.05}),
+        ("gmpo", "geo_mean", {"clip_ratio": 0.4, "clip_ratio_low": 0.4, "clip_ratio_high": 0.4}),
+        (
+            "dppo_tv",
+            "dppo_tv",
+            {"clip_ratio": 0.15, "clip_ratio_low": 0.15, "clip_ratio_high": 0.15, "clip_ratio_c": 20.0},
+        ),
+        (
+            "dppo_kl",
+            "dppo_kl",
+            {"clip_ratio": 0.05, "clip_ratio_low": 0.05, "clip_ratio_high": 0.05, "clip_ratio_c": 20.0},
+        ),
+    ],
+)
+def test_losses_with_their_own_bounds_agree(kind, theirs, settings, seed):
+    """Log-probabilities are below 0: DPPO reads probabilities. GMPO's rows have one advantage, as in the paper."""
+    generator = torch.Generator().manual_seed(seed)
+    old = -2 * torch.rand(ROWS, LENGTH, generator=generator)
+    new = (old + 0.5 * torch.randn(ROWS, LENGTH, generator=generator)).clamp(max=-0.01)
+    mask = torch.rand(ROWS, LENGTH, generator=generator) < 0.6
+    mask[:, 2] = True
+    advantages = torch.randn(ROWS, 1 if kind == "gmpo" else LENGTH, generator=generator).expand(ROWS, LENGTH)
+    average = "seq-mean-token-mean" if kind in ("sapo", "gmpo") else "token-mean"
+    config = actor_config(global_batch_info={}, **settings)
+    function = getattr(verl, f"compute_policy_loss_{theirs}")
+    expected, metrics = function(old, new, advantages, mask.float(), loss_agg_mode=average, config=config)
+    weights, denominator = loss_weights(mask, rows_of(mask), average, CONSTANT)
+    ours, found = compute_policy_loss(old, new, advantages, mask, denominator=denominator, kind=kind, weights=weights)
+    torch.testing.assert_close(ours, expected)
+    if kind.startswith("dppo"):
+        share = float(found["clip_fraction"]) * denominator / int(mask.sum())
+        assert share == pytest.approx(metrics["actor/pg_clipfrac"], abs=1e-6)
+
+
 @pytest.mark.parametrize("average", AVERAGES)
 def test_averages_agree(average):
     losses, mask = torch.randn(ROWS, LENGTH), torch.rand(ROWS, LENGTH) < 0.5

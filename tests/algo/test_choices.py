@@ -12,6 +12,7 @@ from midthought.algo.correction import CorrectionLevel, RolloutCorrection
 from midthought.algo.credit import ESTIMATORS, CreditInputs, advantage_estimator
 from midthought.algo.kl import KLKind
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
+from midthought.algo.policy_loss import options_of
 from midthought.config import TrainingConfig
 from midthought.errors import SettingsError
 
@@ -19,9 +20,11 @@ from midthought.errors import SettingsError
 @pytest.fixture(autouse=True)
 def _forget_what_a_test_registers(monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
-    monkeypatch.setattr(TrainingConfig, "policy_losses", set(TrainingConfig.policy_losses))
+    monkeypatch.setattr(TrainingConfig, "policy_losses", dict(TrainingConfig.policy_losses))
     monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
-    monkeypatch.setattr("midthought.algo.losses.POLICY_LOSSES", copy.deepcopy(POLICY_LOSSES))
+    losses = copy.deepcopy(POLICY_LOSSES)
+    for module in ("policy_loss", "losses"):
+        monkeypatch.setattr(f"midthought.algo.{module}.POLICY_LOSSES", losses)
 
 
 def shipped(registry) -> set[str]:
@@ -36,8 +39,11 @@ def choices(field: str) -> set[str]:
 def test_every_choice_of_the_settings_is_one_that_is_built_in():
     assert shipped(ESTIMATORS) == set(AdvantageEstimator)
     assert set(TrainingConfig.estimator_needs) == set(ESTIMATORS.names())
-    assert shipped(POLICY_LOSSES) == {"ppo", "gspo", "cispo"}
-    assert TrainingConfig.policy_losses == set(POLICY_LOSSES.names())
+    built_in = shipped(POLICY_LOSSES)
+    assert built_in == {"ppo", "gspo", "gspo_sequence", "cispo", "sapo", "gmpo", "dppo_tv", "dppo_kl"}
+    assert set(TrainingConfig.policy_losses) == set(POLICY_LOSSES.names())
+    for name in built_in:
+        assert TrainingConfig.policy_losses[name] == options_of(POLICY_LOSSES.find(name)), name
     assert choices("loss_agg") == set(LossAggregation)
     assert choices("kl_kind") == choices("kl_loss_kind") == set(KLKind)
     assert choices("rollout_correction") == {"none", *RolloutCorrection}

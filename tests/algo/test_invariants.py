@@ -14,9 +14,10 @@ from midthought.algo.advantages import AdvantageEstimator, compute_advantage
 from midthought.algo.aggregation import LossAggregation, loss_weights
 from midthought.algo.correction import rollout_weights
 from midthought.algo.losses import compute_policy_loss, compute_value_loss, masked_average
+from midthought.config import TrainingConfig
 
 ROWS, LENGTH = 6, 8
-LOSSES = ["ppo", "gspo", "cispo", "value"]
+LOSSES = [*TrainingConfig.policy_losses, "value"]
 few = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 10_000)
 rubbish = st.sampled_from([math.nan, math.inf, -math.inf, 1e30])

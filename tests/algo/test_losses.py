@@ -104,10 +104,11 @@ def test_gspo_gives_every_token_of_an_unclipped_row_the_gradient_of_the_rows_rat
     torch.testing.assert_close(logprobs.grad, torch.tensor([[-ratio, 3 * ratio]]))
 
 
-def test_gspo_needs_rows():
+@pytest.mark.parametrize("kind", ["gspo", "gspo_sequence", "gmpo"])
+def test_a_ratio_per_row_needs_rows(kind):
     flat = torch.zeros(3)
-    with pytest.raises(ValueError, match=r"'gspo' takes its ratio over rows.*not \[3\]"):
-        compute_policy_loss(flat, flat, flat, flat == 0, kind="gspo")
+    with pytest.raises(ValueError, match=r"one ratio per row.*not \[3\]"):
+        compute_policy_loss(flat, flat, flat, flat == 0, kind=kind)
 
 
 def test_cispo_bounds_the_weight_and_cuts_no_gradient_off():

@@ -224,6 +224,11 @@ def test_micro_batches_change_neither_gradients_nor_metrics(critic, make_policy,
         ("ppo", "seq-mean-token-sum-norm"),
         ("gspo", "seq-mean-token-mean"),
         ("cispo", "token-mean"),
+        ("gspo_sequence", "seq-mean-token-mean"),
+        ("sapo", "seq-mean-token-mean"),
+        ("gmpo", "seq-mean-token-mean"),
+        ("dppo_tv", "token-mean"),
+        ("dppo_kl", "token-mean"),
     ],
 )
 def test_neither_cutting_nor_order_nor_padding_changes_any_loss_under_any_average(
@@ -265,11 +270,11 @@ def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy
 
 def test_a_users_estimator_and_loss_are_learned_from_by_their_names(make_policy, batch, monkeypatch):
     monkeypatch.setattr(TrainingConfig, "estimator_needs", dict(TrainingConfig.estimator_needs))
-    monkeypatch.setattr(TrainingConfig, "policy_losses", set(TrainingConfig.policy_losses))
+    monkeypatch.setattr(TrainingConfig, "policy_losses", dict(TrainingConfig.policy_losses))
     monkeypatch.setattr("midthought.algo.credit.ESTIMATORS", copy.deepcopy(ESTIMATORS))
     losses = copy.deepcopy(POLICY_LOSSES)
-    monkeypatch.setattr("midthought.algo.losses.POLICY_LOSSES", losses)
-    monkeypatch.setattr("midthought.learning.loss.POLICY_LOSSES", losses)
+    for module in ("algo.policy_loss", "algo.losses", "learning.loss"):
+        monkeypatch.setattr(f"midthought.{module}.POLICY_LOSSES", losses)
 
     @advantage_estimator("ones")
     def ones(inputs: CreditInputs) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,179 @@
+"""Losses with their own bounds: numbers worked by hand, gradients, options."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
+from midthought.config import TrainingConfig, create_default_config
+from midthought.errors import SettingsError
+
+
+def loss_of(kind: str, old: list[float], new: list[float], advantage: float, **options: float) -> tuple[float, dict]:
+    """Of one row of tokens with these probabilities."""
+    before, now = (torch.tensor([values], dtype=torch.float64).log() for values in (old, new))
+    mask = torch.ones_like(now, dtype=torch.bool)
+    loss, metrics = compute_policy_loss(before, now, torch.full_like(now, advantage), mask, kind=kind, options=options)
+    return float(loss), {name: float(value) for name, value in metrics.items()}
+
+
+def gradient_of(kind: str, old: list[float], new: list[float], advantage: float) -> list[float]:
+    """At the log-probabilities."""
+    before, now = (torch.tensor([values], dtype=torch.float64).log() for values in (old, new))
+    now.requires_grad_()
+    mask = torch.ones_like(now, dtype=torch.bool)
+    compute_policy_loss(before, now, torch.full_like(now, advantage), mask, kind=kind, denominator=1)[0].backward()
+    return now.grad[0].tolist()
+
+
+class TestSAPO:
+    def test_at_a_ratio_of_1_it_is_half_of_4_over_tau_and_its_gradient_that_of_the_surrogate(self):
+        assert loss_of("sapo", [0.5], [0.5], 2.0)[0] == pytest.approx(-4.0)
+        assert loss_of("sapo", [0.5], [0.5], -2.0)[0] == pytest.approx(4.0 / 1.05)
+        assert gradient_of("sapo", [0.5], [0.5], 2.0) == pytest.approx([-2.0])
+        assert gradient_of("sapo", [0.5], [0.5], -2.0) == pytest.approx([2.0])
+
+    def test_far_away_the_gradient_fades_and_does_so_faster_for_bad_tokens(self):
+        """Ratio 3: σ(2) = 0.8808, 4 σ (1 - σ) = 0.41997, times the ratio and A."""
+        assert loss_of("sapo", [0.1], [0.3], 1.0)[1]["gate_mean"] == pytest.approx(0.41997, abs=1e-5)
+        assert gradient_of("sapo", [0.1], [0.3], 1.0) == pytest.approx([-3 * 0.41997], abs=1e-4)
+        assert loss_of("sapo", [0.1], [0.3], -1.0)[1]["gate_mean"] < 0.41997
+
+    def test_its_temperatures_are_options(self):
+        assert loss_of("sapo", [0.5], [0.5], 2.0, tau_pos=2.0)[0] == pytest.approx(-2.0)
+
+
+class TestGMPO:
+    def test_it_is_the_geometric_mean_of_the_ratios(self):
+        """Ratios 1.2 and 1/1.2 have the mean 1; 1.2 and 1.3 have √1.56."""
+        assert loss_of("gmpo", [0.5, 0.6], [0.6, 0.5], 3.0)[0] == pytest.approx(-3.0)
+        assert loss_of("gmpo", [0.5, 0.5], [0.6, 0.65], 1.0)[0] == pytest.approx(-math.sqrt(1.56))
+
+    def test_only_ratios_that_moved_with_the_advantage_are_limited(self):
+        """Ratios 4 and 1/4 against the range (e^-0.4, e^0.4)."""
+        good = loss_of("gmpo", [0.2, 0.8], [0.8, 0.2], 1.0)
+        assert good[0] == pytest.approx(-math.sqrt(math.exp(0.4) / 4))
+        bad = loss_of("gmpo", [0.2, 0.8], [0.8, 0.2], -1.0)
+        assert bad[0] == pytest.approx(math.sqrt(4 * math.exp(-0.4)))
+        assert good[1]["clip_fraction"] == bad[1]["clip_fraction"] == 0.5
+
+
+class TestDPPO:
+    @pytest.mark.parametrize("kind", ["dppo_tv", "dppo_kl"])
+    def test_a_rare_token_may_grow_manyfold_and_a_frequent_one_only_a_little(self, kind):
+        """1 % -> 5 %: ratio 5, which PPO clips; 50 % -> 70 %: ratio 1.4, but a fifth of all probability has moved."""
+        rare, frequent = loss_of(kind, [0.01], [0.05], 1.0), loss_of(kind, [0.5], [0.7], 1.0)
+        assert rare[1]["clip_fraction"] == 0.0 and rare[0] == pytest.approx(-5 * math.log(0.05))
+        assert frequent[1]["clip_fraction"] == 1.0 and frequent[0] == 0.0
+
+    def test_the_binary_divergence_by_hand(self):
+        """0.5 -> 0.7: ½ ln(½ / 0.7) + ½ ln(½ / 0.3) = 0.0872 nats."""
+        assert loss_of("dppo_kl", [0.5], [0.7], 1.0, max_divergence=0.087)[1]["clip_fraction"] == 1.0
+        assert loss_of("dppo_kl", [0.5], [0.7], 1.0, max_divergence=0.088)[1]["clip_fraction"] == 0.0
+
+    @pytest.mark.parametrize("kind", ["dppo_tv", "dppo_kl"])
+    def test_a_token_that_moved_against_its_advantage_keeps_its_gradient(self, kind):
+        assert gradient_of(kind, [0.5], [0.9], -1.0) == pytest.approx([1.8])
+        assert gradient_of(kind, [0.9], [0.5], 1.0) == pytest.approx([-0.5 / 0.9])
+
+    def test_the_weight_has_a_limit(self):
+        assert gradient_of("dppo_tv", [0.001], [0.1], 1.0) == pytest.approx([-20.0])
+
+    def test_its_ratio_is_to_the_sampled_probability_and_not_to_the_recomputed_one(self):
+        sampled, recomputed, now = (torch.tensor([[value]]).log() for value in (0.2, 0.4, 0.3))
+        mask = torch.ones(1, 1, dtype=torch.bool)
+        loss, metrics = compute_policy_loss(
+            recomputed, now, torch.ones(1, 1), mask, kind="dppo_tv", sampled_logprobs=sampled
+        )
+        assert float(loss) == pytest.approx(-1.5 * math.log(0.3))
+        assert float(metrics["ratio_mean"]) == pytest.approx(1.5)
+
+
+def test_both_forms_of_gspo_have_one_gradient_if_a_row_has_one_advantage():
+    old, new = [0.5, 0.2, 0.4], [0.45, 0.22, 0.41]
+    for advantage in (1.0, -2.0):
+        one, other = (gradient_of(kind, old, new, advantage) for kind in ("gspo", "gspo_sequence"))
+        assert one == pytest.approx(other)
+
+
+@pytest.mark.parametrize("kind", ["sapo", "gmpo", "gspo_sequence"])
+def test_gradients_against_finite_differences(kind):
+    generator = torch.Generator().manual_seed(3)
+    old = -torch.rand(4, 6, generator=generator, dtype=torch.float64)
+    steps = torch.tensor([-0.6, -0.1, 0.05, 0.12, 0.5], dtype=torch.float64)
+    new = old + steps[torch.randint(len(steps), (4, 6), generator=generator)]
+    mask = torch.rand(4, 6, generator=generator) < 0.7
+    mask[:, 0] = True
+    advantages = torch.randn(4, 1, generator=generator, dtype=torch.float64).expand(4, 6)
+
+    def loss(logprobs: Tensor) -> Tensor:
+        return compute_policy_loss(old, logprobs, advantages, mask, 0.3, 0.31, kind=kind)[0]
+
+    assert gradcheck(loss, new.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("kind", ["dppo_tv", "dppo_kl"])
+def test_the_gradient_of_dppo_is_that_of_its_weighted_likelihood_with_the_weights_held(kind):
+    """In float64, against finite differences: the weights and the mask are stop-gradients."""
+    old, new = torch.tensor([[0.5, 0.01, 0.3]]).double().log(), torch.tensor([[0.7, 0.05, 0.25]]).double().log()
+    advantages, mask = torch.tensor([[1.0, 1.0, 2.0]]).double(), torch.ones(1, 3, dtype=torch.bool)
+    held = torch.tensor([[0.0, 5.0, 0.25 / 0.3]]).double()
+    start = new.clone().requires_grad_()
+    compute_policy_loss(old, start, advantages, mask, kind=kind)[0].backward()
+
+    def likelihood(logprobs: Tensor) -> Tensor:
+        return (-held * advantages * logprobs).mean()
+
+    assert gradcheck(likelihood, new.clone().requires_grad_())
+    expected = torch.autograd.grad(likelihood(again := new.clone().requires_grad_()), again)[0]
+    torch.testing.assert_close(start.grad, expected)
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def training(**changes):
+    return create_default_config(training=changes).training
+
+
+def test_options_of_the_settings_reach_the_loss_and_others_are_refused():
+    assert training(policy_loss="sapo", policy_loss_options={"tau_neg": 1.2}).policy_loss_options == {"tau_neg": 1.2}
+    with pytest.raises(SettingsError, match=r"policy_loss='sapo' has no option 'tau'; it has tau_pos, tau_neg"):
+        training(policy_loss="sapo", policy_loss_options={"tau": 1.2})
+    with pytest.raises(SettingsError, match=r"policy_loss='ppo' has no option 'tau_neg'; it has none"):
+        training(policy_loss_options={"tau_neg": 1.2})
+
+
+def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_with_partial_rollouts():
+    with pytest.raises(
+        SettingsError, match=r"already uses the sampled log-probabilities; set rollout_correction to 'none'"
+    ):
+        training(policy_loss="dppo_tv", rollout_correction="truncated")
+    config = create_default_config(training={"policy_loss": "dppo_tv"}, inference={"partial_rollouts": True})
+    assert config.frozen().training.rollout_correction == "none"
+
+
+def test_a_loss_of_ones_own_has_options(monkeypatch):
+    monkeypatch.setattr(TrainingConfig, "policy_losses", dict(TrainingConfig.policy_losses))
+    losses = copy.deepcopy(POLICY_LOSSES)
+    for module in ("policy_loss", "losses"):
+        monkeypatch.setattr(f"midthought.algo.{module}.POLICY_LOSSES", losses)
+
+    @policy_loss("scaled_likelihood")
+    def scaled(inputs: PolicyLossInputs, *, scale: float = 2.0) -> TokenLosses:
+        return -scale * inputs.advantages * inputs.logprobs, {}
+
+    assert (
+        training(policy_loss="scaled_likelihood", policy_loss_options={"scale": 3.0}).policy_loss_options["scale"]
+        == 3.0
+    )
+    assert loss_of("scaled_likelihood", [0.5], [0.5], 1.0, scale=3.0)[0] == pytest.approx(3 * math.log(2))
+    with pytest.raises(ValueError, match="option 'scale' of a policy loss needs a number as default"):
+
+        @policy_loss("unscaled")
+        def unscaled(inputs: PolicyLossInputs, *, scale: float) -> TokenLosses:
+            return inputs.logprobs, {}
