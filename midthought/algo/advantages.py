@@ -25,6 +25,7 @@ class AdvantageEstimator(enum.StrEnum):
     GRPO = "grpo"
     DR_GRPO = "dr_grpo"
     RLOO = "rloo"
+    OPO = "opo"
     REINFORCE_PLUS_PLUS = "reinforce_plus_plus"
     REINFORCE_PLUS_PLUS_BASELINE = "reinforce_plus_plus_baseline"
     REMAX = "remax"
@@ -42,15 +43,17 @@ def compute_advantage(
     baselines: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
+    critic_lam: float | None = None,
+    lam_alpha: float = 0.0,
     whiten: bool = True,
     norm_by_std: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
     `values` and `turns` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is used by
-    `gae` and `reinforce_plus_plus`, `lam` by `gae`, `whiten` by these and `reinforce_plus_plus_baseline`, `norm_by_std` by
-    `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not
-    finite.
+    `gae` and `reinforce_plus_plus`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
+    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a missing
+    input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
         rewards=token_level_rewards,
@@ -61,6 +64,8 @@ def compute_advantage(
         baselines=baselines,
         gamma=gamma,
         lam=lam,
+        critic_lam=critic_lam,
+        lam_alpha=lam_alpha,
         whiten=whiten,
         norm_by_std=norm_by_std,
     )
@@ -96,15 +101,26 @@ def compute_gae_advantage_return(
 
 @advantage_estimator("gae", needs={"values"})
 def _gae(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """Two extensions: `critic_lam` gives the returns a lambda of their own (decoupled GAE: VC-PPO, Yuan et al. 2025, arXiv
+    2503.01491, section 3.3), and with `lam_alpha` α the advantages of an episode of l policy tokens have
+    `λ = 1 - 1 / (α l)`, limited to [0, 1] (VAPO, Yue et al. 2025, arXiv 2504.05118, equation 6).
+    """
     assert inputs.values is not None
-    advantages, returns = _over_policy_tokens(inputs.rewards, inputs.values, inputs.mask, inputs.gamma, inputs.lam)
+    lam: float | Tensor = inputs.lam
+    if inputs.lam_alpha:
+        num_tokens = inputs.mask.sum(dim=1).clamp(min=1).to(inputs.values)
+        lam = (1.0 - 1.0 / (inputs.lam_alpha * num_tokens)).clamp(0.0, 1.0)
+    tensors = inputs.rewards, inputs.values, inputs.mask, inputs.gamma
+    advantages, returns = _over_policy_tokens(*tensors, lam)
+    if inputs.critic_lam is not None:
+        _, returns = _over_policy_tokens(*tensors, inputs.critic_lam)
     return (whiten_advantages(advantages, inputs.mask) if inputs.whiten else advantages), returns
 
 
 def _over_policy_tokens(
-    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """GAE's advantages and returns, [E, T], as `compute_gae_advantage_return` defines them."""
+    """GAE's advantages and returns, [E, T], as `compute_gae_advantage_return` defines them; `lam`: for all episodes, or [E]."""
     rewards = torch.where(mask, rewards, 0.0)
     values = torch.where(mask, values, 0.0)
     next_value = torch.zeros_like(values[:, 0])
@@ -187,6 +203,25 @@ def rloo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     means, _, counts = _group_statistics(inputs.scores, inputs.groups, inputs.present)
     centred = (inputs.scores - means) * counts / (counts - 1).clamp(min=1)
     advantages = inputs.over_tokens(centred)
+    return advantages, advantages
+
+
+@advantage_estimator("opo", needs={"groups"})
+def opo(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = s - b`, with the group's mean score weighted by length as baseline: `b = Σ l s / Σ l`, l policy tokens.
+
+    It minimizes the variance of the gradient if gradients of tokens are uncorrelated and of one size. Source: OPO, Hao et al.
+    2025 (arXiv 2505.23585), equation 7. In a group of one, `A = s`.
+    """
+    assert inputs.groups is not None
+    lengths = inputs.mask.sum(dim=1).to(inputs.scores)
+    _, member = torch.unique(inputs.groups, return_inverse=True)
+    num_groups = int(member.max()) + 1 if len(member) else 0
+    zeros = lengths.new_zeros(num_groups)
+    totals, weighted = zeros.index_add(0, member, lengths), zeros.index_add(0, member, lengths * inputs.scores)
+    counts = zeros.index_add(0, member, inputs.present.to(zeros))
+    baselines = torch.where(counts > 1, weighted / totals.clamp(min=1), 0.0)
+    advantages = inputs.over_tokens(inputs.scores - baselines[member])
     return advantages, advantages
 
 

@@ -19,6 +19,7 @@ class TrainingConfig(Section):
         "grpo": frozenset({"groups"}),
         "dr_grpo": frozenset({"groups"}),
         "rloo": frozenset({"groups"}),
+        "opo": frozenset({"groups"}),
         "reinforce_plus_plus": frozenset(),
         "reinforce_plus_plus_baseline": frozenset({"groups"}),
         "remax": frozenset({"baselines"}),
@@ -86,12 +87,17 @@ class TrainingConfig(Section):
     group_size: int | None = Field(None, ge=1)
     """Episodes per task in an iteration. Null: 8 if the estimator compares within groups, else 1."""
     adv_estimator: str = "gae"
-    """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `reinforce_plus_plus`,
+    """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, or one that you registered (`@advantage_estimator`)."""
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount per policy token (`gae`, `reinforce_plus_plus`)."""
     lam: float = Field(1.0, ge=0, le=1)
     """GAE's lambda, per policy token."""
+    critic_lam: float | None = Field(None, ge=0, le=1)
+    """GAE's lambda for the critic's targets (VC-PPO and VAPO: 1). Null: `lam`."""
+    lam_alpha: float = Field(0.0, ge=0)
+    """VAPO's length-adaptive lambda for the advantages: 1 - 1 / (`lam_alpha` × policy tokens of the episode), at least 0 (the
+    paper: 0.05). 0: `lam`."""
     whiten_advantages: bool = True
     """Scale the advantages to mean 0 and standard deviation 1 over the batch (`gae` and both `reinforce_plus_plus`)."""
     norm_adv_by_std: bool = True

@@ -43,6 +43,8 @@ def credit_batch(
         baselines=None if batch.baselines is None else batch.of_episodes(batch.baselines),
         gamma=training.gamma,
         lam=training.lam,
+        critic_lam=training.critic_lam,
+        lam_alpha=training.lam_alpha,
         whiten=training.whiten_advantages,
         norm_by_std=training.norm_adv_by_std,
     )

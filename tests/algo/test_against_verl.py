@@ -55,6 +55,7 @@ def test_gae_agrees(seed):
         ("grpo", "compute_grpo_outcome_advantage", {}),
         ("dr_grpo", "compute_grpo_outcome_advantage", {"norm_adv_by_std_in_grpo": False}),
         ("rloo", "compute_rloo_outcome_advantage", {}),
+        ("opo", "compute_opo_outcome_advantage", {}),
         ("reinforce_plus_plus_baseline", "compute_reinforce_plus_plus_baseline_outcome_advantage", {}),
     ],
 )

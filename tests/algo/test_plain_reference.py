@@ -162,6 +162,16 @@ def plain_turns(episodes: list[Episode]) -> list[list[float]]:
     return rows
 
 
+def plain_optimal(episodes: list[Episode]) -> list[float]:
+    """The score minus the mean score of all tokens of the group; 0 for an episode without a token."""
+    found = []
+    for episode in episodes:
+        members = [other for other in episodes if other.group == episode.group and other.own]
+        of_tokens = [sum(token.reward for token in other.own) for other in members for _ in other.own]
+        found.append(sum(token.reward for token in episode.own) - (fmean(of_tokens) if len(members) > 1 else 0.0))
+    return found
+
+
 def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
     if name == "gae":
         return plain_gae(episodes)
@@ -171,6 +181,8 @@ def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
     if name in ("dr_grpo", "reinforce_plus_plus_baseline"):
         rows = over_tokens(episodes, plain_in_group(episodes, lambda own, all_, _: own - fmean(all_)))
         return rows if name == "dr_grpo" else whitened(rows)
+    if name == "opo":
+        return over_tokens(episodes, plain_optimal(episodes))
     if name == "rloo":
         return over_tokens(episodes, plain_in_group(episodes, lambda own, _, others: own - fmean(others)))
     if name == "reinforce_plus_plus":
