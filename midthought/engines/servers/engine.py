@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.running_samples import RunningSamples
 from midthought.engines.servers.checks import compare_tokenizers, find_model, probe_logprob_mode, why_not_exact
 from midthought.engines.servers.connection import Connections, RetryPolicy, Session, named, require_httpx
 from midthought.engines.servers.dialect import Dialect
@@ -104,7 +105,7 @@ class ServerEngine:
         self._connections = Connections(
             self._endpoints.all, self.retry_policy, max_num_seqs=max_num_seqs, api_key_env=api_key_env
         )
-        self._running: dict[int, asyncio.Task[Completion]] = {}
+        self._running = RunningSamples()
         self._update_lock = UpdateLock()
         self._publication: Publication | None = None
         self._exit_reason = exit_reason or (lambda: None)
@@ -122,17 +123,9 @@ class ServerEngine:
         Raises `EngineError` if `token_ids` is empty, the episode is being sampled already, a server refuses the request, or
         no server completes it within the limits of the retry policy.
         """
-        if not token_ids:
-            raise EngineError(f"episode {episode}: nothing to continue; give at least one token id")
-        if episode in self._running:
-            raise EngineError(f"episode {episode} is being sampled already; await its completion first")
+        self._running.require_free(episode, token_ids)
         draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
-        task = asyncio.ensure_future(self._complete(episode, draft))
-        self._running[episode] = task
-        try:
-            return await task
-        finally:
-            del self._running[episode]
+        return await self._running.run(episode, self._complete(episode, draft))
 
     def open(self, episode: int) -> None:
         """Starts a new sequence; any server may take it."""
@@ -141,8 +134,7 @@ class ServerEngine:
     def close(self, episode: int) -> None:
         """Ends the episode and cancels its running sample."""
         self._endpoints.forget(episode)
-        if episode in self._running:
-            self._running[episode].cancel()
+        self._running.cancel(episode)
 
     async def check(self) -> None:
         """Checks the model and the tokenizer of all servers concurrently.

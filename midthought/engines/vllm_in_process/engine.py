@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import Sampling, Stopper
+from midthought.engines.running_samples import RunningSamples
 from midthought.engines.servers.connection import RetryPolicy, named
 from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.engine import request_seed
@@ -115,7 +116,7 @@ class VLLMInProcessEngine:
         self._num_adapters = 0
         self._places = asyncio.Semaphore(max_num_seqs)
         self._numbers = itertools.count()
-        self._running: dict[int, asyncio.Task[Completion]] = {}
+        self._running = RunningSamples()
         self._loop = BackgroundLoop("midthought-vllm")
         self._llm: AsyncLLM | None = None
         self._end: weakref.finalize[..., VLLMInProcessEngine] | None = None
@@ -149,30 +150,21 @@ class VLLMInProcessEngine:
         vLLM fails or stalls.
         """
         llm = self._running_llm()
-        if not token_ids:
-            raise EngineError(f"episode {episode}: nothing to continue; give at least one token id")
-        if episode in self._running:
-            raise EngineError(f"episode {episode} is being sampled already; await its completion first")
+        self._running.require_free(episode, token_ids)
         vocab_size = llm.model_config.get_vocab_size()
         if wrong := [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]:
             raise EngineError(
                 f"episode {episode}: {wrong[0]} is not a token of the model, whose vocabulary has {vocab_size}"
             )
         draft = PartialCompletion(list(token_ids), sampling, self.eos_token_ids, stopper)
-        task = asyncio.ensure_future(self._complete_unchanged(llm, episode, draft))
-        self._running[episode] = task
-        try:
-            return await task
-        finally:
-            del self._running[episode]
+        return await self._running.run(episode, self._complete_unchanged(llm, episode, draft))
 
     def open(self, episode: int) -> None:
         """Does nothing: vLLM's prefix cache works without it."""
 
     def close(self, episode: int) -> None:
         """Ends the episode and cancels its running sample."""
-        if episode in self._running:
-            self._running[episode].cancel()
+        self._running.cancel(episode)
 
     async def check(self) -> None:
         """Raises `EngineError` if vLLM is not running."""
