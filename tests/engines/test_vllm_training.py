@@ -133,6 +133,20 @@ def test_samples_wake_it_once_with_the_same_version(engines: list[AsyncLLM], tmp
     assert engines[0].log == ["wake weights", "load", "wake kv_cache", "reset cache", "resume"]
 
 
+def test_a_wake_up_that_fails_the_check_is_repeated_before_anything_is_sampled(
+    engines: list[AsyncLLM], tmp_path: Path
+) -> None:
+    policy = make_model()
+    engine = synced(policy, tmp_path, enable_sleep_mode=True)
+    engine.sleep()
+    engines[0].worker.lost = {"lm_head.weight"}
+    for _ in range(2):
+        with pytest.raises(EngineError, match="vLLM failed"):  # the lost weights are NaN
+            asyncio.run(engine.sample(0, PROMPT, Sampling(max_tokens=2)))
+    engines[0].worker.lost = set()
+    assert difference(engine, policy) < 1e-5
+
+
 def test_without_sleep_mode_sleeping_changes_nothing(engines: list[AsyncLLM], tmp_path: Path) -> None:
     policy = make_model()
     engine = synced(policy, tmp_path)

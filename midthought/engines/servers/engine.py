@@ -67,6 +67,7 @@ class ServerEngine:
     dialect: ClassVar[Dialect]
     policy_version = 0
     reads_shared_memory = False
+    is_asleep = False
 
     def __init__(
         self,
@@ -187,9 +188,8 @@ class ServerEngine:
                 await asyncio.sleep(self.retry_policy.pause_seconds)
             self.policy_version = policy_version
 
-    async def sleep(self) -> bool:
+    async def sleep(self) -> None:
         """Does nothing: a server has its own memory."""
-        return False
 
     # -- one completion, of one or several requests ------------------------------------------------------------
 

@@ -110,7 +110,9 @@ class VLLMInProcessEngine:
         if Path(model_path).is_dir():
             self._environment["HF_HUB_OFFLINE"] = "1"
         self._can_sleep = bool(self._arguments.get("enable_sleep_mode"))
-        self._is_asleep = False
+        self.is_asleep = False
+        self._released: list[str] = []
+        """Parts of vLLM's memory that `sleep` released, by vLLM's names."""
         self._update_lock = UpdateLock()
         self._adapter: LoRARequest | None = None
         self._num_adapters = 0
@@ -188,21 +190,20 @@ class VLLMInProcessEngine:
             prefixes = [publication.proof.token_ids[:length] for length in lengths]
             sampled = await asyncio.gather(*(self._next_token(llm, *each) for each in enumerate(prefixes)))
             publication.proof.check("vLLM", sampled, publication.likely_cause)
-            self.policy_version = policy_version
+            self.policy_version, self.is_asleep = policy_version, False
 
-    async def sleep(self) -> bool:
-        """Releases vLLM's GPU memory until the next `publish`. Returns False without `enable_sleep_mode`.
+    async def sleep(self) -> None:
+        """Releases vLLM's GPU memory until the next `publish`. Does nothing without `enable_sleep_mode`.
 
         Waits for running samples. The weights are dropped, because `publish` sends new ones; a base model under an adapter,
         which is sent only once, is kept in the memory of the CPU.
         """
         llm = self._running_llm()
-        if self._can_sleep and not self._is_asleep:
+        if self._can_sleep and not self.is_asleep:
             async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
                 level = 2 if self._adapter is None else 1
                 await asyncio.wrap_future(self._loop.start(llm.sleep(level=level)))
-                self._is_asleep = True
-        return self._is_asleep
+                self._released, self.is_asleep = ["weights", "kv_cache"], True
 
     def shutdown(self) -> None:
         """Stops vLLM and its processes; running samples fail. May be called twice."""
@@ -225,23 +226,25 @@ class VLLMInProcessEngine:
 
     async def _load(self, llm: AsyncLLM, new: Publication) -> None:
         """Loads the weights on vLLM's event loop, and drops what it computed with older ones."""
-        if self._is_asleep:
-            await llm.wake_up(tags=["weights"])
-        else:
+        if not self._released:
             await llm.pause_generation(mode="abort")
         try:
+            await self._take_memory(llm, "weights")
             if new.tensors is not None:
                 await llm.collective_rpc("load_shared_weights", args=(dict(new.tensors),))
-            if self._is_asleep:
-                await llm.wake_up(tags=["kv_cache"])
-                self._is_asleep = False
+            await self._take_memory(llm, "kv_cache")
             if new.adapter is not None:
                 await self._load_adapter(llm, new.adapter, str(new.path))
             if not await llm.reset_prefix_cache():
                 raise EngineError("vLLM does not drop its prefix cache: it is still computing requests")
         finally:
-            if not self._is_asleep:
+            if not self._released:
                 await llm.resume_generation()
+
+    async def _take_memory(self, llm: AsyncLLM, part: str) -> None:
+        if part in self._released:
+            await llm.wake_up(tags=[part])
+            self._released.remove(part)
 
     async def _load_adapter(self, llm: AsyncLLM, name: str, path: str) -> None:
         from vllm.lora.request import LoRARequest

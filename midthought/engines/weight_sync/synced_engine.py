@@ -43,8 +43,13 @@ class ReloadableEngine(Engine, Protocol):
         """
         ...
 
-    async def sleep(self) -> bool:
-        """Releases its memory until the next `publish`. Returns False if it does not, because it cannot or need not."""
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has released its memory, so that it must load the weights again before it samples."""
+        ...
+
+    async def sleep(self) -> None:
+        """Releases its memory until the next `publish`, if it can and needs to; then `is_asleep`."""
         ...
 
 
@@ -96,7 +101,6 @@ class SyncedEngine:
         self._folder = Path(folder or self._temporary.name).resolve()  # type: ignore[union-attr]
         self._name = f"midthought-{secrets.token_hex(4)}"
         self._num_published = 0
-        self._is_asleep = False
         self._waking = threading.Lock()
         self._loop = BackgroundLoop("midthought-weights")
         with contextlib.ExitStack() as undo:
@@ -120,7 +124,7 @@ class SyncedEngine:
         self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
     ) -> Completion:
         """See the engine's `sample`. Each completion comes from one version of the weights."""
-        if self._is_asleep:
+        if self.engine.is_asleep:
             await asyncio.to_thread(self._wake_up)
         return await self.engine.sample(episode, token_ids, sampling, stopper=stopper)
 
@@ -141,7 +145,7 @@ class SyncedEngine:
     def sleep(self) -> None:
         """Releases the engine's memory, if it can; the next sample or update loads the policy again."""
         with self._waking:
-            self._is_asleep = self._is_asleep or self._loop.run(self.engine.sleep())
+            self._loop.run(self.engine.sleep())
 
     def shutdown(self) -> None:
         """Removes the written weights, and stops the engine if it was started here. May be called twice."""
@@ -154,7 +158,7 @@ class SyncedEngine:
 
     def _wake_up(self) -> None:
         with self._waking:
-            if self._is_asleep:
+            if self.engine.is_asleep:
                 self._publish(self.engine.policy_version)
 
     def _publish(self, policy_version: int) -> None:
@@ -178,7 +182,6 @@ class SyncedEngine:
             )
             _release_cached_memory(self._policy)
             self._loop.run(self.engine.publish(publication, policy_version))
-        self._is_asleep = False
         if path is not None:
             for older in path.parent.iterdir():
                 if older != path:
