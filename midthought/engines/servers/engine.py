@@ -6,10 +6,6 @@ The protocol of each kind of server is a `Dialect` in its own file. Does not dep
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
-import functools
-import hashlib
 import math
 import time
 import warnings
@@ -18,17 +14,12 @@ from typing import ClassVar
 
 from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.running_samples import RunningSamples
-from midthought.engines.servers.checks import compare_tokenizers, find_model, probe_logprob_mode, why_not_exact
-from midthought.engines.servers.connection import Connections, RetryPolicy, Session, named, require_httpx
+from midthought.engines.servers.connection import Connections, RetryPolicy, Session, require_httpx
 from midthought.engines.servers.dialect import Dialect
-from midthought.engines.servers.endpoints import Endpoint, Endpoints, LogprobMode
-from midthought.engines.servers.streams import (
-    EventSplitter,
-    PartialCompletion,
-    RetryableError,
-    add_events,
-    response_error,
-)
+from midthought.engines.servers.endpoints import Endpoint, Endpoints
+from midthought.engines.servers.preparation import Preparation
+from midthought.engines.servers.requests import CompletionRequests
+from midthought.engines.servers.streams import PartialCompletion, RetryableError
 from midthought.engines.weight_sync.publication import Publication
 from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
@@ -100,15 +91,21 @@ class ServerEngine:
             max_outage_seconds=math.inf if max_outage_seconds is None else max_outage_seconds,
         )
         self._max_outage_seconds = max_outage_seconds
-        self._probe = probe
-        self._training_temperature = training_temperature
-        self._max_seq_len = max_seq_len
         self._connections = Connections(
             self._endpoints.all, self.retry_policy, max_num_seqs=max_num_seqs, api_key_env=api_key_env
         )
+        self._requests = CompletionRequests(self.dialect, model, self._endpoints, self._connections, self.retry_policy)
+        self._preparation = Preparation(
+            self.dialect,
+            self._requests,
+            self._connections,
+            model=model,
+            probe=probe,
+            max_seq_len=max_seq_len,
+            training_temperature=training_temperature,
+        )
         self._running = RunningSamples()
         self._update_lock = UpdateLock()
-        self._publication: Publication | None = None
         self._exit_reason = exit_reason or (lambda: None)
 
     # -- the contract ------------------------------------------------------------------------------------------
@@ -143,7 +140,7 @@ class ServerEngine:
         Raises `EngineError` if no server answers (if only some do, warns, and checks the others when they answer),
         `SettingsError` if one serves another model or has another tokenizer.
         """
-        await self._call_all(self._identify, "answers")
+        await self._call_all(self._preparation.identify, "answers")
 
     async def _call_all(self, ask: Callable[[Session, Endpoint], Awaitable[None]], what: str) -> None:
         """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot.
@@ -176,11 +173,11 @@ class ServerEngine:
         Raises `EngineError` if a server refuses, computes something else, or none can be reached for `max_outage_seconds`.
         """
         async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
-            self._publication = publication
+            self._preparation.publication = publication
             give_up_at = time.monotonic() + (self._max_outage_seconds or 0.0)
             while True:
                 try:
-                    await self._call_all(self._prepare, "takes the new weights")
+                    await self._call_all(self._preparation.prepare, "takes the new weights")
                     break
                 except ServersUnreachableError:
                     if time.monotonic() >= give_up_at or self._exit_reason():
@@ -248,8 +245,8 @@ class ServerEngine:
                 if room <= 0:
                     draft.finish = Finish.LENGTH
                     return
-                draft.is_exact = await self._has_exact_logprobs(session, endpoint, draft)
-                await self._stream(session, endpoint, draft, room)
+                draft.is_exact = await self._preparation.has_exact_logprobs(session, endpoint, draft)
+                await self._requests.stream(endpoint, draft, room, self._preparation.adapter)
             except RetryableError as fault:
                 if fault.is_disconnected:
                     endpoint.loaded = None
@@ -258,149 +255,11 @@ class ServerEngine:
                 )
                 raise
 
-    async def _stream(self, session: Session, endpoint: Endpoint, draft: PartialCompletion, room: int) -> None:
-        """Sends one request and adds its tokens as they arrive. Returning early closes the connection, which cancels it."""
-        import httpx
-
-        num_before = num_kept = len(draft.token_ids)
-        token_ids = [*draft.prompt, *draft.token_ids]
-        seed = request_seed(draft.sampling.seed, len(token_ids))
-        sampling = dataclasses.replace(draft.sampling, max_tokens=room, seed=seed)
-        adapter = self._publication.adapter if self._publication is not None else None
-        body = self.dialect.body(
-            endpoint.model or self.model, token_ids, sampling, sorted(draft.eos_token_ids), adapter
-        )
-        read = self.dialect.reader(token_ids)
-        splitter, seconds = EventSplitter(), self.retry_policy.first_token_timeout_seconds
-        try:
-            async with (
-                asyncio.timeout(seconds) as deadline,
-                session.client.stream("POST", endpoint.url + self.dialect.path, json=body) as response,
-                contextlib.aclosing(response.aiter_bytes()) as pieces,  # type: ignore[type-var]
-            ):
-                if response.status_code != 200:
-                    await response.aread()
-                    raise response_error(response)
-                async for piece in pieces:
-                    has_ended = add_events(splitter.feed(piece), read, draft)
-                    if len(draft.token_ids) > num_kept:
-                        num_kept, seconds = len(draft.token_ids), self.retry_policy.next_token_timeout_seconds
-                        deadline.reschedule(asyncio.get_running_loop().time() + seconds)
-                        self._endpoints.succeeded(endpoint)
-                    if has_ended:
-                        break
-                else:
-                    where = "inside a line" if splitter.is_in_line else "before the completion did"
-                    raise RetryableError(f"the stream ended {where}")
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            raise RetryableError(f"no token for {seconds:g} s") from None
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise RetryableError(named(error), is_disconnected=True) from None
-        if draft.finish is None and num_kept == num_before:
-            raise RetryableError("the stream ended without a token")
-
-    # -- checks and weight updates of a server -----------------------------------------------------------------
-
     async def _ensure_ready(self, session: Session, endpoint: Endpoint) -> None:
         """Checks the server and its weights. If it fails and there are other servers, raises `RetryableError`."""
         try:
-            await self._prepare(session, endpoint)
+            await self._preparation.prepare(session, endpoint)
         except (SettingsError, EngineError) as error:
             if len(self._endpoints.all) == 1:
                 raise
             raise RetryableError(str(error)) from None
-
-    async def _prepare(self, session: Session, endpoint: Endpoint) -> None:
-        """Checks the server and makes it load the published weights, each once."""
-        if endpoint.model is not None and endpoint.loaded is self._publication:
-            return
-        async with session.locks[endpoint]:
-            if endpoint.model is None:
-                await self._identify(session, endpoint)
-            if self._publication is not None and endpoint.loaded is not self._publication:
-                await self._load(session, endpoint, self._publication)
-
-    async def _identify(self, session: Session, endpoint: Endpoint) -> None:
-        ask = functools.partial(self._connections.ask, endpoint)
-        name, length = await find_model(ask, endpoint.url, self.model)
-        if self._probe is not None:
-            await compare_tokenizers(ask, endpoint.url, name, *self._probe)
-        lengths = [length - self.dialect.num_reserved_tokens] if length is not None else []
-        lengths += [self._max_seq_len] if self._max_seq_len is not None else []
-        if not lengths:
-            raise SettingsError(f"{endpoint.url} does not report its maximum sequence length; set max_seq_len")
-        endpoint.model, endpoint.max_seq_len = name, min(lengths)
-        if self._training_temperature is not None and self._probe is not None:
-            draft = PartialCompletion(
-                list(self._probe[1]), Sampling(max_tokens=1, temperature=self._training_temperature), frozenset()
-            )
-            if not (await self._logprob_mode_of(session, endpoint, draft)).covers(draft.sampling):
-                endpoint.model = None
-                raise SettingsError(why_not_exact(endpoint, draft.sampling))
-
-    async def _load(self, session: Session, endpoint: Endpoint, new: Publication) -> None:
-        """Makes one server load the weights, and checks that it uses them."""
-        old, endpoint.loaded = endpoint.loaded, None
-        post = functools.partial(self._connections.post, endpoint)
-        try:
-            if new.adapter is None:
-                await self.dialect.load_weights(post, str(new.path))
-            else:
-                await self.dialect.load_adapter(post, new.adapter, str(new.path))
-        except EngineError as error:
-            raise EngineError(f"{endpoint.url} does not take new weights: {error}") from None
-        sampled = []
-        for number, length in enumerate(new.proof.lengths):
-            if length < endpoint.max_seq_len:
-                draft = PartialCompletion(
-                    new.proof.token_ids[:length], Sampling(max_tokens=1, seed=number), frozenset()
-                )
-                await self._stream(session, endpoint, draft, room=1)
-                sampled.append((draft.token_ids[0], draft.logprobs[0]))
-        new.proof.check(endpoint.url, sampled, new.likely_cause)
-        endpoint.loaded = new
-        if old is not None and old.adapter is not None:
-            with contextlib.suppress(EngineError):  # it may have unloaded it itself
-                await self.dialect.unload_adapter(post, old.adapter)
-
-    async def _has_exact_logprobs(self, session: Session, endpoint: Endpoint, draft: PartialCompletion) -> bool:
-        """Whether this server's log-probabilities refer to the draft's sampling distribution."""
-        if LogprobMode().covers(draft.sampling):
-            return True
-        async with session.locks[endpoint]:
-            logprob_mode = await self._logprob_mode_of(session, endpoint, draft)
-            if not logprob_mode.covers(draft.sampling) and not endpoint.has_warned:
-                endpoint.has_warned = True
-                warnings.warn(
-                    f"{why_not_exact(endpoint, draft.sampling)}. NaN is recorded instead, and training excludes such "
-                    "tokens",
-                    stacklevel=2,
-                )
-        return logprob_mode.covers(draft.sampling)
-
-    async def _logprob_mode_of(self, session: Session, endpoint: Endpoint, draft: PartialCompletion) -> LogprobMode:
-        """Returns which sampling settings the log-probabilities include; probes the server once, if that matters."""
-        if LogprobMode().covers(draft.sampling):
-            return LogprobMode()
-        if endpoint.logprob_mode is None:
-            logprob = functools.partial(self._logprob, session, endpoint)
-            endpoint.logprob_mode = await probe_logprob_mode(
-                logprob, draft.prompt, penalizes_prompt=self.dialect.penalizes_prompt
-            )
-        return endpoint.logprob_mode
-
-    async def _logprob(self, session: Session, endpoint: Endpoint, prompt: Sequence[int], sampling: Sampling) -> float:
-        """Returns the server's log-probability of one sampled token."""
-        draft = PartialCompletion(prompt, sampling, frozenset())
-        await self._stream(session, endpoint, draft, room=1)
-        return draft.logprobs[0]
-
-
-def request_seed(seed: int, position: int) -> int:
-    """Returns a 63-bit seed from an episode's seed and the position of a request's first token.
-
-    Each request needs its own seed, because servers seed requests, not positions: two spans must not share random numbers.
-    """
-    return int.from_bytes(hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()) >> 1
