@@ -75,6 +75,7 @@ class FakeServer:
         server_eos: its own end-of-sequence tokens.
         incremental: SGLang's events hold the new tokens only.
         tokenize: for `/tokenize`; without it there is none.
+        receiver: takes the weights without files (`fake_weights.py`); without it there are no routes for that.
         load: takes the path of new weights or adapters and gives the `logits` that they make; without it there are no
             routes for them, as on a server that was not started for training.
     """
@@ -98,6 +99,7 @@ class FakeServer:
         key: str = "",
         port: int = 0,
         load: Callable[[str], Callable[[list[int]], Sequence[float]]] | None = None,
+        receiver: Any = None,
     ) -> None:
         self.kind, self.policy, self.model, self.root = kind, policy, model, root
         self.max_model_len, self.logprob, self.logits, self.records = max_model_len, logprob, logits, records
@@ -115,6 +117,9 @@ class FakeServer:
         """Completions that the client did not wait for."""
         self.num_running = self.max_running = 0
         self.load = load
+        self.receiver = receiver
+        self.asleep: set[str] = set()
+        """Parts of its memory that it has released."""
         self.adapters: dict[str, Callable[[list[int]], Sequence[float]]] = {}
         self.prefix_cache: dict[tuple[int, ...], Sequence[float]] = {}
         """What was computed for whole blocks of BLOCK tokens, by these and all before; new weights leave it as it is."""
@@ -213,6 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models" and self._has_key():
             card = {"id": fake.model, "object": "model", "root": fake.root, "max_model_len": fake.max_model_len}
             self._answer(200, {"object": "list", "data": [card]})
+        elif fake.receiver is not None and (found := fake.receiver.answer(self.path, None)) is not None:
+            self._answer(*found)
         else:
             self._answer(404, {"detail": "Not Found"})
 
@@ -235,6 +242,14 @@ class _Handler(BaseHTTPRequestHandler):
             finally:
                 with fake.lock:
                     fake.num_running -= 1
+        elif fake.load is not None and (slept := _sleep_or_wake(fake, self.path, body)) is not None:
+            fake.orders.append(self.path if body is None else f"{self.path} {' '.join(body['tags'])}")
+            self._answer(*slept)
+        elif fake.receiver is not None and (received := fake.receiver.answer(self.path, body)) is not None:
+            assert fake.num_running == 0 and "weights" not in fake.asleep
+            fake.orders.append(self.path)
+            fake.logits = fake.receiver.logits()
+            self._answer(*received)
         elif fake.load is not None and (ordered := _ordered(fake, self.path, body)) is not None:
             fake.orders.append(self.path)
             self._answer(*ordered)
@@ -303,7 +318,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
         self.wfile.flush()
 
-    def _answer(self, status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+    def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
         data = json.dumps(content).encode()
         self.send_response(status)
         for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
@@ -312,7 +327,25 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, dict[str, Any]] | None:
+def _sleep_or_wake(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
+    """Releases memory or takes it again, as vLLM's and SGLang's routes do; None for another path."""
+    name, _, query = path.partition("?")
+    if name == ("/sleep" if fake.kind == "vllm" else "/release_memory_occupation"):
+        assert not fake.asleep and fake.num_running == 0
+        fake.asleep = {"weights", "kv_cache"} if fake.kind == "vllm" else set(body["tags"])
+        fake.prefix_cache.clear()
+        if query == "level=2" or (fake.kind == "sglang" and "weights" in fake.asleep):
+            fake.logits = None
+    elif name == ("/wake_up" if fake.kind == "vllm" else "/resume_memory_occupation"):
+        parts = [query.removeprefix("tags=")] if fake.kind == "vllm" else body["tags"]
+        assert fake.asleep.issuperset(parts)
+        fake.asleep -= set(parts)
+    else:
+        return None
+    return 200, {}
+
+
+def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, Any] | None:
     """Do what changes the server; None where this kind of server has no such route."""
     assert fake.load is not None
     done: tuple[int, dict[str, Any]] = (200, {"success": True, "message": "done"})
@@ -328,6 +361,10 @@ def _ordered(fake: FakeServer, path: str, body: Any) -> tuple[int, dict[str, Any
             if body["flush_cache"]:
                 fake.prefix_cache.clear()
             return done
+        if fake.kind == "sglang" and path == "/flush_cache":
+            assert not fake.asleep
+            fake.prefix_cache.clear()
+            return 200, "Cache flushed."
         if fake.kind == "vllm" and path == "/collective_rpc" and body["method"] == "reload_weights":
             assert fake.is_paused and fake.num_running == 0
             fake.logits = fake.load(body["kwargs"]["weights_path"])
@@ -354,6 +391,8 @@ def _why_refused(fake: FakeServer, body: dict[str, Any]) -> tuple[int, str] | No
         params, prompt = body["sampling_params"], body["input_ids"]
         wanted = params["max_new_tokens"]
         longest = (fake.max_model_len or math.inf) - 1
+    if fake.asleep:
+        return 500, "the engine is asleep"
     if wanted < 1:
         return 400, f"max_tokens must be at least 1, got {wanted}."
     if len(prompt) + wanted > longest:

@@ -119,16 +119,24 @@ class Connections:
 
         Raises `RetryableError` if there is no response, `EngineError` with the server's message if it refuses.
         """
-        answer = await self.ask(endpoint, "POST", path, body, seconds=self._retry_policy.load_timeout_seconds)
-        if answer.status_code == 404 and _is_unknown_route(answer):
-            return None
-        if answer.status_code != 200:
-            raise EngineError(str(response_error(answer)))
-        try:
-            said = answer.json()
-        except ValueError:
-            said = None
-        return said if isinstance(said, dict) else {}
+        return _content(await self.ask(endpoint, "POST", path, body, seconds=self._retry_policy.load_timeout_seconds))
+
+    async def get(self, endpoint: Endpoint, path: str) -> dict[str, Any] | None:
+        """Like `post`, without a body."""
+        return _content(await self.ask(endpoint, "GET", path, None))
+
+
+def _content(answer: httpx.Response) -> dict[str, Any] | None:
+    """Returns the JSON of a response, None for an unknown route. Raises `EngineError` if the server refuses."""
+    if answer.status_code == 404 and _is_unknown_route(answer):
+        return None
+    if answer.status_code != 200:
+        raise EngineError(str(response_error(answer)))
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    return said if isinstance(said, dict) else {}
 
 
 def require_httpx(extra: str) -> None:

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.streams import Chunk
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Post = Callable[[str, Any], Awaitable[dict[str, Any] | None]]
 """(path, JSON body or None) -> response; None if the server lacks the route. Raises `EngineError` if it refuses."""
+Get = Callable[[str], Awaitable[dict[str, Any] | None]]
+"""path -> response; None if the server lacks the route."""
+Wake = Callable[[str], Awaitable[None]]
+"""Takes a part of the server's memory again, if it is released: `weights` or `kv_cache`."""
+WeightIterator = Callable[[], Iterable[tuple[str, "Tensor"]]]
+"""Returns the (name, tensor) pairs of a whole model, with the names of a Hugging Face checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Requests to one server."""
+
+    get: Get
+    post: Post
+
+
+class WeightSender(Protocol):
+    """Sends whole models to one server, tensor by tensor instead of as files."""
+
+    async def refusal(self, server: Routes) -> str | None:
+        """Returns the reason why the server cannot receive tensors in this way, None if it can."""
+        ...
+
+    async def send(self, server: Routes, weights: WeightIterator, *, is_new: bool) -> None:
+        """Makes the server load the weights. Raises `EngineError` if it does not.
+
+        Args:
+            is_new: whether this is the first time, or the server may have been restarted since the last one.
+        """
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +66,12 @@ class ServerOptions:
     """The server accepts new weights while it runs, from anyone who can reach it."""
     max_lora_rank: int = 0
     """Maximum rank of adapters that the server accepts; 0: none."""
+    weight_transport: str = ""
+    """How it gets whole models, if it must be started for that: `ipc` or `nccl`."""
+    can_sleep: bool = False
+    """The server can release its GPU memory while it does nothing."""
+    gpu_memory_share: float | None = None
+    """Share of the GPU's memory that it takes; its own default if None."""
     flags: Sequence[str] = ()
     """Further command-line arguments; they override the others."""
 
@@ -62,6 +102,8 @@ class Dialect(Protocol):
     """Tokens of the context that prompt and completion must leave unused."""
     penalizes_prompt: bool
     """Whether `repetition_penalty` applies to the whole sequence, as in our engine."""
+    senders: Mapping[str, Callable[[], WeightSender]]
+    """Makes senders of whole models, by the name of the transport: `ipc`, `nccl`."""
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
         """Returns the start command without the interpreter, and environment variables."""
@@ -86,8 +128,15 @@ class Dialect(Protocol):
         """
         ...
 
+    def updating(self, post: Post, wake: Wake, *, is_asleep: bool) -> AbstractAsyncContextManager[None]:
+        """Context in which the server loads a whole model; afterwards its caches have no results of older weights.
+
+        A server that is asleep takes memory for its weights before, and memory for its cache after they are loaded.
+        """
+        ...
+
     async def load_weights(self, post: Post, path: str) -> None:
-        """Makes the server load the weights in the folder `path` and drop its caches."""
+        """Makes the server load the weights in the folder `path`, inside `updating`."""
         ...
 
     async def load_adapter(self, post: Post, name: str, path: str) -> None:
@@ -96,4 +145,16 @@ class Dialect(Protocol):
 
     async def unload_adapter(self, post: Post, name: str) -> None:
         """Makes the server unload the adapter."""
+        ...
+
+    async def sleep(self, post: Post, *, keeps_weights: bool) -> Sequence[str]:
+        """Makes the server release its GPU memory. Returns the parts that it must take again.
+
+        Args:
+            keeps_weights: False if it gets a whole model before it samples again.
+        """
+        ...
+
+    async def wake(self, post: Post, part: str) -> None:
+        """Makes the server take a part of its memory again."""
         ...

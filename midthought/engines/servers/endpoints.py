@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from midthought.engines.engine import Sampling
@@ -53,6 +53,8 @@ class Endpoint:
     """Whether the warning about inexact log-probabilities was given."""
     loaded: Publication | None = None
     """The verified weights that it has loaded; None: those from its start, or unknown ones."""
+    released: list[str] = field(default_factory=list)
+    """Parts of its GPU memory that it has released (`Dialect.sleep`)."""
     num_taken: int = 0
     """Requests that it is processing or that wait for it."""
     num_failures: int = 0

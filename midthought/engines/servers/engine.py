@@ -6,6 +6,7 @@ The protocol of each kind of server is a `Dialect` in its own file. Does not dep
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 import warnings
@@ -20,10 +21,13 @@ from midthought.engines.servers.endpoints import Endpoint, Endpoints
 from midthought.engines.servers.preparation import Preparation
 from midthought.engines.servers.requests import CompletionRequests
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.publication import Publication, Reads
+from midthought.engines.weight_sync.transport import FOLDER, WeightTransport
 from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, ServersUnreachableError, SettingsError
 from midthought.types import Completion, Finish
+
+logger = logging.getLogger(__name__)
 
 
 class ServerEngine:
@@ -53,12 +57,12 @@ class ServerEngine:
             None: only `RetryPolicy.max_attempts` limits the wait.
         exit_reason: returns why a server started by this process has ended, None while it runs. Samples then fail at once
             instead of waiting for it.
+        transport: how whole models reach the servers.
+        can_sleep: whether `sleep` releases the servers' memory; they must be started for that.
     """
 
     dialect: ClassVar[Dialect]
     policy_version = 0
-    reads_shared_memory = False
-    is_asleep = False
 
     def __init__(
         self,
@@ -74,6 +78,8 @@ class ServerEngine:
         training_temperature: float | None = None,
         max_outage_seconds: float | None = None,
         exit_reason: Callable[[], str | None] | None = None,
+        transport: WeightTransport = FOLDER,
+        can_sleep: bool = False,
     ) -> None:
         require_httpx(self.dialect.name)
         if max_num_seqs < 1 or (max_seq_len is not None and max_seq_len < 2):
@@ -103,7 +109,11 @@ class ServerEngine:
             probe=probe,
             max_seq_len=max_seq_len,
             training_temperature=training_temperature,
+            transport=transport.name if transport.sends_tensors else "",
         )
+        self._transport = transport
+        self._can_sleep = can_sleep
+        self.is_asleep = False
         self._running = RunningSamples()
         self._update_lock = UpdateLock()
         self._exit_reason = exit_reason or (lambda: None)
@@ -141,6 +151,28 @@ class ServerEngine:
         `SettingsError` if one serves another model or has another tokenizer.
         """
         await self._call_all(self._preparation.identify, "answers")
+        if self._transport.sends_tensors and self._transport.may_be_refused:
+            await self._ask_for_refusals()
+
+    @property
+    def reads(self) -> Reads:
+        """How it reads whole models."""
+        return "tensors" if self._transport.sends_tensors else "folder"
+
+    async def _ask_for_refusals(self) -> None:
+        """Uses folders instead if a server cannot receive tensors. Raises `EngineError` if the settings forbid that."""
+        refusals: list[str] = []
+
+        async def ask(session: Session, endpoint: Endpoint) -> None:
+            if reason := await self._preparation.refusal(endpoint):
+                refusals.append(f"{endpoint.url} does not receive weights by {self._transport.name}: {reason}")
+
+        await self._call_all(ask, "answers")
+        if refusals and self._transport.is_required:
+            raise EngineError(refusals[0])
+        if refusals:
+            logger.warning("%s. They go through a folder instead", refusals[0])
+            self._transport = FOLDER
 
     async def _call_all(self, ask: Callable[[Session, Endpoint], Awaitable[None]], what: str) -> None:
         """Calls `ask` for all servers concurrently. Raises `EngineError` if none can be reached, warns if some cannot.
@@ -183,10 +215,17 @@ class ServerEngine:
                     if time.monotonic() >= give_up_at or self._exit_reason():
                         raise
                 await asyncio.sleep(self.retry_policy.pause_seconds)
-            self.policy_version = policy_version
+            self.policy_version, self.is_asleep = policy_version, False
 
     async def sleep(self) -> None:
-        """Does nothing: a server has its own memory."""
+        """Makes the servers release their GPU memory until the next `publish`, if they were started for that.
+
+        Waits for running samples.
+        """
+        if self._can_sleep and not self.is_asleep:
+            async with self._update_lock.changing(self.retry_policy.total_timeout_seconds):
+                self.is_asleep = True
+                await self._call_all(self._preparation.sleep, "releases its memory")
 
     # -- one completion, of one or several requests ------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.checks import compare_tokenizers, find_model, probe_logprob_mode, why_not_exact
 from midthought.engines.servers.connection import Connections, Session
-from midthought.engines.servers.dialect import Dialect
+from midthought.engines.servers.dialect import Dialect, Routes, WeightSender
 from midthought.engines.servers.endpoints import Endpoint, LogprobMode
 from midthought.engines.servers.requests import CompletionRequests
 from midthought.engines.servers.streams import PartialCompletion
@@ -27,6 +27,7 @@ class Preparation:
         max_seq_len: maximum tokens of a sequence; the server's own limit if that is smaller.
         training_temperature: temperature of training rollouts; a server that does not return the log-probabilities of that
             distribution is refused with `SettingsError` at its first check.
+        transport: how whole models are sent without a file, `ipc` or `nccl`; empty: they are not.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Preparation:
         probe: tuple[str, Sequence[int]] | None,
         max_seq_len: int | None,
         training_temperature: float | None,
+        transport: str,
     ) -> None:
         self._dialect = dialect
         self._requests = requests
@@ -47,6 +49,8 @@ class Preparation:
         self._probe = probe
         self._max_seq_len = max_seq_len
         self._training_temperature = training_temperature
+        self._transport = transport
+        self._senders: dict[Endpoint, WeightSender] = {}
         self.publication: Publication | None = None
         """The weights that every server must load before it samples."""
 
@@ -106,9 +110,9 @@ class Preparation:
         post = functools.partial(self._connections.post, endpoint)
         try:
             if new.adapter is None:
-                await self._dialect.load_weights(post, str(new.path))
+                await self._load_model(endpoint, new, is_new=old is None)
             else:
-                await self._dialect.load_adapter(post, new.adapter, str(new.path))
+                await self._load_adapter(endpoint, new.adapter, str(new.path))
         except EngineError as error:
             raise EngineError(f"{endpoint.url} does not take new weights: {error}") from None
         sampled = []
@@ -124,6 +128,46 @@ class Preparation:
         if old is not None and old.adapter is not None:
             with contextlib.suppress(EngineError):  # it may have unloaded it itself
                 await self._dialect.unload_adapter(post, old.adapter)
+
+    async def _load_model(self, endpoint: Endpoint, new: Publication, *, is_new: bool) -> None:
+        post = functools.partial(self._connections.post, endpoint)
+        wake = functools.partial(self._wake, endpoint)
+        async with self._dialect.updating(post, wake, is_asleep=bool(endpoint.released)):
+            if new.weights is not None:
+                await self._sender_for(endpoint).send(self._routes(endpoint), new.weights, is_new=is_new)
+            else:
+                await self._dialect.load_weights(post, str(new.path))
+
+    async def _load_adapter(self, endpoint: Endpoint, name: str, path: str) -> None:
+        for part in list(endpoint.released):
+            await self._wake(endpoint, part)
+        await self._dialect.load_adapter(functools.partial(self._connections.post, endpoint), name, path)
+
+    async def sleep(self, session: Session, endpoint: Endpoint) -> None:
+        """Makes the server release its memory until it loads weights again."""
+        async with session.locks[endpoint]:
+            if not endpoint.released:
+                post = functools.partial(self._connections.post, endpoint)
+                endpoint.released += await self._dialect.sleep(post, keeps_weights=self.adapter is not None)
+
+    async def _wake(self, endpoint: Endpoint, part: str) -> None:
+        if part in endpoint.released:
+            await self._dialect.wake(functools.partial(self._connections.post, endpoint), part)
+            endpoint.released.remove(part)
+
+    async def refusal(self, endpoint: Endpoint) -> str | None:
+        """Returns the reason why the server cannot receive tensors by the transport, None if it can."""
+        return await self._sender_for(endpoint).refusal(self._routes(endpoint))
+
+    def _sender_for(self, endpoint: Endpoint) -> WeightSender:
+        if endpoint not in self._senders:
+            self._senders[endpoint] = self._dialect.senders[self._transport]()
+        return self._senders[endpoint]
+
+    def _routes(self, endpoint: Endpoint) -> Routes:
+        return Routes(
+            functools.partial(self._connections.get, endpoint), functools.partial(self._connections.post, endpoint)
+        )
 
     async def _logprob_mode_of(self, endpoint: Endpoint, prompt: Sequence[int], sampling: Sampling) -> LogprobMode:
         """Returns which sampling settings the log-probabilities include; probes the server once, if that matters."""

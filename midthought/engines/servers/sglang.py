@@ -5,14 +5,17 @@ Does not import sglang. Written from its documentation; not tested with a real s
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.dialect import Post, ServerOptions, common_sampling_fields
+from midthought.engines.servers.dialect import Post, ServerOptions, Wake, WeightSender, common_sampling_fields
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
+from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
 
@@ -30,6 +33,9 @@ class SGLangDialect:
     path = "/generate"
     num_reserved_tokens = 1
     penalizes_prompt = False
+    senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType(
+        {"ipc": SGLangIpcSender, "nccl": SGLangNcclSender}
+    )
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
         """Returns arguments and environment variables. SGLang needs a GPU."""
@@ -39,6 +45,9 @@ class SGLangDialect:
         words += ["--max-running-requests", str(options.max_num_seqs)]
         words += ["--context-length", str(options.max_seq_len)] if options.max_seq_len is not None else []
         words += ["--tp-size", str(options.num_gpus)] if options.num_gpus > 1 else []
+        words += ["--enable-memory-saver"] if options.can_sleep else []
+        if options.gpu_memory_share is not None:
+            words += ["--mem-fraction-static", str(options.gpu_memory_share)]
         if options.max_lora_rank:
             words += ["--enable-lora", "--max-lora-rank", str(options.max_lora_rank), "--lora-target-modules", "all"]
         return words, {}
@@ -105,9 +114,17 @@ class SGLangDialect:
 
         return read
 
+    @contextlib.asynccontextmanager
+    async def updating(self, post: Post, wake: Wake, *, is_asleep: bool) -> AsyncIterator[None]:
+        """Flushes the cache afterwards. The server itself waits for other clients' requests."""
+        await wake("weights")
+        yield
+        await wake("kv_cache")
+        if await post("/flush_cache", None) is None:
+            raise EngineError("it has no /flush_cache; use an SGLang version that has it")
+
     async def load_weights(self, post: Post, path: str) -> None:
-        """Loads the weights. The server waits for other clients' requests and flushes its cache."""
-        body = {"model_path": path, "flush_cache": True, "abort_all_requests": False}
+        body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
         _require_success(await post("/update_weights_from_disk", body), "/update_weights_from_disk")
 
     async def load_adapter(self, post: Post, name: str, path: str) -> None:
@@ -117,6 +134,16 @@ class SGLangDialect:
 
     async def unload_adapter(self, post: Post, name: str) -> None:
         await post("/unload_lora_adapter", {"lora_name": name})
+
+    async def sleep(self, post: Post, *, keeps_weights: bool) -> Sequence[str]:
+        """Releases the cache, and the weights unless they are kept."""
+        parts = ["kv_cache"] if keeps_weights else ["kv_cache", "weights"]
+        if await post("/release_memory_occupation", {"tags": parts}) is None:
+            raise EngineError("it has no /release_memory_occupation; use an SGLang version that has it")
+        return parts
+
+    async def wake(self, post: Post, part: str) -> None:
+        await post("/resume_memory_occupation", {"tags": [part]})
 
 
 class SGLangEngine(ServerEngine):

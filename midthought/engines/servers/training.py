@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from midthought.engines.servers.process import ServerProcess
 from midthought.engines.servers.sglang import SGLangEngine
 from midthought.engines.servers.vllm import VLLMEngine
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, shares_gpu
 from midthought.engines.weight_sync.weight_check import probe_token_ids
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, write_model
 from midthought.errors import SettingsError
 from midthought.tokenization import Renderer
 
+logger = logging.getLogger(__name__)
 SERVER_ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 
 
@@ -41,10 +44,22 @@ def serve_policy(
             "inference.base_url is set, but not the model on these servers: set inference.served_model_name, too, and "
             "start them on a folder with this same model (model.local_path)"
         )
+    is_started_here, device = not inference.base_url, str(policy.device)
+    transport = choose_transport(
+        inference.weight_transport,
+        device=device,
+        sends_adapters=has_loadable_adapters(policy),
+        is_started_here=is_started_here,
+        server_flags=inference.server_flags,
+        weights_path=inference.weights_path,
+    )
+    can_sleep = shares_gpu(device, is_started_here=is_started_here, server_flags=inference.server_flags)
+    logger.info("weights go to the servers by %s: %s", transport.name, transport.reason)
     with contextlib.ExitStack() as undo:
         process = None
-        if not inference.base_url:
-            process = _start(policy, renderer, inference, name, max_seq_len)
+        if is_started_here:
+            options = server_options(policy, inference, transport, name, max_seq_len, can_sleep=can_sleep)
+            process = _start(policy, renderer, inference, options)
             undo.callback(process.stop)
         engine = engine_class(
             [process.url] if process is not None else inference.base_url,
@@ -57,6 +72,8 @@ def serve_policy(
             training_temperature=inference.temperature,
             max_outage_seconds=inference.server_wait_seconds,
             exit_reason=None if process is None else process.exit_reason,
+            transport=transport,
+            can_sleep=can_sleep,
         )
         synced = SyncedEngine(
             engine,
@@ -64,6 +81,7 @@ def serve_policy(
             probe_ids=probe_token_ids(renderer),
             max_seq_len=max_seq_len,
             folder=inference.weights_path,
+            in_memory=transport.name == "shared_memory",
             tolerance=inference.sync_tolerance,
             stop=None if process is None else process.stop,
         )
@@ -71,20 +89,36 @@ def serve_policy(
     return synced
 
 
-def _start(policy: Any, renderer: Renderer, inference: InferenceConfig, name: str, max_seq_len: int) -> ServerProcess:
-    """Starts a server with the policy's current weights."""
+def server_options(
+    policy: Any,
+    inference: InferenceConfig,
+    transport: WeightTransport,
+    name: str,
+    max_seq_len: int,
+    *,
+    can_sleep: bool = False,
+) -> ServerOptions:
+    """Returns the options of a server that the run starts for this policy."""
     sends_adapters = has_loadable_adapters(policy)
-    options = ServerOptions(
+    share = inference.gpu_memory_utilization
+    return ServerOptions(
         served_model_name=name,
         dtype=str(policy.dtype).removeprefix("torch."),
         max_seq_len=max_seq_len,
         max_num_seqs=settled(inference.max_num_seqs),
         accepts_weights=not sends_adapters,
         max_lora_rank=policy.peft_config[policy.active_adapters[0]].r if sends_adapters else 0,
+        weight_transport=transport.name if transport.sends_tensors else "",
+        can_sleep=can_sleep,
+        gpu_memory_share=None if share == "auto" or policy.device.type == "cpu" else share,
         flags=inference.server_flags,
     )
+
+
+def _start(policy: Any, renderer: Renderer, inference: InferenceConfig, options: ServerOptions) -> ServerProcess:
+    """Starts a server with the policy's current weights."""
     with tempfile.TemporaryDirectory(prefix="midthought-start-") as folder:
         path = Path(folder) / "model"
-        write_model(policy, path, renderer.tokenizer, with_adapters=not sends_adapters)
+        write_model(policy, path, renderer.tokenizer, with_adapters=not has_loadable_adapters(policy))
         dialect = SERVER_ENGINES[inference.backend].dialect
         return start_server(dialect, path, options, python=inference.server_python)

@@ -5,15 +5,19 @@ Does not import vllm, which runs in the server's process, often in another envir
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from midthought.engines.engine import Sampling
-from midthought.engines.servers.dialect import Post, ServerOptions, common_sampling_fields
+from midthought.engines.servers.dialect import Post, ServerOptions, Wake, WeightSender, common_sampling_fields
 from midthought.engines.servers.engine import ServerEngine
 from midthought.engines.servers.generation import ServerInferenceEngine
 from midthought.engines.servers.streams import Chunk, RetryableError
+from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
 from midthought.errors import EngineError
 
 _MINUS_INFINITY = -9999.0
@@ -34,6 +38,7 @@ class VLLMDialect:
     path = "/v1/completions"
     num_reserved_tokens = 0
     penalizes_prompt = True
+    senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType({"ipc": VLLMIpcSender, "nccl": VLLMNcclSender})
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:
         """Returns arguments and environment variables. Log-probabilities refer to the sampling distribution.
@@ -49,8 +54,15 @@ class VLLMDialect:
         words += ["--max-model-len", str(options.max_seq_len)] if options.max_seq_len is not None else []
         words += ["--tensor-parallel-size", str(options.num_gpus)] if options.num_gpus > 1 else []
         environment = {"VLLM_NO_USAGE_STATS": "1"}
-        if options.accepts_weights:
+        words += ["--enable-sleep-mode"] if options.can_sleep else []
+        if options.gpu_memory_share is not None:
+            words += ["--gpu-memory-utilization", str(options.gpu_memory_share)]
+        if options.accepts_weights or options.can_sleep:
             environment["VLLM_SERVER_DEV_MODE"] = "1"
+        if options.weight_transport:
+            words += ["--weight-transfer-config", json.dumps({"backend": options.weight_transport})]
+        if options.weight_transport == "ipc":
+            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         if options.max_lora_rank:
             words += ["--enable-lora", "--max-lora-rank", str(max_lora_rank(options.max_lora_rank))]
             environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
@@ -110,21 +122,28 @@ class VLLMDialect:
 
         return read
 
-    async def load_weights(self, post: Post, path: str) -> None:
-        """Loads the weights, after waiting for other clients' requests (`/pause`, if the server has it).
+    @contextlib.asynccontextmanager
+    async def updating(self, post: Post, wake: Wake, *, is_asleep: bool) -> AsyncIterator[None]:
+        """Waits for other clients' requests (`/pause`, if the server has it), and resets the prefix cache afterwards.
 
-        Reloading keeps the prefix cache, so it is reset afterwards. These routes exist only in development mode.
+        These routes exist only in development mode.
         """
         try:
-            await post("/pause?mode=wait", None)
-            method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-            if await post("/collective_rpc", method) is None:
-                raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
+            if not is_asleep:
+                await post("/pause?mode=wait", None)
+            await wake("weights")
+            yield
+            await wake("kv_cache")
             dropped = await post("/reset_prefix_cache", None)
             if dropped is None or dropped.get("success") is False:
                 raise EngineError("it does not reset its prefix cache: requests of other clients are running")
         finally:
             await post("/resume", None)
+
+    async def load_weights(self, post: Post, path: str) -> None:
+        method = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        if await post("/collective_rpc", method) is None:
+            raise EngineError("it has no /collective_rpc: start it with VLLM_SERVER_DEV_MODE=1")
 
     async def load_adapter(self, post: Post, name: str, path: str) -> None:
         """Loads the adapter. The prefix cache distinguishes adapters by name, so it is kept."""
@@ -135,6 +154,15 @@ class VLLMDialect:
 
     async def unload_adapter(self, post: Post, name: str) -> None:
         await post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def sleep(self, post: Post, *, keeps_weights: bool) -> Sequence[str]:
+        """Releases weights and cache. Weights that are kept go to the CPU's memory (level 1)."""
+        if await post(f"/sleep?level={1 if keeps_weights else 2}", None) is None:
+            raise EngineError("it has no /sleep: start it with VLLM_SERVER_DEV_MODE=1")
+        return ("weights", "kv_cache")
+
+    async def wake(self, post: Post, part: str) -> None:
+        await post(f"/wake_up?tags={part}", None)
 
 
 class VLLMEngine(ServerEngine):

@@ -19,12 +19,12 @@ from midthought.engines.engine import Sampling, Stopper
 from midthought.engines.running_samples import RunningSamples
 from midthought.engines.servers.connection import RetryPolicy, named
 from midthought.engines.servers.dialect import ServerOptions
-from midthought.engines.servers.engine import request_seed
+from midthought.engines.servers.requests import request_seed
 from midthought.engines.servers.streams import Chunk, PartialCompletion
 from midthought.engines.servers.vllm import VLLMDialect
 from midthought.engines.vllm_in_process.setup import checked_arguments, environment, hidden_script, import_vllm
 from midthought.engines.vllm_in_process.worker import WeightReceiver
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.update_lock import UpdateLock
 from midthought.errors import EngineError, SettingsError
 from midthought.types import Completion, Finish
@@ -65,7 +65,7 @@ class VLLMInProcessEngine:
     """
 
     policy_version = 0
-    reads_shared_memory = True
+    reads: Reads = "shared memory"
 
     def __init__(
         self,

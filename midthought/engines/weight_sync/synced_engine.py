@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.engine import Engine, Sampling, Stopper
-from midthought.engines.weight_sync.publication import Publication
+from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.shared_tensors import MEMORY_FOLDER, SharedTensors
 from midthought.engines.weight_sync.weight_check import TOLERANCES, make_weight_check, perturbed
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, is_tied, write_adapters, write_model
@@ -28,8 +29,8 @@ class ReloadableEngine(Engine, Protocol):
     policy_version: int
 
     @property
-    def reads_shared_memory(self) -> bool:
-        """Whether it reads whole models from shared memory; otherwise from a folder."""
+    def reads(self) -> Reads:
+        """How it reads whole models; fixed once `check` has returned."""
         ...
 
     async def check(self) -> None:
@@ -66,8 +67,9 @@ class SyncedEngine:
         policy: a causal LM that is trained in place, with or without PEFT adapters. LoRA adapters are sent alone, others as
             merged weights (`weight_folder.has_loadable_adapters`).
         probe_ids: tokens of a text that is natural for the policy; at least two.
-        folder: folder for the weights, visible to servers under the same path. None: a temporary one, in memory if the
-            engine was started only for this object.
+        folder: folder for the weights, visible to servers under the same path. None: a temporary one.
+        in_memory: whether the temporary folder is in memory if there is room. None: if the engine was started only for this
+            object, because another one may not see that folder, for example in a container.
         tolerance: maximum mean difference in log-probability, in nats; by default 0.01 in float32, 0.1 in bfloat16.
         stop: stops an engine that was started only for this object; `shutdown` calls it.
 
@@ -82,6 +84,7 @@ class SyncedEngine:
         probe_ids: Sequence[int],
         max_seq_len: int,
         folder: str | Path | None = None,
+        in_memory: bool | None = None,
         tolerance: float | None = None,
         stop: Callable[[], None] | None = None,
     ) -> None:
@@ -94,11 +97,9 @@ class SyncedEngine:
         usual = TOLERANCES.get(str(policy.dtype).removeprefix("torch."), 0.01)
         self._tolerance = usual if tolerance is None else tolerance
         self._stop = stop
-        self._temporary = None
-        if folder is None:
-            place = memory_folder(self._num_folder_bytes()) if stop is not None else None
-            self._temporary = tempfile.TemporaryDirectory(prefix="midthought-weights-", dir=place)
-        self._folder = Path(folder or self._temporary.name).resolve()  # type: ignore[union-attr]
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = None if folder is None else Path(folder).resolve()
+        self._in_memory = stop is not None if in_memory is None else in_memory
         self._name = f"midthought-{secrets.token_hex(4)}"
         self._num_published = 0
         self._waking = threading.Lock()
@@ -152,7 +153,8 @@ class SyncedEngine:
         self._loop.close()
         if self._stop is not None:
             self._stop()
-        shutil.rmtree(self._folder / self._name, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder / self._name, ignore_errors=True)
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -164,21 +166,24 @@ class SyncedEngine:
     def _publish(self, policy_version: int) -> None:
         """Makes the engine load the policy's weights, and removes older weights from the folder."""
         self._num_published += 1
+        sends_model = not self._sends_adapters
         with contextlib.ExitStack() as stack:
-            path, tensors = None, None
-            if self.engine.reads_shared_memory and (self._num_published == 1 or not self._sends_adapters):
-                with_adapters = not self._sends_adapters
-                shared = SharedTensors(lambda: merged_tensors(self._policy, with_adapters=with_adapters))
+            path, tensors, weights = None, None, None
+            if self.engine.reads == "shared memory" and (sends_model or self._num_published == 1):
+                shared = SharedTensors(lambda: merged_tensors(self._policy, with_adapters=sends_model))
                 stack.callback(shared.close)
                 tensors = shared.manifest
-            if self._sends_adapters or not self.engine.reads_shared_memory:
+            elif self.engine.reads == "tensors" and sends_model:
+                weights = functools.partial(merged_tensors, self._policy)
+            if self._sends_adapters or self.engine.reads == "folder":
                 path = self._write_folder()
             publication = Publication(
                 path=path,
                 tensors=tensors,
+                weights=weights,
                 adapter=f"{self._name}-{self._num_published}" if self._sends_adapters else None,
                 proof=make_weight_check(self._policy, self._probe_ids, self._tolerance),
-                likely_cause=_likely_cause(self._policy, is_server=not self.engine.reads_shared_memory),
+                likely_cause=_likely_cause(self._policy, is_server=self.engine.reads != "shared memory"),
             )
             _release_cached_memory(self._policy)
             self._loop.run(self.engine.publish(publication, policy_version))
@@ -188,13 +193,15 @@ class SyncedEngine:
                     shutil.rmtree(older)
 
     def _num_folder_bytes(self) -> int:
-        """Returns the bytes of two versions of what is written: adapters, a whole model, or nothing."""
-        if self.engine.reads_shared_memory and not self._sends_adapters:
-            return 0
+        """Returns the bytes of two versions of what is written: adapters or a whole model."""
         weights = [weight for weight in self._policy.parameters() if weight.requires_grad or not self._sends_adapters]
         return 2 * sum(weight.numel() * weight.element_size() for weight in weights)
 
     def _write_folder(self) -> Path:
+        if self._folder is None:
+            place = memory_folder(self._num_folder_bytes()) if self._in_memory else None
+            self._temporary = tempfile.TemporaryDirectory(prefix="midthought-weights-", dir=place)
+            self._folder = Path(self._temporary.name).resolve()
         path = self._folder / self._name / str(self._num_published)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self._sends_adapters:

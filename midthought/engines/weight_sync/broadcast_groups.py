@@ -1,0 +1,119 @@
+"""Groups of processes in which the learner, rank 0, broadcasts tensors to a server's workers.
+
+Does not depend on messages to the server: those tell the workers to join, and what is broadcast.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+_TIMEOUT = timedelta(seconds=300)
+"""Time for all ranks to join, and for one broadcast."""
+
+
+class BroadcastGroup(Protocol):
+    """Rank 0 of a group."""
+
+    def join(self) -> None:
+        """Waits for the other ranks."""
+        ...
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Sends the tensor; the other ranks receive in the same order."""
+        ...
+
+    def finish(self) -> None:
+        """Waits until everything was sent."""
+        ...
+
+
+class NcclGroup:
+    """A NCCL communicator that the other ranks join by its unique id.
+
+    Its counterpart is vLLM's `PyNcclCommunicator`, which starts with an all-reduce of one number.
+    All ranks need compatible NCCL versions and different GPUs.
+    """
+
+    def __init__(self, num_ranks: int, device: torch.device) -> None:
+        self.unique_id = bytes(torch.cuda.nccl.unique_id())
+        self._num_ranks = num_ranks
+        self._device = device
+        self._communicator: Any = None
+
+    def join(self) -> None:
+        with torch.cuda.device(self._device):
+            self._communicator = torch.cuda.nccl.init_rank(self._num_ranks, self.unique_id, 0)
+            number = torch.zeros(1, device=self._device)
+            torch.cuda.nccl.all_reduce([number], comms=[self._communicator])
+            torch.cuda.current_stream().synchronize()
+
+    def broadcast(self, tensor: Tensor) -> None:
+        with torch.cuda.device(self._device):
+            torch.cuda.nccl.broadcast([tensor.contiguous()], comms=[self._communicator])
+
+    def finish(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+class TorchGroup:
+    """A torch process group that the other ranks join with `tcp://{address}:{port}` and the group's name (SGLang).
+
+    It is independent of the default process group. The store's keys have the prefixes that torch's `init_process_group`
+    and SGLang's `init_custom_process_group` use.
+    """
+
+    def __init__(self, num_ranks: int, device: torch.device, *, name: str, backend: str = "nccl") -> None:
+        self.backend = backend
+        self.address = own_address()
+        self._num_ranks = num_ranks
+        self._device = device
+        store = torch.distributed.TCPStore(
+            self.address, 0, num_ranks, is_master=True, wait_for_workers=False, timeout=_TIMEOUT
+        )
+        self.port = int(store.port)
+        self._store: Any = store
+        for prefix in (name, f"{name}/", f"{device.type}/"):
+            self._store = torch.distributed.PrefixStore(prefix, self._store)
+        self._group: Any = None
+
+    def join(self) -> None:
+        from torch import distributed
+
+        if self.backend == "nccl":
+            options = distributed.ProcessGroupNCCL.Options()
+            options._timeout = _TIMEOUT
+            with torch.cuda.device(self._device):
+                self._group = distributed.ProcessGroupNCCL(self._store, 0, self._num_ranks, options)
+        else:
+            self._group = distributed.ProcessGroupGloo(self._store, 0, self._num_ranks, timeout=_TIMEOUT)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        self._group.broadcast(tensor.contiguous(), 0).wait()
+
+    def finish(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+@torch.no_grad()
+def broadcast_all(group: BroadcastGroup, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Sends the tensors one by one, and waits until they are sent."""
+    for _, tensor in tensors:
+        group.broadcast(tensor.detach())
+    group.finish()
+
+
+def own_address() -> str:
+    """Returns this machine's address in its network; 127.0.0.1 without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # selects an interface, sends nothing
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

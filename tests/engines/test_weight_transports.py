@@ -1,0 +1,431 @@
+"""Whole models on their way to servers without files: the messages, the proof after them, failures, and the choice of the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_server import FakeServer, Fault
+from fake_weights import JOIN_AND_RECEIVE, GlooGroup, SGLangReceiver, SharedHandles, VLLMReceiver
+from precision import logit_tolerance
+from test_weight_sync import KINDS, PROBE, difference, learn, load, logits_of, make_model
+
+from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.sglang import SGLangDialect, SGLangEngine
+from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, buckets
+from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine
+from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
+from midthought.engines.weight_sync.alongside import alongside
+from midthought.engines.weight_sync.broadcast_groups import TorchGroup, broadcast_all
+from midthought.engines.weight_sync.synced_engine import SyncedEngine
+from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, shares_gpu
+from midthought.errors import EngineError, SettingsError
+
+pytest.importorskip("httpx")
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="needs gloo")
+
+WAYS = pytest.mark.parametrize("name", ["ipc", "nccl"])
+
+
+class VLLMOnCpu(VLLMEngine):
+    class Dialect(VLLMDialect):
+        senders = {"ipc": lambda: VLLMIpcSender(SharedHandles()), "nccl": lambda: VLLMNcclSender(GlooGroup)}  # noqa: RUF012
+
+    dialect = Dialect()
+
+
+class SGLangOnCpu(SGLangEngine):
+    class Dialect(SGLangDialect):
+        senders = {"ipc": lambda: SGLangIpcSender(SharedHandles()), "nccl": lambda: SGLangNcclSender("gloo")}  # noqa: RUF012
+
+    dialect = Dialect()
+
+
+@contextlib.contextmanager
+def serving(kind: Any, name: str | None, num_servers: int = 1, **options: Any) -> Iterator[list[FakeServer]]:
+    """Servers that receive tensors by the transport into a model of their own, with untied embeddings."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for _ in range(num_servers):
+            model = make_model()
+            learn(model)
+            receiver = SGLangReceiver(model, logits_of) if kind == "sglang" else VLLMReceiver(model, logits_of, name)
+            settings = {"load": load, "logits": receiver.logits(), "receiver": receiver, **options}
+            servers.append(stack.enter_context(FakeServer(kind, **settings)))
+        yield servers
+
+
+def engine_for(servers: list[FakeServer], transport: WeightTransport, **options: Any) -> Any:
+    engine_class = SGLangOnCpu if servers[0].kind == "sglang" else VLLMOnCpu
+    policy = RetryPolicy(pause_seconds=0.01, max_pause_seconds=0.05, max_attempts=50)
+    urls = [server.url for server in servers]
+    return engine_class(urls, "tiny", eos_token_ids=[], retry_policy=policy, transport=transport, **options)
+
+
+def way(name: Any, **options: Any) -> WeightTransport:
+    return WeightTransport(name=name, reason="the test", **options)
+
+
+def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, **options: Any) -> SyncedEngine:
+    can_sleep = options.pop("can_sleep", False)
+    engine = engine_for(servers, transport, can_sleep=can_sleep)
+    return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
+
+
+@KINDS
+@WAYS
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_after_every_update_the_server_computes_with_the_policys_tensors(
+    kind: Any, name: str, tied: bool, tmp_path: Path
+) -> None:
+    policy = make_model(tied=tied)
+    with serving(kind, name) as servers:
+        engine = synced(servers, policy, way(name), folder=tmp_path)
+        for version in (1, 2):
+            learn(policy)
+            assert difference(engine, policy) > 0.1
+            engine.update_weights()
+            assert engine.policy_version == version
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
+        assert list(tmp_path.iterdir()) == []  # nothing was written
+        assert servers[0].receiver.num_groups == (1 if name == "nccl" else 0)  # one group serves all updates
+        engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "update"),
+    [
+        ("ipc", ["/init_weight_transfer_engine"], []),
+        ("nccl", ["/shutdown_weight_transfer_engine", "/init_weight_transfer_engine"], []),
+    ],
+)
+def test_the_order_of_messages_to_vllm(name: str, first: list[str], update: list[str]) -> None:
+    policy = make_model()
+    with serving("vllm", name) as servers:
+        synced(servers, policy, way(name)).shutdown()
+        update = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
+        end = ["/reset_prefix_cache", "/resume"]
+        pause = ["/pause?mode=wait"]
+        assert servers[0].orders == [*pause, *first, *update, *end, *pause, *update, *end]
+
+
+def test_vllm_gets_one_handle_per_tensor_with_the_name_of_the_device() -> None:
+    policy = make_model(tied=True)
+    with serving("vllm", "ipc") as servers:
+        synced(servers, policy, way("ipc")).shutdown()
+        messages = dict(servers[0].receiver.messages)
+    info = messages["/update_weights"]["update_info"]
+    assert set(info) == {"names", "dtype_names", "shapes", "ipc_handles_pickled"}
+    assert {"lm_head.weight", "model.embed_tokens.weight"} <= set(info["names"])
+    assert info["dtype_names"][0] == "float32" and info["shapes"][0] == [40, 16]
+    assert messages["/init_weight_transfer_engine"] == {"init_info": {"packed": False}}
+    assert messages["/finish_weight_update"] is None
+
+
+@KINDS
+@WAYS
+def test_a_server_that_loses_a_tensor_is_found(kind: Any, name: str) -> None:
+    policy = make_model()
+    with serving(kind, name) as servers:
+        servers[0].receiver.lost = {"lm_head.weight"}
+        with pytest.raises(EngineError, match=r"does not compute with the new weights"):
+            synced(servers, policy, way(name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path"),
+    [
+        ("vllm", "ipc", "/update_weights"),
+        ("vllm", "ipc", "/start_weight_update"),
+        ("vllm", "nccl", "/init_weight_transfer_engine"),
+        ("vllm", "nccl", "/update_weights"),
+        ("sglang", "ipc", "/update_weights_from_tensor"),
+        ("sglang", "nccl", "/init_weights_update_group"),
+        ("sglang", "nccl", "/update_weights_from_distributed"),
+    ],
+)
+def test_a_refused_update_stops_the_run_and_the_next_one_is_whole(kind: Any, name: str, path: str) -> None:
+    policy = make_model()
+    with serving(kind, name) as servers:
+        engine = synced(servers, policy, way(name))
+        learn(policy)
+        servers[0].receiver.fails_at = path
+        servers[0].receiver.messages.clear()
+        if path.startswith("/init"):
+            servers[0].faults = [Fault(kind="cut")]  # then the server may have been restarted, and is initialized again
+            with contextlib.suppress(EngineError):
+                difference(engine, policy)
+        else:
+            with pytest.raises(EngineError, match=r"does not take new weights: .*out of order"):
+                engine.update_weights()
+        assert path in [each for each, _ in servers[0].receiver.messages]
+        assert not servers[0].is_paused
+        engine.update_weights()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
+@KINDS
+@WAYS
+def test_several_servers_get_the_weights_each_in_its_own_group(kind: Any, name: str) -> None:
+    policy = make_model()
+    with serving(kind, name, num_servers=2) as servers:
+        engine = synced(servers, policy, way(name))
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy, 4) < logit_tolerance(policy)
+        assert all(server.prompts for server in servers)
+        engine.shutdown()
+
+
+@pytest.mark.parametrize("backend", [None, "sparse_nccl"])
+@WAYS
+def test_a_vllm_without_the_route_gets_files_and_one_line_says_why(
+    backend: str | None, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = make_model()
+    with serving("vllm", backend) as servers, caplog.at_level(logging.WARNING, logger="midthought"):
+        engine = synced(servers, policy, way(name))
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        assert "/collective_rpc" in servers[0].orders and "/start_weight_update" not in servers[0].orders
+        lines = [record.getMessage() for record in caplog.records if "They go through a folder" in record.getMessage()]
+        assert len(lines) == 1 and f"--weight-transport {name}" in lines[0]
+        with pytest.raises(EngineError, match=rf"does not receive weights by {name}: .*--weight-transport {name}"):
+            synced(servers, policy, way(name, is_required=True))
+        engine.shutdown()
+
+
+def test_sglang_on_several_gpus_gets_no_handles(caplog: pytest.LogCaptureFixture) -> None:
+    policy = make_model()
+    with serving("sglang", "ipc") as servers:
+        servers[0].receiver.tp_size = 2
+        with pytest.raises(EngineError, match=r"it runs on 2 GPUs"):
+            synced(servers, policy, way("ipc", is_required=True))
+
+
+@KINDS
+def test_adapters_go_through_files_whatever_the_transport(kind: Any, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    original = make_model()
+    policy = peft.get_peft_model(copy.deepcopy(original), peft.LoraConfig(r=4, target_modules="all-linear"))
+
+    def load_adapter(path: str) -> Any:
+        return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
+
+    with serving(kind, "ipc", load=load_adapter, logits=logits_of(original)) as servers:
+        engine = synced(servers, policy, way("ipc"), folder=tmp_path)
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        assert len(servers[0].adapters) == 1
+        engine.shutdown()
+
+
+@WAYS
+def test_merged_adapters_are_sent_as_a_whole_model(name: str) -> None:
+    peft = pytest.importorskip("peft")
+    policy = peft.get_peft_model(make_model(), peft.LoraConfig(r=4, target_modules="all-linear", use_dora=True)).eval()
+    with serving("vllm", name) as servers:
+        engine = synced(servers, policy, way(name))
+        learn(policy)
+        engine.update_weights()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
+# -- sleep ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        (
+            "vllm",
+            ["/sleep?level=2", "/wake_up?tags=weights", "/start_weight_update", "/update_weights", "/finish_weight_update",
+             "/wake_up?tags=kv_cache", "/reset_prefix_cache", "/resume"],
+        ),
+        (
+            "sglang",
+            ["/release_memory_occupation kv_cache weights", "/resume_memory_occupation weights",
+             "/update_weights_from_tensor", "/resume_memory_occupation kv_cache", "/flush_cache"],
+        ),
+    ],
+)  # fmt: skip
+def test_asleep_a_server_takes_memory_for_weights_then_loads_then_takes_memory_for_the_cache(
+    kind: Any, order: list[str]
+) -> None:
+    policy = make_model()
+    with serving(kind, "ipc") as servers:
+        engine = synced(servers, policy, way("ipc"), can_sleep=True)
+        servers[0].orders.clear()
+        engine.sleep()
+        engine.sleep()
+        learn(policy)
+        engine.update_weights()
+        assert servers[0].orders == order
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.sleep()
+        assert difference(engine, policy, 3) < logit_tolerance(policy)  # samples wake it
+        assert engine.policy_version == 1
+        engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        ("vllm", ["/sleep?level=1", "/wake_up?tags=weights", "/wake_up?tags=kv_cache"]),
+        ("sglang", ["/release_memory_occupation kv_cache", "/resume_memory_occupation kv_cache"]),
+    ],
+)
+def test_a_base_model_under_adapters_is_kept_while_the_server_sleeps(kind: Any, order: list[str]) -> None:
+    peft = pytest.importorskip("peft")
+    original = make_model()
+    policy = peft.get_peft_model(copy.deepcopy(original), peft.LoraConfig(r=4, target_modules="all-linear"))
+
+    def load_adapter(path: str) -> Any:
+        return logits_of(peft.PeftModel.from_pretrained(copy.deepcopy(original), path).eval())
+
+    with serving(kind, "ipc", load=load_adapter, logits=logits_of(original)) as servers:
+        engine = synced(servers, policy, way("ipc"), can_sleep=True)
+        servers[0].orders.clear()
+        engine.sleep()
+        learn(policy)
+        engine.update_weights()
+        assert servers[0].orders[: len(order)] == order
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
+def test_a_server_of_its_own_does_not_sleep() -> None:
+    policy = make_model()
+    with serving("vllm", "ipc") as servers:
+        engine = synced(servers, policy, way("ipc"))
+        servers[0].orders.clear()
+        engine.sleep()
+        assert servers[0].orders == []
+        engine.shutdown()
+
+
+# -- the choice ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "situation", "name"),
+    [
+        ("auto", {"device": "cpu", "is_started_here": True}, "shared_memory"),
+        ("auto", {"device": "cpu"}, "disk"),
+        ("auto", {"device": "cuda:0", "is_started_here": True}, "ipc"),
+        ("auto", {"device": "cuda:0", "is_started_here": True, "server_flags": ["--tensor-parallel-size=2"]}, "nccl"),
+        ("auto", {"device": "cuda:1", "is_started_here": True}, "nccl"),
+        ("auto", {"device": "cuda:0"}, "nccl"),
+        ("auto", {"device": "cuda:0", "weights_path": "/shared"}, "disk"),
+        ("auto", {"device": "cuda:0", "is_started_here": True, "sends_adapters": True}, "shared_memory"),
+        ("ipc", {"device": "cuda:0", "sends_adapters": True}, "disk"),
+        ("disk", {"device": "cuda:0", "is_started_here": True}, "disk"),
+        ("nccl", {"device": "cuda:0", "is_started_here": True}, "nccl"),
+    ],
+)
+def test_the_way_follows_from_the_situation(setting: str, situation: dict[str, Any], name: str) -> None:
+    chosen = choose_transport(setting, **{"sends_adapters": False, "is_started_here": False, **situation})
+    assert chosen.name == name
+    assert chosen.is_required == (setting != "auto" and not situation.get("sends_adapters"))
+
+
+@WAYS
+def test_a_policy_on_the_cpu_has_no_tensors_for_gpus(name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"weight_transport='{name}' needs a policy on a GPU.*'shared_memory'"):
+        choose_transport(name, device="cpu", sends_adapters=False, is_started_here=True)
+
+
+def test_only_a_server_on_the_policys_gpu_sleeps() -> None:
+    assert shares_gpu("cuda:0", is_started_here=True, server_flags=["--gpu-memory-utilization", "0.4"])
+    assert not shares_gpu("cuda:0", is_started_here=True, server_flags=["--tp", "2"])
+    assert not shares_gpu("cuda:0", is_started_here=False, server_flags=[])
+    assert not shares_gpu("cpu", is_started_here=True, server_flags=[])
+
+
+def test_servers_are_started_for_the_transport_and_for_sleep() -> None:
+    options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
+    words, environment = VLLMDialect().command("m", options)
+    line = " ".join(words)
+    assert '--weight-transfer-config {"backend": "ipc"}' in line
+    assert "--enable-sleep-mode --gpu-memory-utilization 0.4" in line
+    assert environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] == environment["VLLM_SERVER_DEV_MODE"] == "1"
+    words, environment = VLLMDialect().command(
+        "m", ServerOptions(port=1, accepts_weights=True, weight_transport="nccl")
+    )
+    assert '{"backend": "nccl"}' in words and "VLLM_ALLOW_INSECURE_SERIALIZATION" not in environment
+    words, _ = SGLangDialect().command("m", options)
+    assert "--enable-memory-saver --mem-fraction-static 0.4" in " ".join(words)
+
+
+# -- parts ---------------------------------------------------------------------------------------------------------
+
+
+def test_buckets_are_full_or_one_larger_tensor() -> None:
+    tensors = [(str(number), torch.zeros(number)) for number in (1, 2, 5, 1, 1)]
+    assert [[name for name, _ in bucket] for bucket in buckets(tensors, 12)] == [["1", "2"], ["5"], ["1", "1"]]
+    assert list(buckets([], 12)) == []
+
+
+def test_a_request_and_the_work_that_takes_part_in_it_end_together_or_the_first_error_ends_both() -> None:
+    async def answers(seconds: float, result: str = "done") -> str:
+        await asyncio.sleep(seconds)
+        if result != "done":
+            raise EngineError(result)
+        return result
+
+    def breaks() -> None:
+        raise RuntimeError("no route to host")
+
+    never = asyncio.run(alongside(answers(0.2), lambda: None))
+    assert never == "done"
+    assert asyncio.run(alongside(answers(0.0), lambda: None)) == "done"
+    with pytest.raises(EngineError, match="refused"):
+        asyncio.run(alongside(answers(0.0, "refused"), breaks))
+    with pytest.raises(EngineError, match=r"the broadcast failed \(RuntimeError: no route to host\)"):
+        asyncio.run(alongside(answers(60.0), breaks))
+
+    async def hangs(result: str) -> None:
+        import threading
+
+        released = threading.Event()
+        try:
+            await alongside(answers(0.2, result), released.wait, last_seconds=0.1)
+        finally:
+            released.set()
+
+    with pytest.raises(EngineError, match="refused"):
+        asyncio.run(hangs("refused"))
+    with pytest.raises(EngineError, match=r"did not take part within 0\.1 s"):
+        asyncio.run(hangs("done"))
+
+
+def test_a_process_that_joins_with_torchs_own_helper_receives_the_tensor() -> None:
+    group = TorchGroup(2, torch.device("cpu"), name="midthought", backend="gloo")
+    arguments = [sys.executable, "-c", JOIN_AND_RECEIVE, group.address, str(group.port), "midthought"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        group.join()
+        broadcast_all(group, [("weight", torch.tensor([1.0, 2.0, 3.0]))])
+        assert process.communicate(timeout=120)[0] == "[1.0, 2.0, 3.0]\n"
+
+
+def test_another_process_opens_a_handle() -> None:
+    """The stand-in for CUDA IPC shares memory: a later change is seen without another handle."""
+    weight = torch.zeros(2, 3)
+    function, arguments = SharedHandles().handle(weight)
+    opened = function(*arguments)
+    weight += 1.0
+    assert torch.equal(opened, torch.ones(2, 3))
