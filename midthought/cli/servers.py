@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 app = typer.Typer(help="Model servers for inference.backend=vllm and sglang.", no_args_is_help=True)
+
+
+class WeightTransport(StrEnum):
+    """Values of --weight-transport."""
+
+    IPC = "ipc"
+    NCCL = "nccl"
 
 
 @app.callback()
@@ -34,6 +42,12 @@ def serve(
     weights: Annotated[
         bool, typer.Option("--weights/--no-weights", help="Accept new weights while running, for training.")
     ] = True,
+    weight_transport: Annotated[
+        WeightTransport | None,
+        typer.Option(
+            help="Receive new weights from the learner's GPU without files: ipc (same GPU) or nccl (other GPUs)."
+        ),
+    ] = None,
     lora_rank: Annotated[
         int, typer.Option(help="Accept adapters up to this rank instead of weights (model.lora_rank).")
     ] = 0,
@@ -57,6 +71,7 @@ def serve(
         num_gpus=tensor_parallel,
         accepts_weights=weights and not lora_rank,
         max_lora_rank=lora_rank,
+        weight_transport=weight_transport.value if weight_transport is not None and weights and not lora_rank else "",
         flags=flags or [],
     )
     code = serve_model(model, backend, options, untie_into=untie_into, python=python, dry_run=dry_run, tell=typer.echo)

@@ -67,6 +67,17 @@ def test_a_server_for_adapters_keeps_its_weights(model: Path) -> None:
     assert words[words.index("--max-lora-rank") + 1] == "12"
 
 
+def test_a_server_that_receives_tensors_is_started_for_that(model: Path) -> None:
+    words = planned(model, "--weight-transport", "ipc")
+    assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "ipc"}
+    assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" in words
+    words = planned(model, "--weight-transport", "nccl")
+    assert json.loads(words[words.index("--weight-transfer-config") + 1]) == {"backend": "nccl"}
+    assert "VLLM_ALLOW_INSECURE_SERIALIZATION=1" not in words
+    for more in (["--no-weights"], ["--lora-rank", 8], ["--backend", "sglang"]):
+        assert "--weight-transfer-config" not in planned(model, "--weight-transport", "ipc", *more)
+
+
 def test_who_takes_weights_listens_on_this_machine_only(model: Path) -> None:
     for more in ([], ["--lora-rank", 8]):
         with pytest.raises(SettingsError, match=r"host='0.0.0.0'.*--no-weights"):

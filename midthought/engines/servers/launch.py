@@ -31,7 +31,7 @@ def plan_launch(
     Raises `NoServerPackageError` if the package is not installed, `SettingsError` if the server would accept weights from the
     network.
     """
-    accepts_updates = options.accepts_weights or options.max_lora_rank > 0
+    accepts_updates = options.accepts_weights or options.can_sleep or options.max_lora_rank > 0
     if accepts_updates and not is_loopback(options.host):
         raise SettingsError(
             f"host={options.host!r}: anyone who reaches a server that accepts weights or adapters can replace its model; bind "

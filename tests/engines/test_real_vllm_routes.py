@@ -1,0 +1,89 @@
+"""Messages and flags for vLLM's weight transfer, held against vLLM's own routes, classes and parser, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_weights import GlooGroup, SharedHandles
+from test_weight_sync import learn, make_model
+
+from midthought.engines.servers.connection import Connections, RetryPolicy
+from midthought.engines.servers.dialect import Routes, ServerOptions, WeightSender
+from midthought.engines.servers.endpoints import Endpoint
+from midthought.engines.servers.process import ServerProcess, free_port
+from midthought.engines.servers.vllm import VLLMDialect
+from midthought.engines.servers.vllm_weights import VLLMIpcSender, VLLMNcclSender
+from midthought.peft_folders import merged_tensors
+
+pytest.importorskip("httpx")
+PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON", "")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not PYTHON, reason="MIDTHOUGHT_VLLM_PYTHON does not name the interpreter of an environment that has vLLM"
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "sender", "first"),
+    [("ipc", VLLMIpcSender(SharedHandles()), ["init"]), ("nccl", VLLMNcclSender(GlooGroup), ["shutdown", "init"])],
+    ids=["ipc", "nccl"],
+)
+def test_vllm_itself_receives_every_tensor_of_two_updates(
+    name: str, sender: WeightSender, first: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path(__file__).parent
+    monkeypatch.setenv("PYTHONPATH", f"{here}{os.pathsep}{here.parents[1]}")
+    policy = make_model(tied=True)
+    options = ServerOptions(port=free_port(), accepts_weights=True, weight_transport=name)
+    _, environment = VLLMDialect().command("m", options)
+    command = [PYTHON, str(here / "vllm_routes.py"), "--port", str(options.port), "--backend", name]
+    server = ServerProcess(command, options.port, environment={**environment, "OMP_NUM_THREADS": "1"})
+
+    async def update(*, is_new: bool) -> dict[str, Any]:
+        endpoint = Endpoint(server.url)
+        connections = Connections([endpoint], RetryPolicy(), max_num_seqs=1, api_key_env=None)
+        routes = Routes(functools.partial(connections.get, endpoint), functools.partial(connections.post, endpoint))
+        assert await sender.refusal(routes) is None
+        other = VLLMNcclSender() if name == "ipc" else VLLMIpcSender()
+        assert f"its weight transfer is {name!r}" in str(await other.refusal(routes))
+        await sender.send(routes, functools.partial(merged_tensors, policy), is_new=is_new)
+        return await routes.get("/received") or {}
+
+    try:
+        server.wait_until_ready(120)
+        for is_new in (True, False):
+            learn(policy)
+            received = asyncio.run(update(is_new=is_new))
+            expected = {key: tensor.double().sum().item() for key, tensor in merged_tensors(policy)}
+            assert received["sums"] == pytest.approx(expected)
+            assert "lm_head.weight" in received["sums"]
+        assert received["calls"] == [*first, *["start", "update", "finish"] * 2]
+    finally:
+        server.stop()
+
+
+PARSE = """
+import sys
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+said = make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
+found = AsyncEngineArgs.from_cli_args(said)
+print("found", found.weight_transfer_config.backend, found.enable_sleep_mode, found.gpu_memory_utilization)
+"""
+
+
+def test_vllm_itself_takes_the_flags_of_a_server_that_receives_tensors_and_sleeps() -> None:
+    options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
+    words, _ = VLLMDialect().command("m", options)
+    command = [PYTHON, "-c", PARSE, *words[words.index("--model") :]]
+    parsed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert "found ipc True 0.4" in parsed.stdout, parsed.stderr[-2000:]
