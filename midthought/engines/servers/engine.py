@@ -21,6 +21,7 @@ from midthought.engines.servers.endpoints import Endpoint, Endpoints
 from midthought.engines.servers.preparation import Preparation
 from midthought.engines.servers.requests import CompletionRequests
 from midthought.engines.servers.streams import PartialCompletion, RetryableError
+from midthought.engines.servers.weight_updates import WeightUpdates
 from midthought.engines.weight_sync.publication import Publication, Reads
 from midthought.engines.weight_sync.transport import FOLDER, WeightTransport
 from midthought.engines.weight_sync.update_lock import UpdateLock
@@ -101,15 +102,16 @@ class ServerEngine:
             self._endpoints.all, self.retry_policy, max_num_seqs=max_num_seqs, api_key_env=api_key_env
         )
         self._requests = CompletionRequests(self.dialect, model, self._endpoints, self._connections, self.retry_policy)
+        self._updates = WeightUpdates(self.dialect, self._requests, self._connections, transport=transport.name)
         self._preparation = Preparation(
             self.dialect,
             self._requests,
             self._connections,
+            self._updates,
             model=model,
             probe=probe,
             max_seq_len=max_seq_len,
             training_temperature=training_temperature,
-            transport=transport.name if transport.sends_tensors else "",
         )
         self._transport = transport
         self._can_sleep = can_sleep
@@ -164,7 +166,7 @@ class ServerEngine:
         refusals: list[str] = []
 
         async def ask(session: Session, endpoint: Endpoint) -> None:
-            if reason := await self._preparation.refusal(endpoint):
+            if reason := await self._updates.refusal(endpoint):
                 refusals.append(f"{endpoint.url} does not receive weights by {self._transport.name}: {reason}")
 
         await self._call_all(ask, "answers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 from collections.abc import Sequence
@@ -10,12 +9,13 @@ from collections.abc import Sequence
 from midthought.engines.engine import Sampling
 from midthought.engines.servers.checks import compare_tokenizers, find_model, probe_logprob_mode, why_not_exact
 from midthought.engines.servers.connection import Connections, Session
-from midthought.engines.servers.dialect import Dialect, Routes, WeightSender
+from midthought.engines.servers.dialect import Dialect
 from midthought.engines.servers.endpoints import Endpoint, LogprobMode
 from midthought.engines.servers.requests import CompletionRequests
 from midthought.engines.servers.streams import PartialCompletion
+from midthought.engines.servers.weight_updates import WeightUpdates
 from midthought.engines.weight_sync.publication import Publication
-from midthought.errors import EngineError, SettingsError
+from midthought.errors import SettingsError
 
 
 class Preparation:
@@ -27,7 +27,6 @@ class Preparation:
         max_seq_len: maximum tokens of a sequence; the server's own limit if that is smaller.
         training_temperature: temperature of training rollouts; a server that does not return the log-probabilities of that
             distribution is refused with `SettingsError` at its first check.
-        transport: how whole models are sent without a file, `ipc` or `nccl`; empty: they are not.
     """
 
     def __init__(
@@ -35,12 +34,12 @@ class Preparation:
         dialect: Dialect,
         requests: CompletionRequests,
         connections: Connections,
+        updates: WeightUpdates,
         *,
         model: str,
         probe: tuple[str, Sequence[int]] | None,
         max_seq_len: int | None,
         training_temperature: float | None,
-        transport: str,
     ) -> None:
         self._dialect = dialect
         self._requests = requests
@@ -49,8 +48,7 @@ class Preparation:
         self._probe = probe
         self._max_seq_len = max_seq_len
         self._training_temperature = training_temperature
-        self._transport = transport
-        self._senders: dict[Endpoint, WeightSender] = {}
+        self._updates = updates
         self.publication: Publication | None = None
         """The weights that every server must load before it samples."""
 
@@ -67,7 +65,7 @@ class Preparation:
             if endpoint.model is None:
                 await self.identify(session, endpoint)
             if self.publication is not None and endpoint.loaded is not self.publication:
-                await self._load(endpoint, self.publication)
+                await self._updates.load(endpoint, self.publication)
 
     async def identify(self, session: Session, endpoint: Endpoint) -> None:
         """Checks the server's model, tokenizer and log-probabilities.
@@ -104,70 +102,10 @@ class Preparation:
                 )
         return logprob_mode.covers(draft.sampling)
 
-    async def _load(self, endpoint: Endpoint, new: Publication) -> None:
-        """Makes one server load the weights, and checks that it uses them."""
-        old, endpoint.loaded = endpoint.loaded, None
-        post = functools.partial(self._connections.post, endpoint)
-        try:
-            if new.adapter is None:
-                await self._load_model(endpoint, new, is_new=old is None)
-            else:
-                await self._load_adapter(endpoint, new.adapter, str(new.path))
-        except EngineError as error:
-            raise EngineError(f"{endpoint.url} does not take new weights: {error}") from None
-        sampled = []
-        for number, length in enumerate(new.proof.lengths):
-            if length < endpoint.max_seq_len:
-                draft = PartialCompletion(
-                    new.proof.token_ids[:length], Sampling(max_tokens=1, seed=number), frozenset()
-                )
-                await self._requests.stream(endpoint, draft, room=1, adapter=new.adapter)
-                sampled.append((draft.token_ids[0], draft.logprobs[0]))
-        new.proof.check(endpoint.url, sampled, new.likely_cause)
-        endpoint.loaded = new
-        if old is not None and old.adapter is not None:
-            with contextlib.suppress(EngineError):  # it may have unloaded it itself
-                await self._dialect.unload_adapter(post, old.adapter)
-
-    async def _load_model(self, endpoint: Endpoint, new: Publication, *, is_new: bool) -> None:
-        post = functools.partial(self._connections.post, endpoint)
-        wake = functools.partial(self._wake, endpoint)
-        async with self._dialect.updating(post, wake, is_asleep=bool(endpoint.released)):
-            if new.weights is not None:
-                await self._sender_for(endpoint).send(self._routes(endpoint), new.weights, is_new=is_new)
-            else:
-                await self._dialect.load_weights(post, str(new.path))
-
-    async def _load_adapter(self, endpoint: Endpoint, name: str, path: str) -> None:
-        for part in list(endpoint.released):
-            await self._wake(endpoint, part)
-        await self._dialect.load_adapter(functools.partial(self._connections.post, endpoint), name, path)
-
     async def sleep(self, session: Session, endpoint: Endpoint) -> None:
         """Makes the server release its memory until it loads weights again."""
         async with session.locks[endpoint]:
-            if not endpoint.released:
-                post = functools.partial(self._connections.post, endpoint)
-                endpoint.released += await self._dialect.sleep(post, keeps_weights=self.adapter is not None)
-
-    async def _wake(self, endpoint: Endpoint, part: str) -> None:
-        if part in endpoint.released:
-            await self._dialect.wake(functools.partial(self._connections.post, endpoint), part)
-            endpoint.released.remove(part)
-
-    async def refusal(self, endpoint: Endpoint) -> str | None:
-        """Returns the reason why the server cannot receive tensors by the transport, None if it can."""
-        return await self._sender_for(endpoint).refusal(self._routes(endpoint))
-
-    def _sender_for(self, endpoint: Endpoint) -> WeightSender:
-        if endpoint not in self._senders:
-            self._senders[endpoint] = self._dialect.senders[self._transport]()
-        return self._senders[endpoint]
-
-    def _routes(self, endpoint: Endpoint) -> Routes:
-        return Routes(
-            functools.partial(self._connections.get, endpoint), functools.partial(self._connections.post, endpoint)
-        )
+            await self._updates.sleep(endpoint, keeps_weights=self.adapter is not None)
 
     async def _logprob_mode_of(self, endpoint: Endpoint, prompt: Sequence[int], sampling: Sampling) -> LogprobMode:
         """Returns which sampling settings the log-probabilities include; probes the server once, if that matters."""

@@ -1,6 +1,6 @@
 """Sends whole models to SGLang servers without a file: CUDA IPC on one GPU, NCCL between GPUs.
 
-The messages are those of SGLang's `managers/io_struct.py`; sglang is not imported.
+Sends the messages that SGLang's `managers/io_struct.py` defines. Does not import sglang.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SGLangIpcSender:
 
     async def send(self, server: Routes, weights: WeightIterator, *, is_new: bool) -> None:
         kept = [(name, tensor.detach().contiguous()) for name, tensor in weights()]
-        self._handles.before_sending()
+        self._handles.before_sending(kept[0][1])
         named = [
             (name, _Opened(self._handles.handle(tensor), self._handles.device_id(tensor))) for name, tensor in kept
         ]

@@ -1,6 +1,7 @@
 """Sends whole models to vLLM servers without a file, with vLLM's weight transfer: CUDA IPC on one GPU, NCCL between GPUs.
 
-The messages are those of vLLM 0.32 (`entrypoints/rl/online/api_router.py`, `distributed/weight_transfer/`); vllm is not imported.
+Sends the messages that vLLM 0.32 defines (`entrypoints/rl/online/api_router.py`, `distributed/weight_transfer/`). Does not import
+vllm.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class VLLMIpcSender:
         if is_new:
             await _post(server, "/init_weight_transfer_engine", {"init_info": {"packed": False}})
         kept = [(name, tensor.detach().contiguous()) for name, tensor in weights()]
-        self._handles.before_sending()
+        self._handles.before_sending(kept[0][1])
         handles = [{self._handles.device_id(tensor): self._handles.handle(tensor)[1]} for _, tensor in kept]
         pickled = base64.b64encode(pickle.dumps(handles)).decode("ascii")
         async with _weight_update(server):

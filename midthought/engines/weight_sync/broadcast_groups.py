@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.cuda import nccl
 
 _TIMEOUT = timedelta(seconds=300)
 """Time for all ranks to join, and for one broadcast."""
@@ -41,21 +42,21 @@ class NcclGroup:
     """
 
     def __init__(self, num_ranks: int, device: torch.device) -> None:
-        self.unique_id = bytes(torch.cuda.nccl.unique_id())
+        self.unique_id = bytes(nccl.unique_id())
         self._num_ranks = num_ranks
         self._device = device
         self._communicator: Any = None
 
     def join(self) -> None:
         with torch.cuda.device(self._device):
-            self._communicator = torch.cuda.nccl.init_rank(self._num_ranks, self.unique_id, 0)
+            self._communicator = nccl.init_rank(self._num_ranks, self.unique_id, 0)
             number = torch.zeros(1, device=self._device)
-            torch.cuda.nccl.all_reduce([number], comms=[self._communicator])
+            nccl.all_reduce([number], comms=[self._communicator])
             torch.cuda.current_stream().synchronize()
 
     def broadcast(self, tensor: Tensor) -> None:
         with torch.cuda.device(self._device):
-            torch.cuda.nccl.broadcast([tensor.contiguous()], comms=[self._communicator])
+            nccl.broadcast([tensor.contiguous()], comms=[self._communicator])
 
     def finish(self) -> None:
         torch.cuda.synchronize(self._device)

@@ -22,8 +22,8 @@ class TensorHandles(Protocol):
         """Returns a handle. The tensor must stay alive and unchanged until the other process has read it."""
         ...
 
-    def before_sending(self) -> None:
-        """Waits until the tensors have their final values."""
+    def before_sending(self, tensor: Tensor) -> None:
+        """Waits until this tensor and the others on its device have their final values."""
         ...
 
     def after_reading(self) -> None:
@@ -45,10 +45,10 @@ class CudaHandles:
         handle: Handle = reduce_tensor(tensor)
         return handle
 
-    def before_sending(self) -> None:
+    def before_sending(self, tensor: Tensor) -> None:
         import torch
 
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(tensor.device)
 
     def after_reading(self) -> None:
         import torch

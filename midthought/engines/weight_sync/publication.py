@@ -29,7 +29,8 @@ class Publication:
     tensors: Manifest | None = None
     """A whole model in shared memory; with an adapter, its base model."""
     weights: Callable[[], Iterable[tuple[str, Tensor]]] | None = None
-    """Returns a whole model's tensors, on the policy's device, to send them to each server."""
+    """Returns a whole model's tensors, on the policy's device, to send them to each server. They are the published ones until the
+    policy changes; a server that loads them later fails the check."""
     adapter: str | None = None
     """Name of the adapter in the folder."""
     proof: WeightCheck
