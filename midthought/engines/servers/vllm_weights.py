@@ -6,6 +6,7 @@ vllm.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import pickle
@@ -21,6 +22,8 @@ from midthought.engines.weight_sync.broadcast_groups import BroadcastGroup, Nccl
 from midthought.engines.weight_sync.cuda_ipc import CudaHandles, TensorHandles
 from midthought.errors import EngineError
 
+_END_SECONDS = 10.0
+"""Time for a server to end an update that failed; it may be blocked in a broadcast."""
 _REMEDY = "start it with `midthought engine serve … --weight-transport {0}`"
 
 
@@ -96,7 +99,8 @@ async def _weight_update(server: Routes) -> AsyncIterator[None]:
         yield
     except BaseException:
         with contextlib.suppress(Exception):
-            await server.post("/finish_weight_update", None)
+            async with asyncio.timeout(_END_SECONDS):
+                await server.post("/finish_weight_update", None)
         raise
     await _post(server, "/finish_weight_update", None)
 
