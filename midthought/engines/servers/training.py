@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import tempfile
 from pathlib import Path
@@ -21,10 +22,12 @@ from midthought.engines.weight_sync.synced_engine import SyncedEngine
 from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, shares_gpu
 from midthought.engines.weight_sync.weight_check import probe_token_ids
 from midthought.engines.weight_sync.weight_folder import has_loadable_adapters, write_model
-from midthought.errors import SettingsError
+from midthought.errors import EngineError, SettingsError
 from midthought.tokenization import Renderer
 
 logger = logging.getLogger(__name__)
+_UNKNOWN_FLAG = "unrecognized arguments"
+"""Part of the error of Python's argument parser."""
 SERVER_ENGINES: dict[str, type[ServerEngine]] = {"vllm": VLLMEngine, "sglang": SGLangEngine}
 
 
@@ -59,7 +62,7 @@ def serve_policy(
         process = None
         if is_started_here:
             options = server_options(policy, inference, transport, name, max_seq_len, can_sleep=can_sleep)
-            process = _start(policy, renderer, inference, options)
+            process, transport = start_for_policy(policy, renderer, inference, options, transport)
             undo.callback(process.stop)
         engine = engine_class(
             [process.url] if process is not None else inference.base_url,
@@ -115,10 +118,26 @@ def server_options(
     )
 
 
-def _start(policy: Any, renderer: Renderer, inference: InferenceConfig, options: ServerOptions) -> ServerProcess:
-    """Starts a server with the policy's current weights."""
+def start_for_policy(
+    policy: Any, renderer: Renderer, inference: InferenceConfig, options: ServerOptions, transport: WeightTransport
+) -> tuple[ServerProcess, WeightTransport]:
+    """Starts a server with the policy's current weights. Returns it and the transport that it was started for.
+
+    An older server that does not know the flag of the transport is started without it, and gets files, unless the settings
+    name the transport.
+    """
+    dialect = SERVER_ENGINES[inference.backend].dialect
     with tempfile.TemporaryDirectory(prefix="midthought-start-") as folder:
         path = Path(folder) / "model"
         write_model(policy, path, renderer.tokenizer, with_adapters=not has_loadable_adapters(policy))
-        dialect = SERVER_ENGINES[inference.backend].dialect
-        return start_server(dialect, path, options, python=inference.server_python)
+        try:
+            return start_server(dialect, path, options, python=inference.server_python), transport
+        except EngineError as error:
+            if transport.is_required or not options.weight_transport or _UNKNOWN_FLAG not in str(error):
+                raise
+            logger.warning(
+                "this %s is too old for weights by %s, so they go through files", dialect.name, transport.name
+            )
+        options = dataclasses.replace(options, weight_transport="")
+        process = start_server(dialect, path, options, python=inference.server_python)
+    return process, WeightTransport(name="shared_memory", reason="an older server", may_be_refused=False)

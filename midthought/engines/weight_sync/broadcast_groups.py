@@ -78,6 +78,7 @@ class TorchGroup:
             self.address, 0, num_ranks, is_master=True, wait_for_workers=False, timeout=_TIMEOUT
         )
         self.port = int(store.port)
+        self._name = name
         self._store: Any = store
         for prefix in (name, f"{name}/", f"{device.type}/"):
             self._store = torch.distributed.PrefixStore(prefix, self._store)
@@ -89,6 +90,7 @@ class TorchGroup:
         if self.backend == "nccl":
             options = distributed.ProcessGroupNCCL.Options()
             options._timeout = _TIMEOUT
+            options.group_name = self._name
             with torch.cuda.device(self._device):
                 self._group = distributed.ProcessGroupNCCL(self._store, 0, self._num_ranks, options)
         else:

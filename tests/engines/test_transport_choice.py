@@ -1,0 +1,116 @@
+"""The way of whole models to servers follows from the situation, and servers are started for it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_weight_sync import make_model
+
+from midthought.config import InferenceConfig
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.sglang import SGLangDialect
+from midthought.engines.servers.training import server_options, start_for_policy
+from midthought.engines.servers.vllm import VLLMDialect
+from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, shares_gpu
+from midthought.errors import EngineError, SettingsError
+from midthought.tokenization import Renderer
+
+
+def way(name: Any, **options: Any) -> WeightTransport:
+    return WeightTransport(name=name, reason="the test", **options)
+
+
+@pytest.mark.parametrize(
+    ("setting", "situation", "name"),
+    [
+        ("auto", {"device": "cpu", "is_started_here": True}, "shared_memory"),
+        ("auto", {"device": "cpu"}, "disk"),
+        ("auto", {"device": "cuda:0", "is_started_here": True}, "ipc"),
+        ("auto", {"device": "cuda:0", "is_started_here": True, "server_flags": ["--tensor-parallel-size=2"]}, "nccl"),
+        ("auto", {"device": "cuda:1", "is_started_here": True}, "nccl"),
+        ("auto", {"device": "cuda:0"}, "nccl"),
+        ("auto", {"device": "cuda:0", "weights_path": "/shared"}, "disk"),
+        ("auto", {"device": "cuda:0", "is_started_here": True, "sends_adapters": True}, "shared_memory"),
+        ("ipc", {"device": "cuda:0", "sends_adapters": True}, "disk"),
+        ("disk", {"device": "cuda:0", "is_started_here": True}, "disk"),
+        ("nccl", {"device": "cuda:0", "is_started_here": True}, "nccl"),
+    ],
+)
+def test_the_way_follows_from_the_situation(setting: str, situation: dict[str, Any], name: str) -> None:
+    chosen = choose_transport(setting, **{"sends_adapters": False, "is_started_here": False, **situation})
+    assert chosen.name == name
+    assert chosen.is_required == (setting != "auto" and not situation.get("sends_adapters"))
+
+
+@pytest.mark.parametrize("name", ["ipc", "nccl"])
+def test_a_policy_on_the_cpu_has_no_tensors_for_gpus(name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"weight_transport='{name}' needs a policy on a GPU.*'shared_memory'"):
+        choose_transport(name, device="cpu", sends_adapters=False, is_started_here=True)
+
+
+def test_only_a_server_on_the_policys_gpu_sleeps() -> None:
+    assert shares_gpu("cuda:0", is_started_here=True, server_flags=["--gpu-memory-utilization", "0.4"])
+    assert not shares_gpu("cuda:0", is_started_here=True, server_flags=["--tp", "2"])
+    assert not shares_gpu("cuda:0", is_started_here=False, server_flags=[])
+    assert not shares_gpu("cpu", is_started_here=True, server_flags=[])
+
+
+def test_servers_are_started_for_the_transport_and_for_sleep() -> None:
+    options = ServerOptions(port=1, accepts_weights=True, weight_transport="ipc", can_sleep=True, gpu_memory_share=0.4)
+    words, environment = VLLMDialect().command("m", options)
+    line = " ".join(words)
+    assert '--weight-transfer-config {"backend": "ipc"}' in line
+    assert "--enable-sleep-mode --gpu-memory-utilization 0.4" in line
+    assert environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] == environment["VLLM_SERVER_DEV_MODE"] == "1"
+    words, environment = VLLMDialect().command(
+        "m", ServerOptions(port=1, accepts_weights=True, weight_transport="nccl")
+    )
+    assert '{"backend": "nccl"}' in words and "VLLM_ALLOW_INSECURE_SERIALIZATION" not in environment
+    words, _ = SGLangDialect().command("m", options)
+    assert "--enable-memory-saver --mem-fraction-static 0.4" in " ".join(words)
+
+
+def test_a_run_starts_its_server_for_the_transport_of_its_policy() -> None:
+    inference = InferenceConfig(
+        backend="vllm", max_num_seqs=4, gpu_memory_utilization=0.4, server_flags=["--seed", "1"]
+    )
+    options = server_options(make_model(), inference, way("ipc"), "tiny", 200, can_sleep=True)
+    assert (options.weight_transport, options.accepts_weights, options.can_sleep) == ("ipc", True, True)
+    assert (options.max_seq_len, options.max_num_seqs, options.dtype) == (200, 4, "float32")
+    assert options.gpu_memory_share is None  # the policy is on the CPU
+    assert server_options(make_model(), inference, way("disk"), "tiny", 200).weight_transport == ""
+
+
+OLD_SERVER = """#!/bin/sh
+case "$*" in *--weight-transfer-config*)
+    echo 'api_server.py: error: unrecognized arguments: --weight-transfer-config'
+    exit 2
+esac
+exec "{python}" "{server}" "$@"
+"""
+
+
+def test_a_vllm_that_is_too_old_is_started_for_files(
+    renderer: Renderer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(OLD_SERVER.format(python=sys.executable, server=Path(__file__).with_name("fake_server.py")))
+    python.chmod(0o755)
+    policy = make_model()
+    inference = InferenceConfig(backend="vllm", server_python=str(python), max_num_seqs=4)
+
+    def start(transport: WeightTransport) -> Any:
+        options = server_options(policy, inference, transport, "tiny", 200)
+        return start_for_policy(policy, renderer, inference, options, transport)
+
+    with caplog.at_level(logging.WARNING, logger="midthought"):
+        process, transport = start(way("ipc"))
+    assert process.is_running and not transport.sends_tensors
+    assert [record.getMessage() for record in caplog.records if "too old for weights by ipc" in record.getMessage()]
+    process.stop()
+    with pytest.raises(EngineError, match="unrecognized arguments"):
+        start(way("ipc", is_required=True))
