@@ -245,16 +245,26 @@ class _Handler(BaseHTTPRequestHandler):
         elif fake.load is not None and (slept := _sleep_or_wake(fake, self.path, body)) is not None:
             fake.orders.append(self.path if body is None else f"{self.path} {' '.join(body['tags'])}")
             self._answer(*slept)
-        elif fake.receiver is not None and (received := fake.receiver.answer(self.path, body)) is not None:
+        elif fake.receiver is not None and (received := self._received(body)) is not None:
             assert fake.num_running == 0 and "weights" not in fake.asleep
             fake.orders.append(self.path)
             fake.logits = fake.receiver.logits()
-            self._answer(*received)
+            if received[0]:
+                self._answer(*received)
         elif fake.load is not None and (ordered := _ordered(fake, self.path, body)) is not None:
             fake.orders.append(self.path)
             self._answer(*ordered)
         else:
             self._answer(404, {"detail": "Not Found"})
+
+    def _received(self, body: Any) -> tuple[int, Any] | None:
+        """What the receiver answers; status 0 if it closes the connection instead."""
+        try:
+            found: tuple[int, Any] | None = self.server_of_ours.receiver.answer(self.path, body)
+        except ConnectionResetError:
+            self.close_connection = True
+            return 0, {}
+        return found
 
     def _has_key(self) -> bool:
         key = self.server_of_ours.key

@@ -149,6 +149,8 @@ class Receiver:
         """Tensors that arrive and are not loaded."""
         self.fails_at = ""
         """Path of the next request that fails."""
+        self.cuts_at = ""
+        """Path of the next request whose connection is closed without an answer."""
         self.messages: list[tuple[str, Any]] = []
         self.num_groups = 0
 
@@ -166,6 +168,9 @@ class Receiver:
     def answer(self, path: str, body: Any) -> Answer | None:
         """Answers a request; None if there is no such route."""
         self.messages.append((path, body))
+        if path == self.cuts_at:
+            self.cuts_at = ""
+            raise ConnectionResetError
         try:
             if path == self.fails_at:
                 self.fails_at = ""

@@ -23,6 +23,7 @@ from precision import logit_tolerance
 from test_weight_sync import KINDS, PROBE, difference, learn, load, logits_of, make_model
 
 from midthought.engines.servers.connection import RetryPolicy
+from midthought.engines.servers.process import free_port
 from midthought.engines.servers.sglang import SGLangDialect, SGLangEngine
 from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender, buckets
 from midthought.engines.servers.vllm import VLLMDialect, VLLMEngine
@@ -79,8 +80,8 @@ def way(name: Any, **options: Any) -> WeightTransport:
 
 
 def synced(servers: list[FakeServer], policy: Any, transport: WeightTransport, **options: Any) -> SyncedEngine:
-    can_sleep = options.pop("can_sleep", False)
-    engine = engine_for(servers, transport, can_sleep=can_sleep)
+    names = options.keys() & {"can_sleep", "max_outage_seconds"}
+    engine = engine_for(servers, transport, **{name: options.pop(name) for name in names})
     return SyncedEngine(engine, policy, probe_ids=PROBE, max_seq_len=256, **options)
 
 
@@ -187,6 +188,46 @@ def test_several_servers_get_the_weights_each_in_its_own_group(kind: Any, name: 
         engine.update_weights()
         assert difference(engine, policy, 4) < logit_tolerance(policy)
         assert all(server.prompts for server in servers)
+        engine.shutdown()
+
+
+@KINDS
+@WAYS
+def test_a_server_that_is_away_gets_the_weights_before_anything_is_sampled_from_it(kind: Any, name: str) -> None:
+    policy, port = make_model(), free_port()
+    with serving(kind, name) as servers:
+        with serving(kind, name, port=port) as others:
+            engine = synced([*servers, *others], policy, way(name))
+        learn(policy)
+        with pytest.warns(UserWarning, match=rf"not every server takes the new weights.*:{port}"):
+            engine.update_weights()
+        with serving(kind, name, port=port) as others:  # started again, with other weights
+            servers[0].always = Fault(kind="status", status=503)
+            assert difference(engine, policy, 4) < logit_tolerance(policy)
+            assert others[0].requests
+        engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path"),
+    [
+        ("vllm", "ipc", "/update_weights"),
+        ("vllm", "nccl", "/update_weights"),
+        ("sglang", "ipc", "/update_weights_from_tensor"),
+        ("sglang", "nccl", "/update_weights_from_distributed"),
+    ],
+)
+def test_a_connection_that_breaks_during_an_update_is_repeated_with_a_new_group(
+    kind: Any, name: str, path: str
+) -> None:
+    policy = make_model()
+    with serving(kind, name) as servers:
+        engine = synced(servers, policy, way(name), max_outage_seconds=30.0)
+        learn(policy)
+        servers[0].receiver.cuts_at = path
+        engine.update_weights()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        assert servers[0].receiver.num_groups == (2 if name == "nccl" else 0)
         engine.shutdown()
 
 
@@ -306,6 +347,22 @@ def test_a_base_model_under_adapters_is_kept_while_the_server_sleeps(kind: Any, 
         learn(policy)
         engine.update_weights()
         assert servers[0].orders[: len(order)] == order
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
+@KINDS
+def test_a_wake_up_that_fails_the_check_is_repeated_before_anything_is_sampled(kind: Any) -> None:
+    policy = make_model()
+    with serving(kind, "ipc") as servers:
+        engine = synced(servers, policy, way("ipc"), can_sleep=True)
+        engine.sleep()
+        learn(policy)
+        servers[0].receiver.lost = {"lm_head.weight"}
+        for _ in range(2):
+            with pytest.raises(EngineError, match="does not compute with the new weights"):
+                difference(engine, policy)
+        servers[0].receiver.lost = set()
         assert difference(engine, policy) < logit_tolerance(policy)
         engine.shutdown()
 
