@@ -15,7 +15,7 @@ from midthought.engines.servers.dialect import ServerOptions
 from midthought.engines.servers.sglang import SGLangDialect
 from midthought.engines.servers.training import server_options, start_for_policy
 from midthought.engines.servers.vllm import VLLMDialect
-from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, shares_gpu
+from midthought.engines.weight_sync.transport import WeightTransport, choose_transport, server_gpus, shares_gpu
 from midthought.errors import EngineError, SettingsError
 from midthought.tokenization import Renderer
 
@@ -30,9 +30,14 @@ def way(name: Any, **options: Any) -> WeightTransport:
         ("auto", {"device": "cpu", "is_started_here": True}, "shared_memory"),
         ("auto", {"device": "cpu"}, "disk"),
         ("auto", {"device": "cuda:0", "is_started_here": True}, "ipc"),
-        ("auto", {"device": "cuda:0", "is_started_here": True, "server_flags": ["--tensor-parallel-size=2"]}, "nccl"),
+        ("auto", {"device": "cuda", "is_started_here": True, "server_flags": ["--seed", "2"]}, "ipc"),
         ("auto", {"device": "cuda:1", "is_started_here": True}, "nccl"),
+        ("auto", {"device": "cuda:0", "is_started_here": True, "server_flags": ["-tp=2"]}, "shared_memory"),
+        ("auto", {"device": "cuda:2", "is_started_here": True, "server_flags": ["-tp=2"]}, "nccl"),
+        ("auto", {"device": "cuda:0", "is_started_here": True, "server_flags": ["--base-gpu-id", "1"]}, "nccl"),
         ("auto", {"device": "cuda:0"}, "nccl"),
+        ("auto", {"device": "cuda:0", "announces_transport": False}, "disk"),
+        ("nccl", {"device": "cuda:0", "announces_transport": False}, "nccl"),
         ("auto", {"device": "cuda:0", "weights_path": "/shared"}, "disk"),
         ("auto", {"device": "cuda:0", "is_started_here": True, "sends_adapters": True}, "shared_memory"),
         ("ipc", {"device": "cuda:0", "sends_adapters": True}, "disk"),
@@ -52,11 +57,31 @@ def test_a_policy_on_the_cpu_has_no_tensors_for_gpus(name: str) -> None:
         choose_transport(name, device="cpu", sends_adapters=False, is_started_here=True)
 
 
+def test_a_folder_of_ones_own_is_not_in_memory() -> None:
+    situation: dict[str, Any] = {"device": "cpu", "sends_adapters": False, "is_started_here": True}
+    with pytest.raises(SettingsError, match=r"weights_path='/shared': one excludes the other"):
+        choose_transport("shared_memory", weights_path="/shared", **situation)
+
+
 def test_only_a_server_on_the_policys_gpu_sleeps() -> None:
     assert shares_gpu("cuda:0", is_started_here=True, server_flags=["--gpu-memory-utilization", "0.4"])
-    assert not shares_gpu("cuda:0", is_started_here=True, server_flags=["--tp", "2"])
+    assert shares_gpu("cuda:1", is_started_here=True, server_flags=["--tp", "2"])
+    assert not shares_gpu("cuda:1", is_started_here=True, server_flags=[])
     assert not shares_gpu("cuda:0", is_started_here=False, server_flags=[])
     assert not shares_gpu("cpu", is_started_here=True, server_flags=[])
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus"),
+    [
+        ([], [0]),
+        (["--tensor-parallel-size", "2", "-dp=2"], [0, 1, 2, 3]),
+        (["--base-gpu-id=1", "--tp", "2"], [1, 2]),
+        (["--tp"], [0]),
+    ],
+)
+def test_the_flags_say_which_gpus_a_server_takes(flags: list[str], gpus: list[int]) -> None:
+    assert list(server_gpus(flags)) == gpus
 
 
 def test_servers_are_started_for_the_transport_and_for_sleep() -> None:

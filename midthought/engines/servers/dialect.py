@@ -102,6 +102,8 @@ class Dialect(Protocol):
     """Tokens of the context that prompt and completion must leave unused."""
     penalizes_prompt: bool
     """Whether `repetition_penalty` applies to the whole sequence, as in our engine."""
+    announces_transport: bool
+    """Whether a server that can receive tensors was started for that and says so."""
     senders: Mapping[str, Callable[[], WeightSender]]
     """Makes senders of whole models, by the name of the transport: `ipc`, `nccl`."""
 

@@ -33,6 +33,7 @@ class SGLangDialect:
     path = "/generate"
     num_reserved_tokens = 1
     penalizes_prompt = False
+    announces_transport = False
     senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType(
         {"ipc": SGLangIpcSender, "nccl": SGLangNcclSender}
     )

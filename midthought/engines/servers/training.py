@@ -55,6 +55,7 @@ def serve_policy(
         is_started_here=is_started_here,
         server_flags=inference.server_flags,
         weights_path=inference.weights_path,
+        announces_transport=engine_class.dialect.announces_transport,
     )
     can_sleep = shares_gpu(device, is_started_here=is_started_here, server_flags=inference.server_flags)
     logger.info("weights go to the servers by %s: %s", transport.name, transport.reason)

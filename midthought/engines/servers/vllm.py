@@ -38,6 +38,7 @@ class VLLMDialect:
     path = "/v1/completions"
     num_reserved_tokens = 0
     penalizes_prompt = True
+    announces_transport = True
     senders: Mapping[str, Callable[[], WeightSender]] = MappingProxyType({"ipc": VLLMIpcSender, "nccl": VLLMNcclSender})
 
     def command(self, model_path: str, options: ServerOptions) -> tuple[list[str], dict[str, str]]:

@@ -88,7 +88,7 @@ class TorchGroup:
         from torch import distributed
 
         if self.backend == "nccl":
-            options = distributed.ProcessGroupNCCL.Options()
+            options: Any = distributed.ProcessGroupNCCL.Options()
             options._timeout = _TIMEOUT
             options.group_name = self._name
             with torch.cuda.device(self._device):
