@@ -123,7 +123,9 @@ class Connections:
 
     async def get(self, endpoint: Endpoint, path: str) -> dict[str, Any] | None:
         """Like `post`, without a body."""
-        return _content(await self.ask(endpoint, "GET", path, None))
+        return _content(
+            await self.ask(endpoint, "GET", path, None, seconds=self._retry_policy.first_token_timeout_seconds)
+        )
 
 
 def _content(answer: httpx.Response) -> dict[str, Any] | None:

@@ -83,7 +83,6 @@ def choose_transport(
             name=setting,  # type: ignore[arg-type]
             reason="inference.weight_transport",
             is_required=True,
-            may_be_refused=not is_started_here,
         )
     if weights_path is not None:
         return WeightTransport(name="disk", reason="inference.weights_path is set", may_be_refused=False)
