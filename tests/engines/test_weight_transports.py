@@ -11,6 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -301,7 +302,7 @@ def test_merged_adapters_are_sent_as_a_whole_model(name: str) -> None:
         ),
         (
             "sglang",
-            ["/release_memory_occupation kv_cache weights", "/resume_memory_occupation weights",
+            ["/flush_cache", "/release_memory_occupation kv_cache weights", "/resume_memory_occupation weights",
              "/update_weights_from_tensor", "/resume_memory_occupation kv_cache", "/flush_cache"],
         ),
     ],
@@ -329,7 +330,7 @@ def test_asleep_a_server_takes_memory_for_weights_then_loads_then_takes_memory_f
     ("kind", "order"),
     [
         ("vllm", ["/sleep?level=1", "/wake_up?tags=weights", "/wake_up?tags=kv_cache"]),
-        ("sglang", ["/release_memory_occupation kv_cache", "/resume_memory_occupation kv_cache"]),
+        ("sglang", ["/flush_cache", "/release_memory_occupation kv_cache", "/resume_memory_occupation kv_cache"]),
     ],
 )
 def test_a_base_model_under_adapters_is_kept_while_the_server_sleeps(kind: Any, order: list[str]) -> None:
@@ -363,6 +364,27 @@ def test_a_wake_up_that_fails_the_check_is_repeated_before_anything_is_sampled(k
             with pytest.raises(EngineError, match="does not compute with the new weights"):
                 difference(engine, policy)
         servers[0].receiver.lost = set()
+        assert difference(engine, policy) < logit_tolerance(policy)
+        engine.shutdown()
+
+
+def test_sglang_is_released_and_flushed_only_once_it_has_ended_every_request() -> None:
+    policy = make_model()
+    with serving("sglang", "ipc") as servers:
+        engine = synced(servers, policy, way("ipc"), can_sleep=True)
+
+        def end_later() -> None:
+            with servers[0].lock:
+                servers[0].num_running += 1
+            threading.Timer(0.3, lambda: setattr(servers[0], "num_running", servers[0].num_running - 1)).start()
+
+        end_later()
+        engine.sleep()
+        assert servers[0].num_running == 0 and servers[0].asleep
+        learn(policy)
+        end_later()
+        engine.update_weights()
+        assert servers[0].num_running == 0
         assert difference(engine, policy) < logit_tolerance(policy)
         engine.shutdown()
 
@@ -405,8 +427,6 @@ def test_a_request_and_the_work_that_takes_part_in_it_end_together_or_the_first_
         asyncio.run(alongside(answers(60.0), breaks))
 
     async def hangs(result: str) -> None:
-        import threading
-
         released = threading.Event()
         try:
             await alongside(answers(0.2, result), released.wait, last_seconds=0.1)

@@ -5,8 +5,10 @@ Does not import sglang. Written from its documentation; not tested with a real s
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +20,10 @@ from midthought.engines.servers.generation import ServerInferenceEngine
 from midthought.engines.servers.sglang_weights import SGLangIpcSender, SGLangNcclSender
 from midthought.engines.servers.streams import Chunk, RetryableError
 from midthought.errors import EngineError
+
+_IDLE_SECONDS = 30.0
+"""Time for the server to end requests that were closed."""
+_POLL_SECONDS = 0.05
 
 
 class SGLangDialect:
@@ -121,8 +127,7 @@ class SGLangDialect:
         await wake("weights")
         yield
         await wake("kv_cache")
-        if await post("/flush_cache", None) is None:
-            raise EngineError("it has no /flush_cache; use an SGLang version that has it")
+        await _flush_cache(post)
 
     async def load_weights(self, post: Post, path: str) -> None:
         body = {"model_path": path, "flush_cache": False, "abort_all_requests": False}
@@ -137,7 +142,8 @@ class SGLangDialect:
         await post("/unload_lora_adapter", {"lora_name": name})
 
     async def sleep(self, post: Post, *, keeps_weights: bool) -> Sequence[str]:
-        """Releases the cache, and the weights unless they are kept."""
+        """Releases the cache, and the weights unless they are kept. SGLang must be idle for that, or it ends."""
+        await _flush_cache(post)
         parts = ["kv_cache"] if keeps_weights else ["kv_cache", "weights"]
         if await post("/release_memory_occupation", {"tags": parts}) is None:
             raise EngineError("it has no /release_memory_occupation; use an SGLang version that has it")
@@ -164,6 +170,22 @@ def _aborted(reason: dict[str, Any]) -> Exception:
     if isinstance(status, int) and 400 <= status < 500:
         return EngineError(f"the server refuses the request ({status}): {message}")
     return RetryableError(f"aborted ({status}): {message}")
+
+
+async def _flush_cache(post: Post) -> None:
+    """Flushes the cache, once the server is idle: it may not have noticed yet that a request was closed."""
+    deadline = time.monotonic() + _IDLE_SECONDS
+    while True:
+        try:
+            said = await post("/flush_cache", None)
+        except EngineError as error:
+            if time.monotonic() > deadline:
+                raise EngineError(f"it does not flush its cache: other requests are running ({error})") from None
+            await asyncio.sleep(_POLL_SECONDS)
+            continue
+        if said is None:
+            raise EngineError("it has no /flush_cache; use an SGLang version that has it")
+        return
 
 
 def _require_success(said: dict[str, Any] | None, path: str) -> None:
