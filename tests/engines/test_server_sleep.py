@@ -97,18 +97,26 @@ def test_sglang_is_released_and_flushed_only_once_it_has_ended_every_request() -
     with serving("sglang", "ipc") as servers:
         engine = synced(servers, policy, way("ipc"), can_sleep=True)
 
-        def end_later() -> None:
+        def request_that_ends_later() -> threading.Event:
+            has_ended = threading.Event()
+
+            def end() -> None:
+                with servers[0].lock:
+                    has_ended.set()
+                    servers[0].num_running -= 1
+
             with servers[0].lock:
                 servers[0].num_running += 1
-            threading.Timer(0.3, lambda: setattr(servers[0], "num_running", servers[0].num_running - 1)).start()
+            threading.Timer(0.3, end).start()
+            return has_ended
 
-        end_later()
+        has_ended = request_that_ends_later()
         engine.sleep()
-        assert servers[0].num_running == 0 and servers[0].asleep
+        assert has_ended.is_set() and servers[0].asleep
         learn(policy)
-        end_later()
+        has_ended = request_that_ends_later()
         engine.update_weights()
-        assert servers[0].num_running == 0
+        assert has_ended.is_set()
         assert difference(engine, policy) < logit_tolerance(policy)
         engine.shutdown()
 

@@ -41,12 +41,7 @@ def serve_policy(
     """
     engine_class = SERVER_ENGINES[inference.backend]
     require_httpx(engine_class.dialect.name)
-    name = inference.served_model_name or model_path or "policy"
-    if inference.base_url and name == "policy":
-        raise SettingsError(
-            "inference.base_url is set, but not the model on these servers: set inference.served_model_name, too, and "
-            "start them on a folder with this same model (model.local_path)"
-        )
+    name = _served_name(inference, model_path)
     is_started_here, device = not inference.base_url, str(policy.device)
     transport = choose_transport(
         inference.weight_transport,
@@ -91,6 +86,16 @@ def serve_policy(
         )
         undo.pop_all()
     return synced
+
+
+def _served_name(inference: InferenceConfig, model_path: str) -> str:
+    name = inference.served_model_name or model_path or "policy"
+    if inference.base_url and name == "policy":
+        raise SettingsError(
+            "inference.base_url is set, but not the model on these servers: set inference.served_model_name, too, and "
+            "start them on a folder with this same model (model.local_path)"
+        )
+    return name
 
 
 def server_options(
