@@ -9,6 +9,7 @@ import copy
 import logging
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -331,6 +332,9 @@ def test_a_request_and_the_work_that_takes_part_in_it_end_together_or_the_first_
 
 def test_a_process_that_joins_with_torchs_own_helper_receives_the_tensor() -> None:
     group = TorchGroup(2, torch.device("cpu"), name="midthought", backend="gloo")
+    if group.address != "127.0.0.1":
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", group.port), timeout=5):
+            pytest.fail("the store listens on all addresses")
     arguments = [sys.executable, "-c", JOIN_AND_RECEIVE, group.address, str(group.port), "midthought"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         group.join()

@@ -74,10 +74,17 @@ class TorchGroup:
         self.address = own_address()
         self._num_ranks = num_ranks
         self._device = device
+        listener = socket.create_server((self.address, 0))  # on this address only
+        self.port = int(listener.getsockname()[1])
         store = torch.distributed.TCPStore(
-            self.address, 0, num_ranks, is_master=True, wait_for_workers=False, timeout=_TIMEOUT
+            self.address,
+            self.port,
+            num_ranks,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=_TIMEOUT,
+            master_listen_fd=listener.detach(),
         )
-        self.port = int(store.port)
         self._name = name
         self._store: Any = store
         for prefix in (name, f"{name}/", f"{device.type}/"):
