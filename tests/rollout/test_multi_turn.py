@@ -471,6 +471,7 @@ def talk_thoughtfully(template: str | None, **options: Any) -> tuple[MultiTurnIn
     talk = MultiTurnInferenceEngine(engine_of(THOUGHTFUL, template=template), **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # of what another test left to the garbage collector
         talk.start_conversation("Hi")
         talk.step()
         assert caught == []
