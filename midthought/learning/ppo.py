@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from midthought.config import RecipeConfig
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import TokenBatch
+from midthought.learning.phase_meter import Phase, PhaseMeter
 from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import Trajectory
 
+LEARNING_PHASES: tuple[Phase, ...] = ("scoring", "update", "weight_update")
+"""Phases of an iteration whose seconds are metrics, besides `time/rollout_seconds`."""
 BeforeUpdate = Callable[[Mapping[str, float]], None]
 """Called with the metrics of scoring, before any weight changes. An exception ends the run."""
 
@@ -26,11 +29,13 @@ def learn(
     rollouts: RolloutBatch,
     iteration: int,
     before_update: BeforeUpdate | None = None,
+    meter: PhaseMeter | None = None,
 ) -> dict[str, float]:
     """Trains on an iteration's episodes and sends the new weights to the source, which sleeps meanwhile. Returns the metrics.
 
     If there is nothing to train on, no weight changes: `batch/num_episodes` is 0, and the other metrics show why.
     """
+    meter = meter or PhaseMeter()
     metrics = {**rollout_metrics(rollouts.data.trajectories), **rollouts.metrics}
     metrics["time/rollout_seconds"] = rollouts.data.seconds
     metrics["batch/num_episodes"] = len(rollouts.usable)
@@ -42,9 +47,14 @@ def learn(
         )
         source.sleep()
         critic_only = iteration < config.training.num_critic_warmup_iters
-        metrics |= improve(learner, batch, rollouts.usable, critic_only=critic_only, before_update=before_update)
+        metrics |= improve(
+            learner, batch, rollouts.usable, critic_only=critic_only, before_update=before_update, meter=meter
+        )
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
-        source.update_weights()
+        with meter.phase("weight_update"):
+            source.update_weights()
+        for phase in LEARNING_PHASES:
+            metrics[f"time/{phase}_seconds"] = meter.last_seconds[phase]
     return metrics
 
 
@@ -55,19 +65,24 @@ def improve(
     *,
     critic_only: bool = False,
     before_update: BeforeUpdate | None = None,
+    meter: PhaseMeter | None = None,
 ) -> dict[str, float]:
     """Scores the batch, computes advantages, and updates the models. Returns the metrics.
 
     `trajectories`, from which the batch was made, get the critic's `values`: one per turn, NaN if no policy token of the turn is
     in the batch.
     """
-    batch, health = learner.score(batch)
-    if before_update is not None:
-        before_update(health)
-    if batch.values is not None:
-        values = batch.turn_values()
-        for number, trajectory in enumerate(trajectories):
-            found = values.get(number, {})
-            trajectory.values = [found.get(turn, math.nan) for turn in range(len(trajectory))]
-    batch, credit = learner.credit(batch)
-    return {**health, **credit, **learner.update(batch, critic_only=critic_only)}
+    meter = meter or PhaseMeter()
+    with meter.phase("scoring"):
+        batch, health = learner.score(batch)
+        if before_update is not None:
+            before_update(health)
+        if batch.values is not None:
+            values = batch.turn_values()
+            for number, trajectory in enumerate(trajectories):
+                found = values.get(number, {})
+                trajectory.values = [found.get(turn, math.nan) for turn in range(len(trajectory))]
+        batch, credit = learner.credit(batch)
+    with meter.phase("update"):
+        updated = learner.update(batch, critic_only=critic_only)
+    return {**health, **credit, **updated}

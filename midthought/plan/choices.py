@@ -20,12 +20,12 @@ from midthought.plan.engine_choice import (
     share_for_engine,
     vllm_problem,
 )
-from midthought.plan.hardware import GIB, Hardware
+from midthought.plan.hardware import GIB, Hardware, gpu_of_device
 from midthought.plan.memory import MIB, Memory
 from midthought.plan.reasons import table, word
 from midthought.plan.run_settings import plan_arguments
 from midthought.plan.settings import PlanSettings
-from midthought.plan.shape import find_shape
+from midthought.plan.shape import Shape, find_shape
 
 LORA_RANK = 32
 WEIGHT_RATES = (2e-6, 2e-5)
@@ -210,7 +210,7 @@ def choose_and_plan(
     settled, plan = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm), None
     unknown = _unknown(config, hardware)
     if not unknown:
-        more = {"gpu_memory_gib": hardware.memory_gib, **_apart(settled, on_gpu), **(words or {})}
+        more = {**_machine(hardware), **_apart(settled, on_gpu), **(words or {})}
         try:
             settled, plan = chosen_plan(config, source, more, on_gpu=on_gpu, is_given=is_given, has_vllm=has_vllm)
         except (SettingsError, ModelPathError) as error:
@@ -221,6 +221,27 @@ def choose_and_plan(
         settled = choose(config, on_gpu=on_gpu, is_given=is_given, has_vllm=False)
     chosen = tuple(_changed(config, settled))
     return Choice(settled, hardware, chosen, plan, unknown, is_given)
+
+
+def plan_of_loaded(config: RecipeConfig, hardware: Hardware, model_config: Mapping[str, Any], dtype: str) -> Choice:
+    """Plans a run without `auto` that trains a model which is loaded already, from its parsed `config.json`."""
+    unknown, plan = _unknown(config, hardware), None
+    if not unknown:
+        on_gpu = hardware.kind == "gpu"
+        found = {**plan_arguments(config), "dtype": dtype, **_machine(hardware), **_apart(config, on_gpu)}
+        sizes = ("model", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
+        try:
+            shape = Shape.from_config(model_config)
+            plan = Memory(shape, PlanSettings(**{key: found[key] for key in found if key not in sizes}))
+        except SettingsError as error:
+            unknown = str(error).partition(". ")[0]
+    return Choice(config, hardware, (), plan, unknown)
+
+
+def _machine(hardware: Hardware) -> dict[str, Any]:
+    """Returns the plan's arguments for a device: its memory, and its data sheet if it is known."""
+    known = gpu_of_device(hardware.name)
+    return {"gpu_memory_gib": hardware.memory_gib, **({"gpu": known} if known else {})}
 
 
 def _of_whole_gpu(settled: AnyConfig, hardware: Hardware) -> AnyConfig:

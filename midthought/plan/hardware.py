@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,9 +45,29 @@ GPUS = {
 }
 """By the names that `gpu=` accepts; SXM unless the name says otherwise."""
 
+DEVICE_WORDS = {
+    "a100-40": {"a100", "40gb"},
+    "a100": {"a100", "80gb"},
+    "h100-pcie": {"h100", "pcie"},
+    "h100": {"h100", "hbm3"},
+    "h200": {"h200"},
+    "b200": {"b200"},
+    "l40s": {"l40s"},
+    "l4": {"l4"},
+    "rtx4090": {"rtx", "4090"},
+}
+"""Words of the name that CUDA reports for each of `GPUS`."""
 MOSTLY_FREE = 0.85
 """Share of a GPU's memory that is free if no other process computes on it."""
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def gpu_of_device(name: str) -> str | None:
+    """Returns the name in `GPUS` of a device that CUDA reports as `name`. None: its data sheet is not known here."""
+    words = set(re.split(r"[^a-z0-9]+", name.lower()))
+    if "laptop" in words:
+        return None
+    return next((gpu for gpu, own in DEVICE_WORDS.items() if own <= words), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,6 +245,16 @@ class Memory:
             "weight-sync buckets": self.bucket,
         }
 
+    def engine_while_learning(self, *, on_gpu: bool = True) -> dict[str, int]:
+        """The engine's memory that stays while the learner works, on a GPU of both.
+
+        On a GPU, `local` releases its cache, and an engine that sleeps releases all but the buffers for new weights.
+        """
+        engine = self.engine
+        if self.settings.engine == "local":
+            return {**engine, "engine's KV cache": 0} if on_gpu else engine
+        return {} if self.settings.engine_sleeps else engine
+
     # -- saving ------------------------------------------------------------------------------------------------------
 
     @property

@@ -189,7 +189,7 @@ class RecipeRun(ABC):
         choice = choose_and_plan(
             self.config, find_hardware(self._device), source=source, is_given=given, words=words_of_stage(self.stage)
         )
-        self.config = choice.config
+        self.config, self._choice = choice.config, choice
         if self.stage != "evaluate":
             if given:
                 self.console.note("\n".join(choice.table()))
@@ -284,7 +284,13 @@ class RecipeRun(ABC):
 
     def _reinforce(self) -> dict[str, Any]:
         stage = RunStage(
-            self.run, self.rl_stage, self.rl_title, self.console, self.stages.stop, num_shown=self._num_shown
+            self.run,
+            self.rl_stage,
+            self.rl_title,
+            self.console,
+            self.stages.stop,
+            self._choice,
+            num_shown=self._num_shown,
         )
         with Trainer(
             self.config,
@@ -299,7 +305,8 @@ class RecipeRun(ABC):
             resume=self.resume,
         ) as trainer:
             trainer.fit()
-            self._export("policy", trainer.learner)
+            with trainer.meter.phase("saving"):
+                self._export("policy", trainer.learner)
         return {}
 
     def _rollouts(self, when: When) -> Rollouts:

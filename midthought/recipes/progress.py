@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from midthought.errors import CheckpointError
+from midthought.learning.phase_meter import process_peak_bytes
 from midthought.precision import Precision
 from midthought.report.run_folder import RunFolder, write_whole
 
@@ -62,7 +62,7 @@ class RunProgress:
             setattr(self, name, state.get(_KEYS.get(name, name)))
 
     def save(self) -> None:
-        self.peak_rss_mib = max(self.peak_rss_mib, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        self.peak_rss_mib = max(self.peak_rss_mib, process_peak_bytes() / 2**20)
         state = {_KEYS.get(name, name): getattr(self, name) for name in _FIELDS + _LATER_FIELDS}
         write_whole(self._path, json.dumps(state, indent=1) + "\n")
 

@@ -53,6 +53,23 @@ def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Ru
     )
 
 
+def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads the plan and the measurements of the run at `path`. Raises CheckpointError if there are none."""
+    folder = RunFolder(path)
+    try:
+        record = json.loads(folder.plan_path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or record.keys() < {"planned", "measured"}:
+            raise ValueError("it holds no plan")
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{folder.path} holds no {folder.plan_path.name}: it is not a run, or an earlier version wrote it, or nothing was "
+            "trained in it yet; give a run that this version trains, for example by resuming it with more iterations"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder.plan_path} cannot be read ({error}); resume the run, which writes it") from None
+    return record
+
+
 def is_right(row: Mapping[str, Any]) -> bool | None:
     """Whether the row's answer was right: by `exact_match`, else by a part of the reward; None if neither is known."""
     if row.get("exact_match") is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from midthought.config import ModelConfig, RecipeConfig
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
-from midthought.plan.choices import choose, choose_and_plan
+from midthought.plan.choices import Choice, choose, choose_and_plan, plan_of_loaded
 from midthought.plan.hardware import find_hardware, require_device
 from midthought.pretrained import load_model, load_tokenizer, placed
 from midthought.trainer.rollouts import MAX_LENGTH
@@ -63,18 +63,16 @@ def make_policy_of(model: ModelConfig, tokenizer: Any, *, max_length: int, seed:
     )
 
 
-def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:
-    """Replaces every `auto` in the settings, for the device of `model`, or of the model that will be loaded or created.
+def choose_settings(config: RecipeConfig, model: Any) -> Choice:
+    """Replaces every `auto` in the settings, for the device of `model`, or of the model that will be loaded or created, and
+    plans the run.
 
     `auto` adds adapters only to a model from `model.local_path`; the weights of a given `model` learn as they are, and `local`
-    samples from them, because its memory is not planned. Raises
-    SettingsError if the plan says that a model from `model.local_path` does not fit.
+    samples from them. Raises SettingsError if the plan says that a model from `model.local_path` does not fit.
     """
     settings = config.model
     if model is not None:
-        if settings.lora_rank == "auto":
-            config = config.merged({"model": {"lora_rank": 0}})
-        return choose(config, on_gpu=next(model.parameters()).device.type == "cuda", has_vllm=False)
+        return _choose_for_loaded(config, model)
     source = settings.local_path
     if source:
         require_device(settings.device)
@@ -83,7 +81,21 @@ def choose_settings(config: RecipeConfig, model: Any) -> RecipeConfig:
     choice.require_possible()
     for line in choice.table() if source else ():
         _log.info(line)
-    return choice.config
+    return choice
+
+
+def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
+    if config.model.lora_rank == "auto":
+        config = config.merged({"model": {"lora_rank": 0}})
+    weight = next(model.parameters())
+    config = choose(config, on_gpu=weight.device.type == "cuda", has_vllm=False)
+    hardware = find_hardware(str(weight.device))
+    if not hasattr(model, "config"):
+        return Choice(config, hardware, (), None, f"a {type(model).__name__} has no config that gives its size")
+    if hasattr(model, "peft_config"):
+        unknown = "the given model has adapters of its own, which are not planned; set model.lora_rank instead"
+        return Choice(config, hardware, (), None, unknown)
+    return plan_of_loaded(config, hardware, model.config.to_dict(), str(weight.dtype).removeprefix("torch."))
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

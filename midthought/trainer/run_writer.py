@@ -11,12 +11,16 @@ from pathlib import Path
 from midthought.config import RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.checkpoint import step_of
+from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.stopping import StopRequest
+from midthought.plan.choices import Choice
+from midthought.plan.phases import plan_record
 from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.trainer.checkpoint_manager import CheckpointManager
+from midthought.trainer.plan_record import PlanRecord
 from midthought.types import Trajectory
 
 _log = logging.getLogger(__name__)
@@ -37,6 +41,8 @@ class RunStage:
     """The stage on the console."""
     console: Console
     stop: StopRequest
+    choice: Choice
+    """The settings that were chosen for the run, with its plan."""
     num_shown: int = NUM_SHOWN
     """Trajectories of an iteration or a validation that are written to `trajectories.jsonl`, at most `NUM_SHOWN`."""
 
@@ -53,6 +59,7 @@ class RunWriter:
         self.is_owner = not isinstance(place, RunStage)
         self.run = place.folder if isinstance(place, RunStage) else RunFolder(place)
         self._config = config
+        self._plan_record: PlanRecord | None = None
         self._num_shown = min(NUM_SHOWN, place.num_shown) if isinstance(place, RunStage) else NUM_SHOWN
         if self.is_owner:
             self._open(resume=resume, allow_changes=allow_changes)
@@ -82,6 +89,16 @@ class RunWriter:
         for change in self._changes:
             _log.info("changed at iteration %d: %s", step, change)
 
+    def record_plan(self, choice: Choice, meter: PhaseMeter) -> None:
+        """Keeps the plan; `write_measurements` writes it with what `meter` has measured."""
+        planned = plan_record(choice.plan, choice.unknown, choice.hardware)
+        self._plan_record = PlanRecord(self.run, "ppo", planned, meter)
+
+    def write_measurements(self) -> None:
+        """Writes `plan.json`: the plan, and the memory and seconds of each phase so far."""
+        if self._plan_record is not None:
+            self._plan_record.write()
+
     def log(self, stage: str, iteration: int, metrics: Mapping[str, float]) -> None:
         """Appends a row to `metrics.jsonl`."""
         self.run.log(stage, iteration, metrics)
@@ -96,6 +113,8 @@ class RunWriter:
         is_right: Callable[[Trajectory], bool | None],
     ) -> None:
         """Appends the first few trajectories to `trajectories.jsonl`."""
+        if arm == "train" and self._plan_record is not None:
+            self._plan_record.add_episodes(trajectories)
         self.run.add_trajectories(
             trajectory_row(t, decode, step=iteration, arm=arm, exact_match=is_right(t))
             for t in trajectories[: self._num_shown]
@@ -111,12 +130,15 @@ class RunWriter:
         last = {f"validation/{name}": value for name, value in (validations or [{}])[-1].items() if name != "stage"}
         seconds = math.fsum(metrics["time/seconds"] for metrics in metrics_history)
         summary = {"seed": self._config.training.seed, "seconds": seconds}
+        self.write_measurements()
         self.run.write_summary({**summary, **(metrics_history[-1] if metrics_history else {}), **last})
         self.run.close()
         write_report(self.run.path)
 
     def close(self) -> None:
-        """Closes and unlocks the folder, unless it belongs to a larger run."""
+        """Writes the measurements, then closes and unlocks the folder, unless it belongs to a larger run."""
+        if self._plan_record is not None and self._plan_record.has_measurements:
+            self._plan_record.write()
         if self.is_owner:
             self.run.close()
             self.run.unlock()

@@ -21,6 +21,7 @@ from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
 from midthought.learning.run_checks import RunChecks, check_training, require_finite
 from midthought.learning.stopping import StopRequest
@@ -141,7 +142,8 @@ class Trainer:
         self._stage = run_path if isinstance(run_path, RunStage) else None
         if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
             self.config = as_recorded(self.config, Path(run_path) / "config.yaml")
-        self.config = choose_settings(self.config, model)
+        choice = choose_settings(self.config, model)
+        self.config = choice.config
         if resume and run_path is None:
             raise SettingsError("resume=True needs the run folder to go on with: give run_path, too")
         if isinstance(tools, Tool):
@@ -169,6 +171,8 @@ class Trainer:
             checkpoint=newest,
         )
         require_finite(self.model, "the model that the run starts from", "Give a model whose weights are finite")
+        self.meter = PhaseMeter(self.model)
+        """Seconds and peak memory of the phases so far."""
         self.renderer = Renderer(self.tokenizer)
         self._tasks.open(self.renderer)
         self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
@@ -183,6 +187,7 @@ class Trainer:
             self.load_checkpoint(newest)
         if self._writer is not None:
             self._writer.record_settings()
+            self._writer.record_plan(choice if self._stage is None else self._stage.choice, self.meter)
 
     def _open_sources(self, prompts: PromptBuilder, *, model_path: str) -> None:
         """Creates the engine, and the sources of training and held-out episodes, which share the engine."""
@@ -238,6 +243,7 @@ class Trainer:
         with stop, self._console.stage(title, total=num_iters, unit="iterations") as bar:
             bar.start_at(self.iteration)
             while self.iteration < num_iters:
+                is_first = not self.meter.measured
                 data = self.rollout()
                 metrics = self.train_step(data)
                 checks.after_iteration(metrics, data.trajectories)
@@ -246,6 +252,8 @@ class Trainer:
                 is_due = self.iteration % self.config.checkpoint.save_interval == 0 or self.iteration == num_iters
                 if self._writer is not None and (is_best or is_due or stop.requested):
                     self.save_checkpoint()
+                elif self._writer is not None and is_first:
+                    self._writer.write_measurements()
                 stop.check()
             checks.after_run()
             if self._writer is not None and self._writer.is_owner:
@@ -258,7 +266,8 @@ class Trainer:
         self._require_open()
         if self._rollouts is not None and self.source.stream is not None:  # the stream no longer has these episodes
             return self._rollouts.data
-        self._rollouts = collect(self.source, self._tasks.stream, self._frozen, self.iteration)
+        with self.meter.phase("sampling"):
+            self._rollouts = collect(self.source, self._tasks.stream, self._frozen, self.iteration)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -278,7 +287,7 @@ class Trainer:
         rollouts = sort_episodes(as_rollout(data), self._frozen.training, self._rollouts)
         is_own = self._rollouts is not None and data is self._rollouts.data
         before_update = self._checks.before_update if is_own else None
-        metrics = learn(self.source, self.learner, self._frozen, rollouts, self.iteration, before_update)
+        metrics = learn(self.source, self.learner, self._frozen, rollouts, self.iteration, before_update, self.meter)
         metrics |= self._tasks.statistics(rollouts.data.trajectories)
         seconds = rollouts.data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
@@ -302,7 +311,8 @@ class Trainer:
         number = self.config.training.num_validation_questions if num_episodes is None else num_episodes
         if number < 1:
             raise SettingsError(f"num_episodes={number}: an evaluation needs at least one episode")
-        done = self._held_out.evaluate(self._tasks.held_out(number))
+        with self.meter.phase("validation"):
+            done = self._held_out.evaluate(self._tasks.held_out(number))
         tell_failures("evaluation", done)
         metrics = self._tasks.evaluation_metrics(done)
         self._log("validation", metrics)
@@ -361,13 +371,16 @@ class Trainer:
             }
         )
         target = Path(path) if path is not None else None
+        with self.meter.phase("saving"):
+            if self._writer is not None:
+                target = self._writer.checkpoints.save(
+                    self.learner, self.tokenizer, self.iteration, state, path=target, best=self._best[1]
+                )
+            else:
+                assert target is not None
+                save_checkpoint(target, self.learner, tokenizer=self.tokenizer, state=state)
         if self._writer is not None:
-            target = self._writer.checkpoints.save(
-                self.learner, self.tokenizer, self.iteration, state, path=target, best=self._best[1]
-            )
-        else:
-            assert target is not None
-            save_checkpoint(target, self.learner, tokenizer=self.tokenizer, state=state)
+            self._writer.write_measurements()
         for callback in self.callbacks:
             callback.on_save(self, target)
         return target
@@ -420,7 +433,8 @@ class Trainer:
 
     def _save_model(self, path: str | Path, *, in_run: bool = False) -> None:
         require_finite(self.learner.policy, f"model {path}")
-        save_model(self.learner.policy, self.tokenizer, path, in_run=in_run)
+        with self.meter.phase("saving"):
+            save_model(self.learner.policy, self.tokenizer, path, in_run=in_run)
 
     def cleanup(self) -> None:
         """Closes the run folder, ends servers and workers that were started, and frees models, optimizer and caches.

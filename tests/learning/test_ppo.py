@@ -148,6 +148,7 @@ def test_an_iteration_rolls_out_scores_credits_updates_and_only_then_hands_the_w
     metrics = told[0][1]
     assert {"scored", "credited", "updated", "reward/mean", "batch/num_unscored_tokens"} <= metrics.keys()
     assert metrics["time/rollout_seconds"] == 0.5
+    assert {"time/scoring_seconds", "time/update_seconds", "time/weight_update_seconds"} <= metrics.keys()
 
 
 @pytest.mark.parametrize("start", [1, 3, 5])
