@@ -53,11 +53,13 @@ def bytes_by_phase(memory: Memory, *, on_gpu: bool) -> dict[str, dict[str, int]]
     awake = {} if settings.is_split else memory.engine
     asleep = {} if settings.is_split else memory.engine_while_learning(on_gpu=on_gpu)
     moments = memory.moments
-    updates = [parts for name, parts in moments.items() if name != "scoring"]
-    found: dict[str, dict[str, int]] = {
+    update = max(
+        (parts for name, parts in moments.items() if name != "scoring"), key=lambda parts: sum(parts.values())
+    )
+    found = {
         "sampling": {**stays, **awake},
         "scoring": {**moments["scoring"], **asleep},
-        "update": {**max(updates, key=lambda parts: sum(parts.values())), **asleep},
+        "update": {**update, **asleep},
         "weight_update": {**stays, **asleep},
         "validation": {**stays, **awake},
         "saving": {**stays, **awake, **({} if on_gpu else {"copies for the file": memory.saving})},
