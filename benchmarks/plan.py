@@ -120,7 +120,7 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
 
     shape = shape or find_shape(settings)
     with torch.device(device):
-        policy = make_policy(shape, getattr(torch, settings.dtype))
+        policy = make_policy(shape, getattr(torch, settings.dtype), settings.model)
     critic = {"none": None, "separate": Critic.separate, "shared": Critic.shared}[settings.critic]
     made = critic(policy) if critic else None
     reference = frozen_copy(policy) if settings.reference and not settings.lora_rank else None
@@ -151,10 +151,13 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
     learner.update(batch)
 
 
-def make_policy(shape: Shape, dtype: torch.dtype) -> Any:
-    """A model of this shape, its weights drawn at random: a Qwen3, or a Llama where queries are not normalised."""
-    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+def make_policy(shape: Shape, dtype: torch.dtype, folder: str = "") -> Any:
+    """A model of this shape with random weights: a Qwen3, or a Llama if queries are not normalized. `folder`: of a config.json,
+    which it then follows."""
+    from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+    if folder:
+        return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=dtype).eval()
     config = (Qwen3Config if shape.qk_norm else LlamaConfig)(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,

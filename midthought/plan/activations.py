@@ -1,12 +1,13 @@
 """Activation memory: bytes per token that a forward pass keeps for the backward pass, and temporary memory of both passes.
 
-Counted from transformers' Llama, Qwen2 and Qwen3 layers as the learner runs them: SDPA (no scores are kept), norms that
+Counted from transformers' Llama, Mistral, Qwen, Mixtral and Gemma layers as the learner runs them: SDPA (no scores are kept), norms that
 compute in float32, biases and rotary embeddings that keep no tensors. Korthikanti et al. 2022 (arXiv 2205.05198), section 4,
 counts other layers in the same way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from midthought.plan.shape import Shape
@@ -21,38 +22,128 @@ class Activations:
 
     With H, Q, K, I the widths of the model, of its queries, of its keys and of its MLP, b the bytes of a number, and per
     norm of a width w what it keeps: its input in float32 and the normalised input (for the gradient of its weight),
-    `norm(w) = w (4 + b)`, a layer keeps
+    `norm(w) = w (4 + b)`, or `8 w` in Gemma, whose norms multiply in float32, a layer keeps
 
-        2 norm(H)                  [+ norm(Q) + norm(K), Qwen3's]
+        2 norm(H)                  [4 in Gemma; + norm(Q) + norm(K), Qwen3's and Gemma 3's]
         2 b H                      inputs of attention and MLP
-        b (3 Q + 2 K)              rotated queries, keys, values, the rows' outputs and these joined (2 Q without packing)
+        b (3 Q + 2 K)              rotated queries, keys, values, the rows' outputs and these joined (2 Q without packing);
+                                   packing repeats shared keys and values: Q instead of K
         4 b I                      gate, its SiLU, up, their product
         4 (n_heads + 2 [+ n_heads + n_kv_heads])    log-sum-exp of the attention, roots of the norms
+        b n                        mask of a sliding window that is shorter than the row's n tokens
 
-    With LoRA of rank r, frozen weights keep nothing: a norm keeps 4 w, and each of the seven linear maps 4 r. If b < 4, every map
-    keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one.
+    A token in k of E experts of width m keeps `b (2 k H + 4 k m)` instead of 4 b I (gathered inputs, their outputs, and the same
+    four), and `40 k + 4 E` of routing; a shared expert keeps 4 b times its width, and `b (H + 1)` for its gate. Attention with
+    capped logits (Gemma 2) keeps all scores twice, `8 n_heads n`, and neither log-sum-exp nor a second copy of its outputs.
+
+    With LoRA of rank r, frozen weights keep nothing: a norm keeps 4 w, and each of the linear maps 4 r. If b < 4, every map
+    keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one. Experts with adapters
+    compute with merged weights, which are kept for the backward pass: `constant`. DoRA keeps what a map and its adapter give.
     """
 
     shape: Shape
     width: int
     is_packed: bool = True
     lora_rank: int = 0
+    use_dora: bool = False
+    row_tokens: int = 0
+    """Tokens of a row, for what grows with their square."""
 
     @property
     def layer(self) -> int:
-        """Bytes kept by one layer."""
+        """Bytes per token kept by the largest layer."""
+        mlp = self._experts if self.shape.num_experts else self._mlp
+        return self._attention + mlp + max(0, self._mask)
+
+    @property
+    def all_layers(self) -> int:
+        """Bytes per token kept by all layers."""
+        shape = self.shape
+        num_dense = shape.num_layers - shape.num_expert_layers
+        mlps = num_dense * self._mlp + shape.num_expert_layers * (self._experts if shape.num_experts else 0)
+        return shape.num_layers * self._attention + mlps + shape.num_sliding_layers * self._mask
+
+    @property
+    def _attention(self) -> int:
+        """A layer but its MLP and the mask."""
         shape, width = self.shape, self.width
-        hidden, query, key, inner = shape.hidden_size, shape.query_size, shape.key_size, shape.intermediate_size
-        kept = 2 * self._norm(hidden) + FLOAT * (2 + shape.num_heads)
+        hidden, query, key = shape.hidden_size, shape.query_size, shape.key_size
+        num_norms = 4 if shape.is_gemma else 2
+        kept = num_norms * (self._norm(hidden) + FLOAT)
         if shape.qk_norm:
             kept += self._norm(query) + self._norm(key) + FLOAT * (shape.num_heads + shape.num_kv_heads)
-        are_cast = bool(self.lora_rank) and width < FLOAT
-        attention = width * ((2 if self.is_packed or are_cast else 1) * query + 2 * key)
-        if are_cast:
-            inputs = FLOAT * sum(inputs for inputs, _ in shape.linears.values()) + 3 * width * inner
+        repeats = (self.is_packed or shape.attn_softcap) and shape.num_heads != shape.num_kv_heads
+        kept += width * (query + 2 * (query if repeats else key))
+        if shape.attn_softcap:
+            kept += 8 * shape.num_heads * self.row_tokens
         else:
-            inputs = width * (2 * hidden + query + 4 * inner)
-        return kept + attention + inputs + FLOAT * self.lora_rank * len(shape.linears)
+            kept += FLOAT * shape.num_heads + (width * query if self.is_packed or self._are_cast else 0)
+        inputs = FLOAT * (3 * hidden + query) if self._are_cast else width * (hidden + query)
+        return kept + inputs + self._adapters(shape.attention_linears)
+
+    @property
+    def _mlp(self) -> int:
+        """The MLP of a layer without experts, with its input."""
+        hidden, inner = self.shape.hidden_size, self.shape.intermediate_size
+        maps = {name: self.shape.linears[name] for name in ("gate", "up", "down")}
+        return self._inputs_of_mlp(hidden, inner) + self._adapters(maps)
+
+    def _inputs_of_mlp(self, hidden: int, inner: int) -> int:
+        if self._are_cast:
+            return FLOAT * (2 * hidden + inner) + 3 * self.width * inner
+        return self.width * (hidden + 4 * inner)
+
+    @property
+    def _experts(self) -> int:
+        """The experts of a token, with their input, router, and the shared expert."""
+        shape, width, hidden = self.shape, self.width, self.shape.hidden_size
+        per_token, size, shared = shape.experts_per_token, shape.expert_size, shape.shared_expert_size
+        are_frozen = self.lora_rank and not shape.adapts_experts
+        parts = width * per_token * ((hidden + 3 * size) if are_frozen else (2 * hidden + 4 * size))
+        routing = 40 * per_token + FLOAT * shape.num_experts
+        kept = parts + routing + (FLOAT if self._are_cast and are_frozen else width) * hidden
+        if self.lora_rank and shape.adapts_experts:
+            kept += FLOAT * self.lora_rank
+        if shared:
+            maps = {"gate": (hidden, shared), "up": (hidden, shared), "down": (shared, hidden), "weight": (hidden, 1)}
+            kept += self._inputs_of_mlp(hidden, shared) - (0 if self._are_cast else width * hidden)
+            kept += width * (hidden + 1) + self._adapters(maps)
+        return kept
+
+    @property
+    def _mask(self) -> int:
+        """The mask of a layer with a sliding window, as numbers."""
+        shape = self.shape
+        has_mask = shape.num_sliding_layers and self.row_tokens > shape.sliding_window and not shape.attn_softcap
+        return self.width * self.row_tokens if has_mask else 0
+
+    def _adapters(self, maps: Mapping[str, tuple[int, int]]) -> int:
+        if not self.lora_rank:
+            return 0
+        of_dora = 2 * FLOAT * sum(outputs for _, outputs in maps.values()) if self.use_dora else 0
+        return FLOAT * self.lora_rank * len(maps) + of_dora
+
+    @property
+    def _are_cast(self) -> bool:
+        return bool(self.lora_rank) and self.width < FLOAT
+
+    def constant(self, *, recomputed: bool) -> int:
+        """Bytes kept for the backward pass however many tokens there are: experts' weights with their adapters merged."""
+        shape = self.shape
+        if not (self.lora_rank and shape.adapts_experts):
+            return 0
+        adapters = shape.expert_adapters(self.lora_rank) if self._are_cast else 0
+        num_layers = 1 if recomputed else shape.num_expert_layers
+        return num_layers * self.width * (shape.expert_parameters + adapters)
+
+    @property
+    def weight_gradient(self) -> int:
+        """Bytes of the largest gradient of one tensor inside a layer that is computed before it is added up: all experts'."""
+        return self.width * 2 * self.shape.expert_parameters // 3 if self._learn_experts else 0
+
+    @property
+    def _learn_experts(self) -> bool:
+        return bool(self.shape.num_experts) and (not self.lora_rank or self.shape.adapts_experts)
 
     @property
     def boundary(self) -> int:
@@ -65,11 +156,19 @@ class Activations:
 
         The MLP's product is freed as soon as its gradient exists, so the third part needs no further memory.
         """
-        return self.width * 2 * self.shape.intermediate_size + FLOAT * 2 * self.shape.hidden_size
+        shape = self.shape
+        of_experts = shape.experts_per_token * (2 * shape.expert_size + shape.hidden_size)
+        parts = (
+            max(2 * shape.intermediate_size, of_experts)
+            if shape.num_dense_layers or not shape.num_experts
+            else of_experts
+        )
+        scores = 2 * FLOAT * shape.num_heads * self.row_tokens if shape.attn_softcap else 0
+        return max(self.width * parts, scores) + FLOAT * 2 * shape.hidden_size
 
     def kept(self, *, recomputed: bool) -> int:
         """Kept between forward and backward pass: all layers, or only their inputs with gradient checkpointing."""
-        return self.shape.num_layers * (self.boundary if recomputed else self.layer) + self.ends
+        return (self.shape.num_layers * self.boundary if recomputed else self.all_layers) + self.ends
 
     def worked_on(self, *, recomputed: bool) -> int:
         """Peak during the layers' backward passes: kept tensors, one recomputed layer, gradients."""
@@ -81,7 +180,9 @@ class Activations:
         return self._norm(self.shape.hidden_size) + 2 * self.width * self.shape.head_dim + 16
 
     def _norm(self, width: int) -> int:
-        return width * (FLOAT if self.lora_rank else FLOAT + self.width)
+        if self.lora_rank:
+            return width * FLOAT
+        return width * (2 * FLOAT if self.shape.is_gemma else FLOAT + self.width)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +227,10 @@ class Head:
     @property
     def backward(self) -> int:
         """While learning. In blocks: logits, the previous block's logits and gradient (freed once the new logits exist), and one
-        entropy term. All at once: logits, their logarithm, its exponential, and the two entropy terms."""
-        return (5 if self.num_blocks == 1 else 4) * self.block + self._half_a_block
+        entropy term. All at once: logits, their logarithm, its exponential, and the two entropy terms. The gradient of a cap takes
+        two more."""
+        capped = 2 * self.block if self.shape.final_softcap else 0
+        return (5 if self.num_blocks == 1 else 4) * self.block + capped + self._half_a_block
 
     @property
     def _half_a_block(self) -> int:

@@ -276,9 +276,9 @@ def chosen_plan(
 
 
 def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str, Any]:
-    """Returns values of `auto` that need a plan: attention of an architecture that is counted, the engine's share of memory."""
+    """Returns values of `auto` that need a plan: `sdpa` for an architecture that it computes, the engine's share of memory."""
     found: dict[str, Any] = {}
-    if source and config.model.attn_implementation == "auto":
+    if source and config.model.attn_implementation == "auto" and not plan.shape.attn_softcap:
         found["model"] = {"attn_implementation": "sdpa"}
     if plan.settings.in_process and config.inference.gpu_memory_utilization == "auto":
         found["inference"] = {"gpu_memory_utilization": plan.settings.gpu_memory_utilization}

@@ -89,8 +89,9 @@ class Memory:
         """Gathered weights while they compute, if weights are sharded: whole layers and all weights outside the layers."""
         if self.settings.num_shards == 1:
             return 0
-        layers, each = self.shape.num_layers, self.shape.layer_parameters
-        return self.width * (min(GATHERED_LAYERS, layers) * each + self.shape.parameters - layers * each)
+        shape = self.shape
+        layers = min(GATHERED_LAYERS, shape.num_layers) * shape.layer_parameters
+        return self.width * (layers + shape.parameters - shape.all_layers_parameters)
 
     # -- temporary -------------------------------------------------------------------------------------------------
 
@@ -102,8 +103,9 @@ class Memory:
     def activations(self) -> int:
         """Activations that the policy keeps between forward and backward pass of a micro-batch."""
         settings = self.settings
-        per_token = self.of_policy.kept(recomputed=settings.gradient_checkpointing)
-        return settings.tokens_of_pass * per_token + self.head.hidden
+        recomputed = settings.gradient_checkpointing
+        kept = settings.tokens_of_pass * self.of_policy.kept(recomputed=recomputed)
+        return kept + self.of_policy.constant(recomputed=recomputed) + self.head.hidden
 
     @cached_property
     def head(self) -> Head:
@@ -135,7 +137,9 @@ class Memory:
         embedding = 0 if settings.lora_rank else width * self.shape.embedding_parameters
         during = {**stays, "reference": resident, "gradients": gradients}
         after = {**stays, "reference": resident, "gradients": held.gradients}
-        layers = tokens * self.of_policy.worked_on(recomputed=recomputed) + head.hidden
+        policy = self.of_policy
+        layers = tokens * policy.worked_on(recomputed=recomputed) + policy.constant(recomputed=recomputed) + head.hidden
+        expert_gradient = policy.weight_gradient if self.accumulates or settings.lora_rank else 0
         scored = tokens * (self._activations(1).layer + width * hidden)
         found = {
             "output layer's backward pass": {
@@ -144,7 +148,7 @@ class Memory:
                 "logits": head.backward,
                 "temporary gradient": head.weight,
             },
-            "layers' backward pass": {**during, "activations": layers, "temporary gradient": tied},
+            "layers' backward pass": {**during, "activations": layers, "temporary gradient": tied + expert_gradient},
             "end of the backward pass": {**after, "temporary gradient": fresh + embedding},
             "scoring": {**after, "reference": self.reference, "activations": scored, "logits": head.forward},
         }
@@ -200,6 +204,13 @@ class Memory:
         """Bytes per token of keys and values on a GPU of the engine."""
         return -(-self.shape.kv_bytes(self.width) // self.settings.tensor_parallel)
 
+    def kv_bytes_of_sequence(self, num_tokens: float) -> float:
+        """Bytes of a sequence's keys and values on a GPU of the engine. `local` also keeps what a sliding window has passed."""
+        drops_old = self.settings.engine != "local"
+        return (
+            self.shape.kv_bytes_of_sequence(num_tokens, self.width, drops_old=drops_old) / self.settings.tensor_parallel
+        )
+
     @property
     def kv_room(self) -> int:
         """Memory for keys and values on a GPU of the engine; negative if its weights alone do not fit."""
@@ -214,14 +225,14 @@ class Memory:
         """Concurrent sequences of one engine: the minimum of the limit, the available ones, and those that fit at full length."""
         settings = self.settings
         there = -(-settings.batch_size // settings.num_engines)
-        room = self.kv_room // (self.kv_bytes_per_token * settings.tokens_of_episode)
+        room = int(self.kv_room // self.kv_bytes_of_sequence(settings.tokens_of_episode))
         return max(0, min(settings.max_num_seqs, there, room))
 
     @property
     def kv_cache(self) -> int:
         """KV cache: vLLM and SGLang use all of their share; `local` uses what its sequences need."""
         if self.settings.engine == "local":
-            return self.num_sequences * self.settings.tokens_of_episode * self.kv_bytes_per_token
+            return round(self.num_sequences * self.kv_bytes_of_sequence(self.settings.tokens_of_episode))
         return max(0, self.kv_room)
 
     @property
@@ -230,7 +241,7 @@ class Memory:
         settings = self.settings
         if settings.engine != "local" or not settings.lora_rank or not settings.merge_adapters:
             return 0
-        copies = self.width * self.shape.num_layers * self.shape.layer_parameters
+        copies = self.width * self.shape.all_layers_parameters
         held = 0 if settings.is_split else self.held.total
         free = settings.machine.memory_bytes - held - self.engine_weights
         return copies if copies <= MERGED_SHARE * free else 0
@@ -329,4 +340,11 @@ class Memory:
         return -(-num_bytes // self.settings.num_shards)
 
     def _activations(self, lora_rank: int) -> Activations:
-        return Activations(shape=self.shape, width=self.width, is_packed=self.settings.packing, lora_rank=lora_rank)
+        settings = self.settings
+        return Activations(
+            shape=self.shape,
+            width=self.width,
+            is_packed=settings.packing and not self.shape.attn_softcap,
+            lora_rank=lora_rank,
+            row_tokens=settings.tokens_of_episode,
+        )

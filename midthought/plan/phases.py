@@ -53,9 +53,7 @@ def bytes_by_phase(memory: Memory, *, on_gpu: bool) -> dict[str, dict[str, int]]
     awake = {} if settings.is_split else memory.engine
     asleep = {} if settings.is_split else memory.engine_while_learning(on_gpu=on_gpu)
     moments = memory.moments
-    update = max(
-        (parts for name, parts in moments.items() if name != "scoring"), key=lambda parts: sum(parts.values())
-    )
+    update = max((parts for name, parts in moments.items() if name != "scoring"), key=lambda parts: sum(parts.values()))
     found = {
         "sampling": {**stays, **awake},
         "scoring": {**moments["scoring"], **asleep},

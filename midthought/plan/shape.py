@@ -12,8 +12,15 @@ from midthought.errors import ModelPathError, SettingsError, near_names
 from midthought.plan.model_configs import MODEL_CONFIGS
 from midthought.plan.settings import PlanSettings
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
+KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "mixtral", "qwen2_moe", "qwen3_moe")
 """Values of `model_type` whose layers are counted here."""
+GEMMA_DEFAULTS = {
+    "gemma2": {"head_dim": 256},
+    "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
+}
+"""Values that published configurations leave out, because they are the defaults of transformers."""
+FULL_EVERY = {"gemma2": 2, "gemma3_text": 6}
+"""One layer in so many attends to all tokens, the others within a window."""
 DEFAULT_VOCABULARY = 151_936
 
 
@@ -35,33 +42,41 @@ class Shape:
     out_bias: bool = False
     """Whether the attention's output projection has a bias."""
     mlp_bias: bool = False
+    is_gemma: bool = False
+    """Layers of Gemma 2 and 3: four norms, whose products are kept in float32."""
+    attn_softcap: bool = False
+    """Attention logits are capped (Gemma 2): all scores are computed and kept, and rows are padded."""
+    final_softcap: bool = False
+    """The output layer's logits are capped (Gemma 2)."""
+    sliding_window: int = 0
+    """Tokens that a layer with a sliding window attends to."""
+    num_sliding_layers: int = 0
+    num_experts: int = 0
+    """Experts of a layer; 0: one MLP."""
+    experts_per_token: int = 0
+    expert_size: int = 0
+    """Width of an expert's MLP."""
+    shared_expert_size: int = 0
+    """Width of the MLP that every token uses besides its experts (Qwen2-MoE)."""
+    num_dense_layers: int = 0
+    """Layers with one MLP, in a model whose other layers have experts."""
+    adapts_experts: bool = False
+    """Whether LoRA on all linear layers includes experts and router (peft does so for Mixtral and Qwen3-MoE)."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Shape:
         """Returns the shape of a parsed `config.json`. Raises `SettingsError` for an unsupported architecture."""
-        kind = config.get("model_type", "")
+        kind = str(config.get("model_type", ""))
         if kind not in KINDS:
             raise SettingsError(
-                f"model_type={kind!r} is not counted here. {near_names(str(kind), KINDS)} Give its size in words: "
+                f"model_type={kind!r} is not counted here. {near_names(kind, KINDS)} Give its size in words: "
                 "hidden_size=… num_layers=… num_heads=… num_kv_heads=… intermediate_size=… vocab_size=…"
             )
-        heads = config["num_attention_heads"]
-        bias = bool(config.get("attention_bias", False))
-        default_head = 128 if kind == "qwen3" else config["hidden_size"] // heads
-        return cls(
-            hidden_size=config["hidden_size"],
-            num_layers=config["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=config.get("num_key_value_heads") or heads,
-            head_dim=config.get("head_dim") or default_head,
-            intermediate_size=config["intermediate_size"],
-            vocab_size=config["vocab_size"],
-            is_tied=bool(config.get("tie_word_embeddings", False)),
-            qk_norm=kind == "qwen3",
-            qkv_bias=kind == "qwen2" or (bias and kind != "mistral"),
-            out_bias=bias and kind in ("llama", "qwen3"),
-            mlp_bias=bool(config.get("mlp_bias", False)) and kind == "llama",
-        )
+        config = {**GEMMA_DEFAULTS.get(kind, {}), **config}
+        try:
+            return cls(**_attention_of(kind, config), **_family_of(kind, config), **_experts_of(kind, config))
+        except KeyError as error:
+            raise SettingsError(f"model_type={kind!r}: its configuration lacks {error}, so it is not counted") from None
 
     @property
     def query_size(self) -> int:
@@ -88,11 +103,49 @@ class Shape:
         }
 
     @property
+    def attention_linears(self) -> dict[str, tuple[int, int]]:
+        """Linear maps of a layer's attention: name to (in, out)."""
+        return {name: self.linears[name] for name in ("q", "k", "v", "o")}
+
+    @property
+    def num_expert_layers(self) -> int:
+        return self.num_layers - self.num_dense_layers if self.num_experts else 0
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of all experts of a layer, without the router."""
+        return 3 * self.num_experts * self.hidden_size * self.expert_size
+
+    @property
     def layer_parameters(self) -> int:
-        matrices = sum(inputs * outputs for inputs, outputs in self.linears.values())
-        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
-        biases = (self.query_size + 2 * self.key_size) * self.qkv_bias + self.hidden_size * self.out_bias
-        return matrices + norms + biases + (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
+        """Parameters of a layer; with experts, of a layer that has them."""
+        return self._outside_mlp + (self._experts if self.num_experts else self._mlp)
+
+    @property
+    def all_layers_parameters(self) -> int:
+        """Parameters of all layers."""
+        num_dense = self.num_layers - self.num_expert_layers
+        return self.num_layers * self._outside_mlp + num_dense * self._mlp + self.num_expert_layers * self._experts
+
+    @property
+    def _outside_mlp(self) -> int:
+        matrices = sum(inputs * outputs for inputs, outputs in self.attention_linears.values())
+        num_norms = 4 if self.is_gemma else 2
+        norms = num_norms * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
+        return (
+            matrices + norms + (self.query_size + 2 * self.key_size) * self.qkv_bias + self.hidden_size * self.out_bias
+        )
+
+    @property
+    def _mlp(self) -> int:
+        biases = (2 * self.intermediate_size + self.hidden_size) * self.mlp_bias
+        return 3 * self.hidden_size * self.intermediate_size + biases
+
+    @property
+    def _experts(self) -> int:
+        """Experts, router, and the shared expert with its gate."""
+        shared = self.hidden_size * (3 * self.shared_expert_size + 1) if self.shared_expert_size else 0
+        return self.expert_parameters + self.num_experts * self.hidden_size + shared
 
     @property
     def embedding_parameters(self) -> int:
@@ -102,7 +155,7 @@ class Shape:
     @property
     def trunk_parameters(self) -> int:
         """All parameters except an untied output layer."""
-        return self.num_layers * self.layer_parameters + self.embedding_parameters + self.hidden_size
+        return self.all_layers_parameters + self.embedding_parameters + self.hidden_size
 
     @property
     def parameters(self) -> int:
@@ -110,16 +163,124 @@ class Shape:
 
     @property
     def computing_parameters(self) -> int:
-        """Parameters that every token is multiplied by: layers and output layer."""
-        return self.num_layers * self.layer_parameters + self.embedding_parameters
+        """Parameters that every token is multiplied by: layers, with the experts of one token, and output layer."""
+        return self._with_experts(self.experts_per_token)
+
+    def parameters_read(self, num_tokens: float) -> float:
+        """Returns the parameters that a pass over `num_tokens` tokens reads: experts that no token chooses are not read.
+
+        The expected number of chosen experts is `E (1 - (1 - k / E)^n)`, if all are equally likely.
+        """
+        if not self.num_experts:
+            return self.computing_parameters
+        unchosen = (1.0 - self.experts_per_token / self.num_experts) ** num_tokens
+        return self._with_experts(self.num_experts * (1.0 - unchosen))
+
+    def _with_experts(self, num_experts: float) -> Any:
+        each = 3 * self.hidden_size * self.expert_size
+        left_out = self.num_expert_layers * (self.num_experts - num_experts) * each
+        return self.all_layers_parameters + self.embedding_parameters - left_out
 
     def adapter_parameters(self, rank: int) -> int:
-        """Parameters of LoRA on every linear map of the layers, without the output layer: rank × (in + out) each."""
-        return self.num_layers * sum(rank * (inputs + outputs) for inputs, outputs in self.linears.values())
+        """Parameters of LoRA on every linear map of the layers, without the output layer: rank × (in + out) each.
+
+        Of a layer with experts: its attention, the shared expert with its gate, and, if `adapts_experts`, the router and every
+        expert; there gate and up are one map, with twice the rank, and MLPs of layers without experts have no adapters.
+        """
+
+        def count(maps: Mapping[str, tuple[int, int]]) -> int:
+            return sum(rank * (inputs + outputs) for inputs, outputs in maps.values())
+
+        num_dense = self.num_layers - self.num_expert_layers
+        attention, whole = count(self.attention_linears), count(self.linears)
+        of_dense = attention if self.adapts_experts else whole
+        return num_dense * of_dense + self.num_expert_layers * (attention + self.expert_adapters(rank))
+
+    def expert_adapters(self, rank: int) -> int:
+        """Parameters of the adapters of a layer with experts, without its attention's."""
+        hidden, size, shared = self.hidden_size, self.expert_size, self.shared_expert_size
+        of_shared = rank * (3 * (hidden + shared) + hidden + 1) if shared else 0
+        if not self.adapts_experts:
+            return of_shared
+        of_router = rank * (hidden + self.num_experts)
+        return of_shared + of_router + self.num_experts * rank * (2 * (hidden + 2 * size) + size + hidden)
 
     def kv_bytes(self, bytes_per_number: int) -> int:
         """Bytes of a token's keys and values in all layers."""
         return 2 * self.num_layers * self.key_size * bytes_per_number
+
+    def kv_bytes_of_sequence(self, num_tokens: float, bytes_per_number: int, *, drops_old: bool = True) -> float:
+        """Bytes of a sequence's keys and values. `drops_old`: layers with a sliding window keep only the window."""
+        in_window = min(num_tokens, self.sliding_window) if drops_old and self.num_sliding_layers else num_tokens
+        num_full = self.num_layers - self.num_sliding_layers
+        tokens = num_full * num_tokens + self.num_sliding_layers * in_window
+        return 2 * self.key_size * bytes_per_number * tokens
+
+
+def _attention_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    heads = config["num_attention_heads"]
+    default_head = 128 if kind == "qwen3" else config["hidden_size"] // heads
+    return {
+        "hidden_size": config["hidden_size"],
+        "num_layers": config["num_hidden_layers"],
+        "num_heads": heads,
+        "num_kv_heads": config.get("num_key_value_heads") or heads,
+        "head_dim": config.get("head_dim") or default_head,
+        "intermediate_size": config["intermediate_size"],
+        "vocab_size": config["vocab_size"],
+    }
+
+
+def _family_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what differs between the families: norms, biases, ties, caps and windows."""
+    bias = bool(config.get("attention_bias", False))
+    is_gemma = kind in FULL_EVERY
+    return {
+        "is_tied": bool(config.get("tie_word_embeddings", is_gemma)),
+        "qk_norm": kind in ("qwen3", "qwen3_moe", "gemma3_text"),
+        "qkv_bias": kind == "qwen2"
+        or (kind == "qwen2_moe" and config.get("qkv_bias", True))
+        or (bias and kind != "mistral"),
+        "out_bias": bias and kind in ("llama", "qwen3", "qwen3_moe", "gemma2", "gemma3_text"),
+        "mlp_bias": bool(config.get("mlp_bias", False)) and kind == "llama",
+        "is_gemma": is_gemma,
+        "attn_softcap": is_gemma and bool(config.get("attn_logit_softcapping", 50.0 if kind == "gemma2" else None)),
+        "final_softcap": is_gemma and bool(config.get("final_logit_softcapping", 30.0 if kind == "gemma2" else None)),
+        **_windows_of(kind, config),
+    }
+
+
+def _windows_of(kind: str, config: Mapping[str, Any]) -> dict[str, int]:
+    num_layers, window = config["num_hidden_layers"], config.get("sliding_window")
+    if kind in FULL_EVERY:
+        pattern = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or FULL_EVERY[kind]
+        types = config.get("layer_types")
+        num_sliding = types.count("sliding_attention") if types else num_layers - num_layers // pattern
+        return {"sliding_window": window or 4096, "num_sliding_layers": num_sliding}
+    if window and kind in ("mistral", "mixtral"):
+        return {"sliding_window": window, "num_sliding_layers": num_layers}
+    return {}
+
+
+def _experts_of(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    if kind not in ("mixtral", "qwen2_moe", "qwen3_moe"):
+        return {}
+    num_layers = config["num_hidden_layers"]
+    found = {
+        "num_experts": config.get("num_local_experts") or config["num_experts"],
+        "experts_per_token": config["num_experts_per_tok"],
+        "adapts_experts": kind != "qwen2_moe",
+    }
+    if kind == "mixtral":
+        return {**found, "expert_size": config["intermediate_size"]}
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+    has_experts = [layer not in dense and (layer + 1) % step == 0 for layer in range(num_layers)]
+    return {
+        **found,
+        "expert_size": config["moe_intermediate_size"],
+        "shared_expert_size": config["shared_expert_intermediate_size"] if kind == "qwen2_moe" else 0,
+        "num_dense_layers": has_experts.count(False),
+    }
 
 
 def find_shape(settings: PlanSettings) -> Shape:

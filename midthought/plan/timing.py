@@ -69,7 +69,8 @@ class Timing:
 
             bytes = b P + n c kv      operations = n (2 P + 4 L Q c)
 
-        n sequences with c tokens each on average, kv bytes of keys and values per token. Source: Pope et al. 2022 (arXiv
+        n sequences with c tokens each on average, kv bytes of keys and values per token. With experts, P of the bytes are the
+        weights that n tokens choose, and P of the operations the ones that one token chooses. Source: Pope et al. 2022 (arXiv
         2211.05102), section 2.
         """
         memory, settings, shape = self.memory, self.memory.settings, self.memory.shape
@@ -78,8 +79,8 @@ class Timing:
         of_engine = settings.batch_size / settings.num_engines
         at_once = min(max(1.0, memory.num_sequences), of_engine)
         num_steps = response * of_engine / at_once
-        weights = memory.width * shape.computing_parameters / settings.tensor_parallel
-        read = num_steps * (weights + at_once * context * memory.kv_bytes_per_token)
+        weights = memory.width * shape.parameters_read(at_once) / settings.tensor_parallel
+        read = num_steps * (weights + at_once * memory.kv_bytes_of_sequence(context))
         operations = 2 * shape.computing_parameters + 4 * shape.num_layers * shape.query_size * context
         computed = self._computed("decoding", num_steps * at_once * operations / settings.tensor_parallel)
         floor = read / (settings.machine.bandwidth_gbs * GIGA)

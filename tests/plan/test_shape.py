@@ -71,6 +71,62 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
         },
         32_763_876_352,
     ),
+    "Qwen3-30B-A3B": (
+        {
+            "model_type": "qwen3_moe",
+            "hidden_size": 2048,
+            "intermediate_size": 6144,
+            "moe_intermediate_size": 768,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "vocab_size": 151936,
+        },
+        30_532_122_624,
+    ),
+    "Mixtral-8x7B": (
+        {
+            "model_type": "mixtral",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "vocab_size": 32000,
+        },
+        46_702_792_704,
+    ),
+    "gemma-2-2b": (
+        {
+            "model_type": "gemma2",
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "vocab_size": 256000,
+        },
+        2_614_341_888,
+    ),
+    "gemma-3-1b": (
+        {
+            "model_type": "gemma3_text",
+            "hidden_size": 1152,
+            "intermediate_size": 6912,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 256,
+            "vocab_size": 262144,
+        },
+        999_885_952,
+    ),
 }
 """What their config.json say, and how many parameters their model cards and checkpoints have."""
 SMALL = {
@@ -80,6 +136,7 @@ SMALL = {
     "num_attention_heads": 4,
     "vocab_size": 100,
 }
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 
 def on_the_meta_device(config: dict[str, Any]) -> Any:
@@ -107,6 +164,19 @@ def test_a_public_model_has_as_many_parameters_as_transformers_makes(name):
         {"model_type": "mistral", **SMALL, "num_key_value_heads": 2},
         {"model_type": "qwen2", **SMALL, "num_key_value_heads": 2, "tie_word_embeddings": True},
         {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "attention_bias": True},
+        {"model_type": "gemma2", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
+        {"model_type": "gemma3_text", **SMALL, "num_key_value_heads": 2, "head_dim": 16, "attention_bias": True},
+        {"model_type": "mixtral", **SMALL, "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2},
+        {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "attention_bias": True},
+        {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "mlp_only_layers": [0]},
+        {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "decoder_sparse_step": 2},
+        {
+            "model_type": "qwen2_moe",
+            **SMALL,
+            **EXPERTS,
+            "num_key_value_heads": 2,
+            "shared_expert_intermediate_size": 40,
+        },
     ],
     ids=lambda config: "-".join([config["model_type"], *sorted(config.keys() - SMALL.keys() - {"model_type"})]),
 )
@@ -117,14 +187,48 @@ def test_biases_ties_and_head_sizes_are_counted(config):
     assert shape.trunk_parameters == sum(parameter.numel() for parameter in model.base_model.parameters())
 
 
-def test_adapters_are_counted_as_peft_makes_them():
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
+        {"model_type": "gemma3_text", **SMALL, "num_key_value_heads": 2, "head_dim": 16},
+        {"model_type": "mixtral", **SMALL, "num_key_value_heads": 2, "num_local_experts": 6, "num_experts_per_tok": 2},
+        {"model_type": "qwen3_moe", **SMALL, **EXPERTS, "head_dim": 16, "mlp_only_layers": [0]},
+        {
+            "model_type": "qwen2_moe",
+            **SMALL,
+            **EXPERTS,
+            "num_key_value_heads": 2,
+            "shared_expert_intermediate_size": 40,
+        },
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_adapters_are_counted_as_peft_makes_them(config):
     pytest.importorskip("peft")
     from midthought.learning.adapters import add_adapters
 
-    config = {"model_type": "qwen3", **SMALL, "num_key_value_heads": 2, "head_dim": 16}
     adapted = add_adapters(on_the_meta_device(config), 8, 16)
     learning = sum(parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad)
     assert Shape.from_config(config).adapter_parameters(8) == learning
+
+
+def test_a_token_computes_with_its_experts_and_a_batch_reads_those_that_a_token_chooses():
+    """Qwen3-30B-A3B: 3.3 B parameters of 30.5 B are active, with the output layer."""
+    shape = Shape.from_config(CONFIGS["Qwen3-30B-A3B"][0])
+    one_layer = 3 * 2048 * 768
+    assert shape.computing_parameters == shape.parameters - 151_936 * 2048 - 2048 - 48 * 120 * one_layer
+    assert 3.0e9 < shape.computing_parameters < 3.4e9
+    assert shape.parameters_read(1) == pytest.approx(shape.computing_parameters)
+    assert shape.parameters_read(1000) == pytest.approx(shape.parameters - 151_936 * 2048 - 2048, rel=1e-6)
+
+
+def test_layers_with_a_window_keep_no_more_than_the_window():
+    """Gemma 3 1B: 4 of 26 layers see everything, 22 a window of 512 tokens; 2 × 256 × 2 bytes per token and layer."""
+    shape = Shape.from_config({**CONFIGS["gemma-3-1b"][0], "sliding_window": 512})
+    assert (shape.num_sliding_layers, shape.sliding_window) == (22, 512)
+    assert shape.kv_bytes_of_sequence(2048, 2) == 1024 * (4 * 2048 + 22 * 512)
+    assert shape.kv_bytes_of_sequence(2048, 2, drops_old=False) == 2048 * shape.kv_bytes(2) == 1024 * 26 * 2048
 
 
 def test_keys_and_values_of_a_token_of_qwen3_8b_are_144_kib():
@@ -169,7 +273,9 @@ def test_a_size_that_is_not_said_is_asked_for(words, error, message):
 
 
 def test_an_architecture_that_is_not_counted_is_refused_with_the_way_out():
-    with pytest.raises(SettingsError, match=r"'mixtral' is not counted here.*hidden_size="):
+    with pytest.raises(SettingsError, match=r"'deepseek_v3' is not counted here.*hidden_size="):
+        Shape.from_config({"model_type": "deepseek_v3", **SMALL})
+    with pytest.raises(SettingsError, match=r"'mixtral': its configuration lacks 'num_experts'"):
         Shape.from_config({"model_type": "mixtral", **SMALL})
 
 

@@ -1,0 +1,104 @@
+"""Activations of each architecture, as a forward pass keeps them, and the whole memory of a learner's iteration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.memory import STATUS
+from benchmarks.plan import WORK, make_trajectories, planned_bytes, settings_of, take
+from midthought.config import TrainingConfig
+from midthought.learning.adapters import add_adapters
+from midthought.learning.attention import attending_by_rows
+from midthought.learning.batch import TokenBatch
+from midthought.learning.forward import hidden_states
+from midthought.learning.learner import Learner
+from midthought.learning.packing import ModelInputs
+from midthought.plan.activations import Activations
+from midthought.plan.shape import Shape
+
+SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}
+EXPERTS = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 16, "intermediate_size": 192},
+    "gemma2": {"head_dim": 16, "intermediate_size": 192, "sliding_window": 64},
+    "gemma3_text": {"head_dim": 16, "intermediate_size": 192, "sliding_window": 64},
+    "qwen3_moe": {"head_dim": 16, "intermediate_size": 192, **EXPERTS},
+    "qwen2_moe": {"intermediate_size": 192, **EXPERTS, "shared_expert_intermediate_size": 48},
+    "mixtral": {"intermediate_size": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
+}
+NUM_TOKENS = (128, 385)
+"""Of a prompt and a response; the last token is not computed."""
+
+
+def model_of(kind: str, num_layers: int, dtype: torch.dtype, lora_rank: int) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(kind, **SIZES, **CONFIGS[kind], num_hidden_layers=num_layers)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        return add_adapters(model, lora_rank, 16) if lora_rank else model
+
+
+def kept_bytes(model: Any) -> tuple[int, bool]:
+    """Bytes that a forward pass of one row keeps for the backward pass, without parameters; whether it is packed."""
+    prompt, response = NUM_TOKENS
+    settings = settings_of(f"hidden_size=64 num_layers=1 num_heads=2 {WORK} batch_size=1")
+    settings = settings.model_copy(update={"prompt_tokens": prompt, "response_tokens": response})
+    batch = TokenBatch.from_trajectories(make_trajectories(settings, SIZES["vocab_size"]))
+    learner = Learner(model, None, None, TrainingConfig(warmup_steps=0, adv_estimator="grpo", logits_mib=64))
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    layout = ModelInputs.of(batch, packed=learner.is_packed)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        if learner.is_packed:
+            with attending_by_rows(model):
+                hidden_states(model, layout)
+        else:
+            hidden_states(model, layout)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values()), learner.is_packed
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("lora_rank", [0, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_layer_keeps_the_bytes_that_are_planned(kind, dtype, lora_rank):
+    """The bytes of 4 layers: 6 layers' less 2 layers'."""
+    (few, is_packed), (many, _) = (kept_bytes(model_of(kind, number, dtype, lora_rank)) for number in (2, 6))
+
+    def planned(num_layers: int) -> int:
+        shape = Shape.from_config({"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": num_layers})
+        num_tokens = sum(NUM_TOKENS) - 1
+        activations = Activations(shape=shape, width=dtype.itemsize, is_packed=is_packed, lora_rank=lora_rank,
+                                  row_tokens=num_tokens)  # fmt: skip
+        return num_tokens * activations.all_layers + activations.constant(recomputed=False)
+
+    assert is_packed is (kind != "gemma2")
+    assert planned(6) - planned(2) == pytest.approx(many - few, rel=0.02)
+
+
+def folder_of(kind: str, tmp_path: Path) -> str:
+    config = {"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": 4, "vocab_size": 4000}
+    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+    return str(tmp_path)
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="measured under Linux")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("way", ["", "gradient_checkpointing=true", "lora_rank=8"], ids=["all", "recomputed", "LoRA"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_planned_memory_of_an_iteration_is_what_a_learner_takes(kind, way, tmp_path):
+    settings = settings_of("dtype=float32", way, f"model={folder_of(kind, tmp_path)}")
+    assert planned_bytes(settings) == pytest.approx(take(settings.model_dump()).allocated, rel=0.1)
