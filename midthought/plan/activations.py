@@ -1,6 +1,7 @@
 """Activation memory: bytes per token that a forward pass keeps for the backward pass, and temporary memory of both passes.
 
-Counted from transformers' Llama, Mistral, Qwen, Mixtral and Gemma layers as the learner runs them: SDPA (no scores are kept), norms that
+Counted from transformers' Llama, Mistral, Qwen, Mixtral and Gemma layers as the learner runs them: SDPA (no scores are
+kept, but in Gemma 2), norms that
 compute in float32, biases and rotary embeddings that keep no tensors. Korthikanti et al. 2022 (arXiv 2205.05198), section 4,
 counts other layers in the same way.
 """
@@ -38,7 +39,8 @@ class Activations:
 
     With LoRA of rank r, frozen weights keep nothing: a norm keeps 4 w, and each of the linear maps 4 r. If b < 4, every map
     keeps its own copy of its input in float32 (peft's adapters are in float32) instead of the shared one. Experts with adapters
-    compute with merged weights, which are kept for the backward pass: `constant`. DoRA keeps what a map and its adapter give.
+    compute with merged weights, which are kept for the backward pass: `constant`. DoRA keeps what a map and its adapter give,
+    and constants that grow with the square of a map's input (`_dora_constant`).
     """
 
     shape: Shape
@@ -120,7 +122,7 @@ class Activations:
     def _adapters(self, maps: Mapping[str, tuple[int, int]]) -> int:
         if not self.lora_rank:
             return 0
-        of_dora = 2 * FLOAT * sum(outputs for _, outputs in maps.values()) if self.use_dora else 0
+        of_dora = (self.width + FLOAT) * sum(outputs for _, outputs in maps.values()) if self.use_dora else 0
         return FLOAT * self.lora_rank * len(maps) + of_dora
 
     @property
@@ -130,11 +132,25 @@ class Activations:
     def constant(self, *, recomputed: bool) -> int:
         """Bytes kept for the backward pass however many tokens there are: experts' weights with their adapters merged."""
         shape = self.shape
+        if self.use_dora:
+            return (1 if recomputed else shape.num_layers) * self._dora_constant
         if not (self.lora_rank and shape.adapts_experts):
             return 0
         adapters = shape.expert_adapters(self.lora_rank) if self._are_cast else 0
         num_layers = 1 if recomputed else shape.num_expert_layers
         return num_layers * self.width * (shape.expert_parameters + adapters)
+
+    @property
+    def _dora_constant(self) -> int:
+        """Per layer: peft computes B A from an identity matrix [in, in] and keeps it, A's outputs, and 3 vectors of scales."""
+        maps = self.shape.linears.values()
+        from_identity = sum(inputs * (inputs + self.lora_rank) for inputs, _ in maps)
+        return FLOAT * (from_identity + 3 * sum(outputs for _, outputs in maps))
+
+    @property
+    def dora_temporary(self) -> int:
+        """Temporary memory for the norms of DoRA's weights: B A, the sum with the weight, and its square, of the largest map."""
+        return 3 * FLOAT * max(i * o for i, o in self.shape.linears.values()) if self.use_dora else 0
 
     @property
     def weight_gradient(self) -> int:
@@ -163,7 +179,7 @@ class Activations:
             if shape.num_dense_layers or not shape.num_experts
             else of_experts
         )
-        scores = 2 * FLOAT * shape.num_heads * self.row_tokens if shape.attn_softcap else 0
+        scores = FLOAT * shape.num_heads * self.row_tokens if shape.attn_softcap else 0
         return max(self.width * parts, scores) + FLOAT * 2 * shape.hidden_size
 
     def kept(self, *, recomputed: bool) -> int:
@@ -227,8 +243,8 @@ class Head:
     @property
     def backward(self) -> int:
         """While learning. In blocks: logits, the previous block's logits and gradient (freed once the new logits exist), and one
-        entropy term. All at once: logits, their logarithm, its exponential, and the two entropy terms. The gradient of a cap takes
-        two more."""
+        entropy term. All at once: logits, their logarithm, its exponential, and the two entropy terms. The gradient of a cap
+        takes two more."""
         capped = 2 * self.block if self.shape.final_softcap else 0
         return (5 if self.num_blocks == 1 else 4) * self.block + capped + self._half_a_block
 

@@ -223,12 +223,15 @@ def choose_and_plan(
     return Choice(settled, hardware, chosen, plan, unknown, is_given)
 
 
-def plan_of_loaded(config: RecipeConfig, hardware: Hardware, model_config: Mapping[str, Any], dtype: str) -> Choice:
-    """Plans a run without `auto` that trains a model which is loaded already, from its parsed `config.json`."""
+def plan_of_loaded(
+    config: RecipeConfig, hardware: Hardware, model_config: Mapping[str, Any], dtype: str, adapters: Mapping[str, Any]
+) -> Choice:
+    """Plans a run without `auto` that trains a model which is loaded already, from its parsed `config.json`. `adapters`: rank and
+    kind of its adapters, as arguments of the plan."""
     unknown, plan = _unknown(config, hardware), None
     if not unknown:
         on_gpu = hardware.kind == "gpu"
-        found = {**plan_arguments(config), "dtype": dtype, **_machine(hardware), **_apart(config, on_gpu)}
+        found = {**plan_arguments(config), "dtype": dtype, **_machine(hardware), **_apart(config, on_gpu), **adapters}
         sizes = ("model", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
         try:
             shape = Shape.from_config(model_config)

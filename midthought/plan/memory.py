@@ -16,6 +16,8 @@ from midthought.plan.shape import Shape
 
 WIDTHS = {"float32": 4, "bfloat16": 2}
 MIB = 2**20
+BLOCK_OF_8_BITS = 256
+"""Numbers of an 8-bit moment that share a float32 scale. (Tensors below 4096 numbers keep float32 moments: negligible.)"""
 GATHERED_LAYERS = 2
 MERGED_SHARE = 0.25
 """Maximum share of the free memory for the local engine's merged copies of layers with adapters."""
@@ -37,6 +39,11 @@ class Learning:
     @property
     def total(self) -> int:
         return self.weights + self.masters + self.gradients + self.moments
+
+    @property
+    def optimizer(self) -> int:
+        """What only the optimizer uses: float32 copies and moments."""
+        return self.masters + self.moments
 
     def __add__(self, other: Learning) -> Learning:
         return Learning(
@@ -64,10 +71,18 @@ class Memory:
     def policy(self) -> Learning:
         if not self.settings.lora_rank:
             return self._learning(self.shape.parameters)
-        adapters = self.shape.adapter_parameters(self.settings.lora_rank)
+        adapters = self.adapter_parameters
         frozen = self._shared(self.width * self.shape.parameters)
         grown = self._shared(FLOAT * adapters)
-        return Learning(weights=frozen + grown, gradients=grown, moments=2 * grown)
+        return Learning(weights=frozen + grown, gradients=grown, moments=self._moments(FLOAT, adapters))
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Parameters of the adapters, DoRA's magnitudes included; 0 without adapters."""
+        settings, shape = self.settings, self.shape
+        if not settings.lora_rank:
+            return 0
+        return shape.adapter_parameters(settings.lora_rank) + (shape.dora_parameters if settings.use_dora else 0)
 
     @property
     def critic(self) -> Learning:
@@ -81,8 +96,20 @@ class Memory:
         return self._shared(self.width * self.shape.parameters) if has_one else 0
 
     @property
-    def held(self) -> Learning:
+    def whole(self) -> Learning:
+        """Policy and critic, wherever the optimizer's states are."""
         return self.policy + self.critic
+
+    @property
+    def held(self) -> Learning:
+        """Policy and critic on the GPU."""
+        whole = self.whole
+        return Learning(whole.weights, 0, whole.gradients, 0) if self.settings.offload_optimizer else whole
+
+    @property
+    def in_main_memory(self) -> int:
+        """The optimizer's states that are in main memory instead of the GPU's."""
+        return self.whole.optimizer if self.settings.offload_optimizer else 0
 
     @property
     def gathered(self) -> int:
@@ -150,7 +177,12 @@ class Memory:
             },
             "layers' backward pass": {**during, "activations": layers, "temporary gradient": tied + expert_gradient},
             "end of the backward pass": {**after, "temporary gradient": fresh + embedding},
-            "scoring": {**after, "reference": self.reference, "activations": scored, "logits": head.forward},
+            "scoring": {
+                **after,
+                "reference": self.reference,
+                "activations": scored + self._activations(1).dora_temporary,
+                "logits": head.forward,
+            },
         }
         if settings.critic == "separate":
             of_critic = tokens * self._activations(0).worked_on(recomputed=recomputed)
@@ -277,12 +309,12 @@ class Memory:
         """
         settings, shape = self.settings, self.shape
         critic = self.width * shape.trunk_parameters if settings.critic == "separate" else 0
-        optimizer = settings.num_shards * (self.held.masters + self.held.moments)
+        optimizer = settings.num_shards * self.whole.optimizer
         if not settings.lora_rank:
             return max(self.width * shape.parameters, critic, optimizer)
         layer = shape.layer_parameters * (self.width + 2 * FLOAT)
         export = min(SHARD_BYTES, self.width * shape.parameters) + layer
-        return max(FLOAT * shape.adapter_parameters(settings.lora_rank), critic, optimizer, export)
+        return max(FLOAT * self.adapter_parameters, critic, optimizer, export)
 
     # -- together ------------------------------------------------------------------------------------------------------
 
@@ -333,8 +365,14 @@ class Memory:
             weights=self._shared(self.width * parameters),
             masters=self._shared(FLOAT * parameters) if self._has_masters else 0,
             gradients=self._shared(number * parameters),
-            moments=self._shared(2 * number * parameters),
+            moments=self._moments(number, parameters),
         )
+
+    def _moments(self, number: int, parameters: int) -> int:
+        """Bytes of both moments of parameters whose copies have `number` bytes."""
+        if self.settings.optimizer == "adamw_8bit":
+            return self._shared(2 * parameters + 2 * FLOAT * -(-parameters // BLOCK_OF_8_BITS))
+        return self._shared(2 * number * parameters)
 
     def _shared(self, num_bytes: int) -> int:
         return -(-num_bytes // self.settings.num_shards)
@@ -346,5 +384,6 @@ class Memory:
             width=self.width,
             is_packed=settings.packing and not self.shape.attn_softcap,
             lora_rank=lora_rank,
+            use_dora=settings.use_dora and bool(lora_rank),
             row_tokens=settings.tokens_of_episode,
         )

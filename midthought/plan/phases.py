@@ -41,7 +41,7 @@ def bytes_by_phase(memory: Memory, *, on_gpu: bool) -> dict[str, dict[str, int]]
 
     A checkpoint is written from main memory: on a GPU, saving takes nothing beside what is held.
     """
-    settings, held = memory.settings, memory.held
+    settings, held = memory.settings, memory.held if on_gpu else memory.whole
     resident = 0 if settings.offload_reference else memory.reference
     stays = {
         "weights": held.weights,

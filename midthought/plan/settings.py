@@ -64,8 +64,14 @@ class PlanSettings(Section):
     """Keep the reference in CPU memory except while it scores."""
     lora_rank: int = Field(0, ge=0)
     """Rank of LoRA adapters; 0: full fine-tuning."""
+    use_dora: bool = False
+    """Whether the adapters are DoRA (a magnitude per output of each map), as in a PEFT model that is given to the Trainer."""
     merge_adapters: bool = True
     """With LoRA, `local` samples from merged copies of the layers, if they take at most a quarter of the free memory."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """`adamw_8bit`: moments of 1 byte per number, with one float32 scale per block of 256."""
+    offload_optimizer: bool = False
+    """Keep float32 copies and Adam moments in main memory; steps are taken there."""
     gradient_checkpointing: bool = False
     """Store only the input of each layer and recompute the layer in the backward pass."""
     logits_mib: float = Field(64, ge=0)

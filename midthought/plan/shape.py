@@ -196,6 +196,11 @@ class Shape:
         of_dense = attention if self.adapts_experts else whole
         return num_dense * of_dense + self.num_expert_layers * (attention + self.expert_adapters(rank))
 
+    @property
+    def dora_parameters(self) -> int:
+        """Magnitudes of DoRA: one per output of each linear map of the layers."""
+        return self.num_layers * sum(outputs for _, outputs in self.linears.values())
+
     def expert_adapters(self, rank: int) -> int:
         """Parameters of the adapters of a layer with experts, without its attention's."""
         hidden, size, shared = self.hidden_size, self.expert_size, self.shared_expert_size

@@ -25,6 +25,9 @@ def to_lines(memory: Memory) -> Iterator[str]:
     steps, better = advise(memory)
     yield f"\n{_verdict(memory)}"
     yield f"Saving takes {memory.saving / size_of_unit:.1f} {unit} of CPU memory and no GPU memory."
+    if memory.in_main_memory:
+        size = f"{memory.in_main_memory / size_of_unit:.1f} {unit}"
+        yield f"The optimizer takes {size} of CPU memory (float32 copies, Adam moments)."
     if not memory.fits:
         yield from _advice(steps)
     title = "seconds per iteration" + (", with these changes" if steps else "")
@@ -47,6 +50,7 @@ def to_dict(memory: Memory) -> dict[str, Any]:
         "total_bytes": memory.totals,
         "limit_bytes": memory.limit,
         "saving_bytes": memory.saving,
+        "main_memory_bytes": memory.in_main_memory,
         "worst_moment": memory.worst_moment,
         "sequences_per_engine": memory.num_sequences,
         "fits": memory.fits,
@@ -107,7 +111,7 @@ def _row(name: str, value: float) -> str:
 
 def _num_learning(memory: Memory) -> int:
     settings, shape = memory.settings, memory.shape
-    policy = shape.adapter_parameters(settings.lora_rank) if settings.lora_rank else shape.parameters
+    policy = memory.adapter_parameters if settings.lora_rank else shape.parameters
     return policy + (shape.trunk_parameters if settings.critic == "separate" else 0)
 
 

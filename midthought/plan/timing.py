@@ -13,6 +13,9 @@ from midthought.plan.memory import Memory
 
 GIGA = 1e9
 TERA = 1e12
+HOST_LINK_GBS, HOST_MEMORY_GBS = 50.0, 200.0
+"""GB/s between a GPU and main memory (PCIe 5, 16 lanes, of 64 nominal) and of main memory (a server with 8 channels DDR5, of 300
+nominal), per GPU. Assumptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Part:
     """Seconds at the machine's full speed."""
     expected: float
     bound: str
-    """Bottleneck: `compute`, `bandwidth` of the memory, or the `link` between GPUs."""
+    """Bottleneck: `compute`, `bandwidth` of the memory, `main memory`, or the `link` between GPUs."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +111,20 @@ class Timing:
 
     @property
     def stepping(self) -> Part:
-        """AdamW reads weights, gradients and both moments, and writes all but the gradients."""
+        """AdamW reads weights, gradients and both moments, and writes all but the gradients.
+
+        With `offload_optimizer` it does so in main memory, after the gradients were sent there and before the weights are sent
+        back; main memory is slower than the link, so it is the bottleneck.
+        """
         memory, settings = self.memory, self.memory.settings
-        held = memory.held
-        learning = held.gradients + held.moments + (held.masters or held.gradients)
-        moved = 2 * learning - held.gradients + (held.weights if held.masters else 0)
+        whole = memory.whole
+        learning = whole.gradients + whole.moments + (whole.masters or whole.gradients)
+        moved = 2 * learning - whole.gradients + (whole.weights if whole.masters else 0)
         num_steps = settings.ppo_epochs * max(1, settings.batch_size // settings.mini_batch_size)
+        if settings.offload_optimizer:
+            sent = whole.gradients + (whole.weights if whole.masters else whole.gradients)
+            floor = num_steps * (sent / (HOST_LINK_GBS * GIGA) + moved / (HOST_MEMORY_GBS * GIGA))
+            return Part("optimizer steps", floor, floor / settings.bandwidth_share, "main memory")
         floor = num_steps * moved / (settings.machine.bandwidth_gbs * GIGA)
         return Part("optimizer steps", floor, floor / settings.bandwidth_share, "bandwidth")
 
@@ -123,11 +134,7 @@ class Timing:
         memory, settings = self.memory, self.memory.settings
         if not settings.engine_has_copy:
             return None
-        sent = (
-            FLOAT * memory.shape.adapter_parameters(settings.lora_rank)
-            if settings.lora_rank
-            else memory.width * memory.shape.parameters
-        )
+        sent = FLOAT * memory.adapter_parameters if settings.lora_rank else memory.width * memory.shape.parameters
         seconds = sent / (self._link(settings.gpus) * GIGA)
         return Part("weights to the engine", seconds, seconds / settings.bandwidth_share, "link")
 

@@ -92,10 +92,20 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
     hardware = find_hardware(str(weight.device))
     if not hasattr(model, "config"):
         return Choice(config, hardware, (), None, f"a {type(model).__name__} has no config that gives its size")
-    if hasattr(model, "peft_config"):
-        unknown = "the given model has adapters of its own, which are not planned; set model.lora_rank instead"
-        return Choice(config, hardware, (), None, unknown)
-    return plan_of_loaded(config, hardware, model.config.to_dict(), str(weight.dtype).removeprefix("torch."))
+    adapters = [] if not hasattr(model, "peft_config") else [*model.peft_config.values()]
+    if len(adapters) > 1:
+        return Choice(config, hardware, (), None, "the given model has several adapters, which are not planned")
+    given = (
+        {key: getattr(adapters[0], name, 0) for key, name in (("lora_rank", "r"), ("use_dora", "use_dora"))}
+        if adapters
+        else {}
+    )
+    found = plan_of_loaded(config, hardware, model.config.to_dict(), str(weight.dtype).removeprefix("torch."), given)
+    num_learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    if found.plan is None or not adapters or found.plan.adapter_parameters == num_learning:
+        return found
+    unknown = f"the given model's adapters learn {num_learning:,} parameters; only LoRA and DoRA on all linear layers are planned"
+    return Choice(config, hardware, (), None, unknown)
 
 
 def vocabulary_digest(tokenizer: Any) -> str:

@@ -11,6 +11,8 @@ from midthought.plan.hardware import GIB
 from midthought.plan.memory import SHARD_BYTES, Memory
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
+from midthought.plan.table import to_lines
+from midthought.plan.timing import Timing
 
 QWEN = 8_190_735_360
 
@@ -29,6 +31,26 @@ def test_bfloat16_with_masters_holds_18_bytes_a_parameter():
 def test_float32_holds_16_bytes_and_bfloat16_alone_8():
     assert plan(dtype="float32").held.total == 16 * QWEN
     assert plan(master_weights=False).held.total == 8 * QWEN
+
+
+def test_moments_of_8_bits_take_2_bytes_and_two_scales_per_256_numbers():
+    """Weights 2, masters 4, gradients 4, and 2 × (1 + 4 / 256) instead of 8."""
+    held = plan(optimizer="adamw_8bit").held
+    assert held.moments == 2 * QWEN + 8 * -(-QWEN // 256)
+    assert held.total == pytest.approx((2 + 4 + 4 + 2.03125) * QWEN, rel=1e-9)
+    adapters = plan().shape.adapter_parameters(32)
+    assert plan(lora_rank=32, optimizer="adamw_8bit").held.moments == pytest.approx(2.03125 * adapters, rel=1e-6)
+    assert plan(optimizer="adamw_8bit").saving == pytest.approx(6.03125 * QWEN, rel=1e-9)
+
+
+def test_an_optimizer_in_main_memory_leaves_weights_and_gradients_on_the_gpu():
+    memory = plan(offload_optimizer=True)
+    assert (memory.held.total, memory.in_main_memory) == (6 * QWEN, 12 * QWEN)
+    assert memory.saving == plan().saving
+    assert plan(offload_optimizer=True, dtype="float32").held.total == 8 * QWEN
+    part = Timing(memory).stepping
+    assert part.bound == "main memory" and part.expected > 10 * Timing(plan()).stepping.expected
+    assert f"The optimizer takes {12 * QWEN / GIB:.1f} GiB of CPU memory" in "\n".join(to_lines(memory))
 
 
 def test_shards_divide_what_is_held_and_gather_two_layers_and_what_is_outside_of_layers():

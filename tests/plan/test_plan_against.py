@@ -108,6 +108,22 @@ def test_a_given_model_is_planned_from_its_config_and_another_architecture_is_re
     assert "There is no plan of this run: model_type='gpt_neox' is not counted here" in result.output
 
 
+def test_adapters_of_a_given_model_are_planned_if_they_are_on_all_linear_layers(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    def planned(name: str, **settings):
+        tokenizer = make_tokenizer([row["question"] for row in QUESTIONS], 300)
+        made = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=64, seed=0)
+        adapted = get_peft_model(made, LoraConfig(r=4, task_type="CAUSAL_LM", **settings))
+        train(tmp_path / name, 2, model=adapted, tokenizer=tokenizer)
+        return json.loads((tmp_path / name / "plan.json").read_text("utf-8"))["planned"]
+
+    known = planned("known", target_modules="all-linear", use_dora=True)
+    assert (known["settings"]["lora_rank"], known["settings"]["use_dora"]) == (4, True)
+    other = planned("other", target_modules=["q_proj"])
+    assert other["bytes"] is None and "only LoRA and DoRA on all linear layers are planned" in other["unknown"]
+
+
 def test_a_folder_without_a_record_is_refused_with_the_remedy(tmp_path):
     with pytest.raises(CheckpointError, match=r"holds no plan\.json.*resuming it with more iterations"):
         raise against(tmp_path).exception

@@ -89,6 +89,25 @@ def test_a_layer_keeps_the_bytes_that_are_planned(kind, dtype, lora_rank):
     assert planned(6) - planned(2) == pytest.approx(many - few, rel=0.02)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_dora_keeps_the_bytes_that_are_planned(dtype):
+    """peft keeps identity matrices: their bytes grow with the square of a map's input, not with the tokens."""
+    from peft import LoraConfig, get_peft_model
+
+    def adapted(num_layers: int) -> Any:
+        config = LoraConfig(r=8, target_modules="all-linear", task_type="CAUSAL_LM", use_dora=True)
+        return get_peft_model(model_of("qwen3", num_layers, dtype, 0), config)
+
+    few, many = (kept_bytes(adapted(number))[0] for number in (2, 6))
+    shape = Shape.from_config({"model_type": "qwen3", **SIZES, **CONFIGS["qwen3"], "num_hidden_layers": 4})
+    activations = Activations(shape=shape, width=dtype.itemsize, lora_rank=8, use_dora=True)
+    planned = (sum(NUM_TOKENS) - 1) * activations.all_layers + activations.constant(recomputed=False)
+    assert planned == pytest.approx(many - few, rel=0.02)
+    learning = sum(parameter.numel() for parameter in adapted(4).parameters() if parameter.requires_grad)
+    assert shape.adapter_parameters(8) + shape.dora_parameters == learning
+
+
 def folder_of(kind: str, tmp_path: Path) -> str:
     config = {"model_type": kind, **SIZES, **CONFIGS[kind], "num_hidden_layers": 4, "vocab_size": 4000}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
