@@ -117,7 +117,7 @@ class Comparison:
     def bytes_as_run(self) -> dict[str, dict[str, int]] | None:
         """The plan's bytes with the lengths of the run's episodes. None: not known."""
         memory = self.plan_as_run
-        return None if memory is None else bytes_by_phase(memory, on_gpu=self.is_on_gpu)
+        return None if memory is None else bytes_by_phase(memory)
 
     @property
     def plan_as_run(self) -> Memory | None:

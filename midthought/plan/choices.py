@@ -244,7 +244,7 @@ def plan_of_loaded(
 def _machine(hardware: Hardware) -> dict[str, Any]:
     """Returns the plan's arguments for a device: its memory, and its data sheet if it is known."""
     known = gpu_of_device(hardware.name)
-    return {"gpu_memory_gib": hardware.memory_gib, **({"gpu": known} if known else {})}
+    return {"device": hardware.kind, "gpu_memory_gib": hardware.memory_gib, **({"gpu": known} if known else {})}
 
 
 def _of_whole_gpu(settled: AnyConfig, hardware: Hardware) -> AnyConfig:
@@ -291,7 +291,10 @@ def _planned_values(config: RecipeConfig, plan: Memory, source: str) -> dict[str
 def _largest(
     config: RecipeConfig, settled: AnyConfig, source: str, words: Mapping[str, Any], on_gpu: bool
 ) -> tuple[AnyConfig, Memory]:
-    """Makes the sizes that are `auto` in `config` smaller until the run fits, and gives the engine what is free."""
+    """Makes the sizes that are `auto` in `config` smaller until the run fits, and gives the engine what is free.
+
+    A size stays if a smaller one does not help, because another phase is too large.
+    """
     plan = _with_share(settled, source, words)
     if not on_gpu:
         return settled, plan
@@ -304,8 +307,10 @@ def _largest(
         for size in sizes[1:] if getattr(getattr(config, section), key) == "auto" else ():
             if _is_enough(plan):
                 break
-            settled = settled.merged({section: {key: size}})
-            plan = _with_share(settled, source, words)
+            smaller = settled.merged({section: {key: size}})
+            tried = _with_share(smaller, source, words)
+            if _excess(tried) < _excess(plan) or tried.settings.in_process:
+                settled, plan = smaller, tried
     return settled, plan
 
 
@@ -331,6 +336,11 @@ def plan_of(config: RecipeConfig, source: str, words: Mapping[str, Any]) -> Memo
 def _is_enough(plan: Memory) -> bool:
     """Whether the run fits. vLLM in this process also needs a cache for enough sequences."""
     return _most(plan) <= plan.limit and (not plan.settings.in_process or plan.has_enough_sequences)
+
+
+def _excess(plan: Memory) -> int:
+    """Returns the bytes that all phases need beyond the limit."""
+    return sum(max(0, total - plan.limit) for total in plan.totals.values())
 
 
 def _most(plan: Memory) -> int:

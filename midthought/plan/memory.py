@@ -104,12 +104,13 @@ class Memory:
     def held(self) -> Learning:
         """Policy and critic on the GPU."""
         whole = self.whole
-        return Learning(whole.weights, 0, whole.gradients, 0) if self.settings.offload_optimizer else whole
+        is_apart = self.settings.offload_optimizer and self.settings.device == "gpu"
+        return Learning(whole.weights, 0, whole.gradients, 0) if is_apart else whole
 
     @property
     def in_main_memory(self) -> int:
         """The optimizer's states that are in main memory instead of the GPU's."""
-        return self.whole.optimizer if self.settings.offload_optimizer else 0
+        return self.whole.optimizer - self.held.optimizer
 
     @property
     def gathered(self) -> int:
@@ -288,33 +289,46 @@ class Memory:
             "weight-sync buckets": self.bucket,
         }
 
-    def engine_while_learning(self, *, on_gpu: bool = True) -> dict[str, int]:
+    @property
+    def engine_while_learning(self) -> dict[str, int]:
         """The engine's memory that stays while the learner works, on a GPU of both.
 
-        On a GPU, `local` releases its cache, and an engine that sleeps releases all but the buffers for new weights.
+        On a GPU, `local` releases its cache, and an engine that sleeps releases everything.
         """
-        engine = self.engine
-        if self.settings.engine == "local":
-            return {**engine, "engine's KV cache": 0} if on_gpu else engine
-        return {} if self.settings.engine_sleeps else engine
+        engine, settings = self.engine, self.settings
+        if settings.engine == "local":
+            return {**engine, "engine's KV cache": 0} if settings.device == "gpu" else engine
+        return {} if settings.engine_sleeps else engine
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
     @property
     def saving(self) -> int:
-        """Peak main memory of the process that writes a checkpoint or the exported model.
+        """Peak main memory of the process that writes a checkpoint or the exported model from a GPU.
 
-        Weights, the critic's weights and the optimizer's states are written one after the other. With LoRA a checkpoint holds
-        the adapters; the merged model is written in shards, each layer computed in float32.
+        Weights, the critic's weights and the optimizer's states are copied and written one after the other. With LoRA a
+        checkpoint holds the adapters; the merged model is written in shards of whole layers, each map merged in float32.
         """
         settings, shape = self.settings, self.shape
         critic = self.width * shape.trunk_parameters if settings.critic == "separate" else 0
-        optimizer = settings.num_shards * self.whole.optimizer
+        optimizer = 0 if settings.offload_optimizer else settings.num_shards * self.whole.optimizer
         if not settings.lora_rank:
             return max(self.width * shape.parameters, critic, optimizer)
-        layer = shape.layer_parameters * (self.width + 2 * FLOAT)
-        export = min(SHARD_BYTES, self.width * shape.parameters) + layer
-        return max(FLOAT * self.adapter_parameters, critic, optimizer, export)
+        shard = min(SHARD_BYTES + self.width * shape.layer_parameters, self.width * shape.parameters)
+        return max(FLOAT * self.adapter_parameters, critic, optimizer, shard + 2 * FLOAT * shape.largest_map)
+
+    @property
+    def saving_on_device(self) -> int:
+        """Peak memory of saving on the device of the weights, beside what is held: one tensor is checked for values that are not
+        finite (its absolute values and three truth values per number). On a CPU, copies are made only of a critic and of layers
+        with adapters."""
+        settings, shape = self.settings, self.shape
+        check = self._shared((self.width + 3) * max(shape.embedding_parameters, shape.largest_map))
+        if settings.device == "gpu":
+            return check
+        critic = self.width * shape.trunk_parameters if settings.critic == "separate" else 0
+        shard = min(SHARD_BYTES, self.width * shape.all_layers_parameters) + 2 * FLOAT * shape.largest_map
+        return max(check, critic, shard if settings.lora_rank else 0)
 
     # -- together ------------------------------------------------------------------------------------------------------
 
@@ -324,13 +338,25 @@ class Memory:
         settings, learner, engine = self.settings, self.learner, self.engine
         if settings.is_split:
             return {"learning": learner, "sampling": engine}
-        if not settings.engine_sleeps:
-            return {"learning": {**learner, **engine}}
-        stays = {"weights": self.held.weights, "float32 masters": self.held.masters, "Adam moments": self.held.moments}
-        stays |= {"reference": 0 if settings.offload_reference else self.reference}
-        if settings.in_process:  # the learner discards its gradients at the start of the next step
-            stays["gradients"] = self.held.gradients
-        return {"learning": learner, "sampling": {**({} if settings.offload else stays), **engine}}
+        learning = {**learner, **self.engine_while_learning}
+        if not settings.engine_sleeps and settings.engine != "local":
+            return {"learning": learning}
+        held = {} if settings.offload else self.held_while_sampling
+        return {"learning": learning, "sampling": {**held, **engine}}
+
+    @property
+    def held_while_sampling(self) -> dict[str, int]:
+        """The learner's memory while an engine in the same process samples. It discards its gradients at the start of its next
+        step; verl's learner discards them at the end."""
+        settings, held = self.settings, self.held
+        has_gradients = settings.in_process or settings.engine == "local"
+        return {
+            "weights": held.weights,
+            "float32 masters": held.masters,
+            "Adam moments": held.moments,
+            "reference": 0 if settings.offload_reference else self.reference,
+            "gradients": held.gradients if has_gradients else 0,
+        }
 
     @property
     def totals(self) -> dict[str, int]:

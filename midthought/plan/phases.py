@@ -36,22 +36,12 @@ SECONDS_OF = {
 NO_CPU_SPEED = "a plan has no speed of a CPU; compare times on a GPU"
 
 
-def bytes_by_phase(memory: Memory, *, on_gpu: bool) -> dict[str, dict[str, int]]:
-    """Returns the memory by part in each phase, on the GPU (or in the process) that learns.
-
-    A checkpoint is written from main memory: on a GPU, saving takes nothing beside what is held.
-    """
-    settings, held = memory.settings, memory.held if on_gpu else memory.whole
-    resident = 0 if settings.offload_reference else memory.reference
-    stays = {
-        "weights": held.weights,
-        "float32 masters": held.masters,
-        "Adam moments": held.moments,
-        "reference": resident,
-        "gradients": held.gradients,
-    }
+def bytes_by_phase(memory: Memory) -> dict[str, dict[str, int]]:
+    """Returns the memory by part in each phase, on the device (or in the process) that learns."""
+    settings = memory.settings
+    stays = {**memory.held_while_sampling, "gradients": memory.held.gradients}
     awake = {} if settings.is_split else memory.engine
-    asleep = {} if settings.is_split else memory.engine_while_learning(on_gpu=on_gpu)
+    asleep = {} if settings.is_split else memory.engine_while_learning
     moments = memory.moments
     update = max((parts for name, parts in moments.items() if name != "scoring"), key=lambda parts: sum(parts.values()))
     found = {
@@ -60,7 +50,7 @@ def bytes_by_phase(memory: Memory, *, on_gpu: bool) -> dict[str, dict[str, int]]
         "update": {**update, **asleep},
         "weight_update": {**stays, **asleep},
         "validation": {**stays, **awake},
-        "saving": {**stays, **awake, **({} if on_gpu else {"copies for the file": memory.saving})},
+        "saving": {**stays, **awake, "checks and copies": memory.saving_on_device},
     }
     return {phase: {part: size for part, size in parts.items() if size} for phase, parts in found.items()}
 
@@ -85,7 +75,7 @@ def plan_record(memory: Memory | None, unknown: str, hardware: Hardware) -> dict
     why = no_seconds(hardware)
     return {
         **found,
-        "bytes": bytes_by_phase(memory, on_gpu=hardware.kind == "gpu"),
+        "bytes": bytes_by_phase(memory),
         "seconds": None if why else seconds_by_phase(memory),
         "seconds_unknown": why,
         "settings": memory.settings.model_dump(),

@@ -35,6 +35,8 @@ class PlanSettings(Section):
     qk_norm: bool = True
     """Whether queries and keys are normalized, as in Qwen3."""
 
+    device: Literal["gpu", "cpu"] = "gpu"
+    """What the run computes on. On a CPU, its memory is the machine's, and `local` keeps its cache while it learns."""
     gpus: int = Field(1, ge=1)
     """Number of GPUs of the run."""
     gpus_per_node: int = Field(8, ge=1)

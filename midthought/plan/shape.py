@@ -117,6 +117,13 @@ class Shape:
         return 3 * self.num_experts * self.hidden_size * self.expert_size
 
     @property
+    def largest_map(self) -> int:
+        """Parameters of a layer's largest weight; gate and up of all experts are one."""
+        of_experts = 2 * self.expert_parameters // 3
+        maps = self.linears if self.num_dense_layers or not self.num_experts else self.attention_linears
+        return max(of_experts, *(inputs * outputs for inputs, outputs in maps.values()))
+
+    @property
     def layer_parameters(self) -> int:
         """Parameters of a layer; with experts, of a layer that has them."""
         return self._outside_mlp + (self._experts if self.num_experts else self._mlp)

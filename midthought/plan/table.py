@@ -24,7 +24,8 @@ def to_lines(memory: Memory) -> Iterator[str]:
         yield _row("total", memory.totals[phase] / size_of_unit)
     steps, better = advise(memory)
     yield f"\n{_verdict(memory)}"
-    yield f"Saving takes {memory.saving / size_of_unit:.1f} {unit} of CPU memory and no GPU memory."
+    of_gpu = f"{memory.saving_on_device / size_of_unit:.1f} {unit} of GPU memory beside what is held"
+    yield f"Saving takes {memory.saving / size_of_unit:.1f} {unit} of CPU memory and {of_gpu}."
     if memory.in_main_memory:
         size = f"{memory.in_main_memory / size_of_unit:.1f} {unit}"
         yield f"The optimizer takes {size} of CPU memory (float32 copies, Adam moments)."

@@ -101,8 +101,10 @@ def _choose_for_loaded(config: RecipeConfig, model: Any) -> Choice:
         else {}
     )
     found = plan_of_loaded(config, hardware, model.config.to_dict(), str(weight.dtype).removeprefix("torch."), given)
+    if not adapters:
+        return found
     num_learning = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    if found.plan is None or not adapters or found.plan.adapter_parameters == num_learning:
+    if found.plan is None or found.plan.adapter_parameters == num_learning:
         return found
     unknown = f"the given model's adapters learn {num_learning:,} parameters; only LoRA and DoRA on all linear layers are planned"
     return Choice(config, hardware, (), None, unknown)

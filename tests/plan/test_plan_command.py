@@ -108,7 +108,7 @@ def test_the_table_of_a_recipe_shows_what_train_chooses_and_refuses():
     before = rows("model.dtype=float32", "model.critic=separate", "model.lora_rank=0", "training.micro_batch_tokens=4096",
                   "training.gradient_checkpointing=false", "inference.max_num_seqs=128")  # fmt: skip
     limit, needed, settings, outcome = before["1.7B", "80"]
-    assert needed == "122.9" and settings == "nothing"
+    assert needed == "103.6" and settings == "nothing"
     assert outcome.startswith("refuses; it fits with `training.gradient_checkpointing=true`")
     assert before["8B", "24"][-1] == "refuses; no setting makes it fit"
 
@@ -117,7 +117,9 @@ def test_a_recipe_is_planned_with_what_train_would_choose():
     words = ("--recipe", "podcast", "model.local_path=Qwen/Qwen3-4B", "--json")
     large, small = (json.loads(invoke(*words, f"gpu={gpu}").output)["settings"] for gpu in ("h100", "rtx4090"))
     assert (large["dtype"], large["critic"], large["lora_rank"]) == ("bfloat16", "shared", 32)
-    assert (large["micro_batch_tokens"], small["micro_batch_tokens"]) == (4096, 2048)
+    assert (large["micro_batch_tokens"], small["micro_batch_tokens"]) == (4096, 4096)
+    tiny = json.loads(invoke(*words, "gpu=rtx4090", "gpu_memory_gib=16").output)["settings"]
+    assert tiny["max_num_seqs"] < small["max_num_seqs"] == 128
     verl = json.loads(invoke("--recipe", "podcast", "--engine", "verl", "--json").output)["settings"]
     assert (verl["critic"], verl["lora_rank"]) == ("separate", 0)
 

@@ -92,7 +92,7 @@ def test_the_weights_of_a_plan_are_those_counted_by_hand():
 
 
 def test_a_given_model_that_did_not_fit_fits_with_what_is_chosen():
-    assert plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80}).totals["learning"] > 120 * GIB
+    assert plan_of(choose(auto(), on_gpu=False), QWEN, {"gpu_memory_gib": 80}).totals["learning"] > 100 * GIB
     choice = choose_and_plan(auto(), gpu(24), source=QWEN)
     choice.require_possible()
     first, *rows, last = choice.table()
@@ -107,16 +107,18 @@ def test_a_critic_is_spoken_of_only_if_there_is_one():
 
 
 def test_passes_are_made_smaller_until_they_fit():
-    assert choose_and_plan(auto(), gpu(80), source="Qwen/Qwen3-4B").config.training.micro_batch_tokens == 4096
-    choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-4B")
+    config = auto(training={"gradient_checkpointing": False})
+    assert choose_and_plan(config, gpu(80), source="Qwen/Qwen3-4B").config.training.micro_batch_tokens == 4096
+    choice = choose_and_plan(config, gpu(24), source="Qwen/Qwen3-4B")
     choice.require_possible()
     assert choice.config.training.micro_batch_tokens < 4096
+    assert choice.config.inference.max_num_seqs == 128, "fewer sequences do not help while learning"
 
 
-def test_fewer_sequences_are_sampled_at_once_if_smaller_passes_are_not_enough():
+def test_fewer_sequences_are_sampled_at_once_if_sampling_is_what_does_not_fit():
     choice = choose_and_plan(auto(), gpu(24), source="Qwen/Qwen3-8B")
     choice.require_possible()
-    assert choice.config.training.micro_batch_tokens == 1024 and choice.config.inference.max_num_seqs < 64
+    assert choice.config.training.micro_batch_tokens == 4096 and choice.config.inference.max_num_seqs < 64
     fixed = auto(inference={"max_num_seqs": 128})
     with pytest.raises(SettingsError, match=r"it fits with inference\.max_num_seqs=\d+ \("):
         choose_and_plan(fixed, gpu(24), source="Qwen/Qwen3-8B").require_possible()
