@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -191,6 +191,13 @@ def make_trajectories(settings: PlanSettings, vocab_size: int) -> Sequence[Any]:
         trajectory.reward = Reward(parts={"right": float(number % 2)})
         found.append(trajectory)
     return found
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """Returns the most bytes that `work` allocates at once on the CPU."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    return _peak(profiler)
 
 
 def _peak(profiler: torch.profiler.profile) -> int:

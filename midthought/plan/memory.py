@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from midthought.plan.activations import FLOAT, Activations, Head
+from midthought.plan.learning_memory import Learning
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape
 
@@ -21,37 +22,13 @@ BLOCK_OF_8_BITS = 256
 GATHERED_LAYERS = 2
 MERGED_SHARE = 0.25
 """Maximum share of the free memory for the local engine's merged copies of layers with adapters."""
-SHARD_BYTES = 2 * 2**30
-"""Size of a shard of a merged model on disk (`peft_folders.MAX_SHARD_BYTES`)."""
+MERGE_BYTES = {4: 8, 2: 28}
+"""Temporary bytes per number of a weight, by its width, while adapters are merged into it: float32 copies, and in half precision
+the parts of stochastic rounding (`peft_weights.effective_tensors`)."""
+MAX_COPIED_BYTES = 2**29
+"""Maximum size of the copies of a small model's weights that `local` makes to be faster."""
 ENOUGH_SEQUENCES = 16
 """An engine with fewer concurrent sequences, while more are waiting, reads its weights for too few tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learning:
-    """Memory of a trained or frozen model on one GPU, in bytes."""
-
-    weights: int = 0
-    masters: int = 0
-    gradients: int = 0
-    moments: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.masters + self.gradients + self.moments
-
-    @property
-    def optimizer(self) -> int:
-        """What only the optimizer uses: float32 copies and moments."""
-        return self.masters + self.moments
-
-    def __add__(self, other: Learning) -> Learning:
-        return Learning(
-            self.weights + other.weights,
-            self.masters + other.masters,
-            self.gradients + other.gradients,
-            self.moments + other.moments,
-        )
 
 
 @dataclass(frozen=True)
@@ -72,8 +49,8 @@ class Memory:
         if not self.settings.lora_rank:
             return self._learning(self.shape.parameters)
         adapters = self.adapter_parameters
-        frozen = self._shared(self.width * self.shape.parameters)
-        grown = self._shared(FLOAT * adapters)
+        frozen = self.shared(self.width * self.shape.parameters)
+        grown = self.shared(FLOAT * adapters)
         return Learning(weights=frozen + grown, gradients=grown, moments=self._moments(FLOAT, adapters))
 
     @property
@@ -93,7 +70,7 @@ class Memory:
     def reference(self) -> int:
         """A frozen copy; with LoRA the policy without adapters is used instead."""
         has_one = self.settings.reference and not self.settings.lora_rank
-        return self._shared(self.width * self.shape.parameters) if has_one else 0
+        return self.shared(self.width * self.shape.parameters) if has_one else 0
 
     @property
     def whole(self) -> Learning:
@@ -202,7 +179,7 @@ class Memory:
     def _fresh_gradients(self) -> int:
         """Half-precision gradients before conversion to float32; of a tied output layer if gradients accumulate."""
         if self.settings.lora_rank:
-            of_critic = self._shared(self.width * self.shape.trunk_parameters)
+            of_critic = self.shared(self.width * self.shape.trunk_parameters)
             return of_critic if self._has_masters and self.settings.critic == "separate" else 0
         if self._has_masters:
             return self.held.weights
@@ -269,12 +246,27 @@ class Memory:
         return max(0, self.kv_room)
 
     @property
+    def joined_weights(self) -> int:
+        """Copies of a small model's projections, without adapters, that `local` joins: queries with keys and values, gate with
+        up."""
+        shape = self.shape
+        if self.settings.engine != "local" or self.settings.lora_rank or not shape.has_fused_decoder:
+            return 0
+        joined = shape.query_size + 2 * shape.key_size + 2 * shape.intermediate_size
+        copies = self.width * shape.num_layers * shape.hidden_size * joined
+        return copies if copies <= MAX_COPIED_BYTES else 0
+
+    @property
     def merged_adapters(self) -> int:
         """Merged copies of all layers that `local` samples from; 0 if it has no memory for them."""
         settings = self.settings
         if settings.engine != "local" or not settings.lora_rank or not settings.merge_adapters:
             return 0
+        if not self.shape.has_fused_decoder:
+            return 0
         copies = self.width * self.shape.all_layers_parameters
+        if copies <= MAX_COPIED_BYTES:
+            return copies
         held = 0 if settings.is_split else self.held.total
         free = settings.machine.memory_bytes - held - self.engine_weights
         return copies if copies <= MERGED_SHARE * free else 0
@@ -285,6 +277,8 @@ class Memory:
         return {
             "engine's weights": self.engine_weights,
             "merged adapters": self.merged_adapters,
+            "joined weights": self.joined_weights,
+            "merging one layer": self.merge_temporary if self.merged_adapters else 0,
             "engine's KV cache": self.kv_cache,
             "weight-sync buckets": self.bucket,
         }
@@ -297,38 +291,14 @@ class Memory:
         """
         engine, settings = self.engine, self.settings
         if settings.engine == "local":
+            engine["merging one layer"] = 0
             return {**engine, "engine's KV cache": 0} if settings.device == "gpu" else engine
         return {} if settings.engine_sleeps else engine
 
-    # -- saving ------------------------------------------------------------------------------------------------------
-
     @property
-    def saving(self) -> int:
-        """Peak main memory of the process that writes a checkpoint or the exported model from a GPU.
-
-        Weights, the critic's weights and the optimizer's states are copied and written one after the other. With LoRA a
-        checkpoint holds the adapters; the merged model is written in shards of whole layers, each map merged in float32.
-        """
-        settings, shape = self.settings, self.shape
-        critic = self.width * shape.trunk_parameters if settings.critic == "separate" else 0
-        optimizer = 0 if settings.offload_optimizer else settings.num_shards * self.whole.optimizer
-        if not settings.lora_rank:
-            return max(self.width * shape.parameters, critic, optimizer)
-        shard = min(SHARD_BYTES + self.width * shape.layer_parameters, self.width * shape.parameters)
-        return max(FLOAT * self.adapter_parameters, critic, optimizer, shard + 2 * FLOAT * shape.largest_map)
-
-    @property
-    def saving_on_device(self) -> int:
-        """Peak memory of saving on the device of the weights, beside what is held: one tensor is checked for values that are not
-        finite (its absolute values and three truth values per number). On a CPU, copies are made only of a critic and of layers
-        with adapters."""
-        settings, shape = self.settings, self.shape
-        check = self._shared((self.width + 3) * max(shape.embedding_parameters, shape.largest_map))
-        if settings.device == "gpu":
-            return check
-        critic = self.width * shape.trunk_parameters if settings.critic == "separate" else 0
-        shard = min(SHARD_BYTES, self.width * shape.all_layers_parameters) + 2 * FLOAT * shape.largest_map
-        return max(check, critic, shard if settings.lora_rank else 0)
+    def merge_temporary(self) -> int:
+        """Temporary memory while adapters are merged into a layer's largest weight."""
+        return MERGE_BYTES[self.width] * self.shape.largest_map
 
     # -- together ------------------------------------------------------------------------------------------------------
 
@@ -388,19 +358,20 @@ class Memory:
     def _learning(self, parameters: int) -> Learning:
         number = FLOAT if self._has_masters else self.width
         return Learning(
-            weights=self._shared(self.width * parameters),
-            masters=self._shared(FLOAT * parameters) if self._has_masters else 0,
-            gradients=self._shared(number * parameters),
+            weights=self.shared(self.width * parameters),
+            masters=self.shared(FLOAT * parameters) if self._has_masters else 0,
+            gradients=self.shared(number * parameters),
             moments=self._moments(number, parameters),
         )
 
     def _moments(self, number: int, parameters: int) -> int:
         """Bytes of both moments of parameters whose copies have `number` bytes."""
         if self.settings.optimizer == "adamw_8bit":
-            return self._shared(2 * parameters + 2 * FLOAT * -(-parameters // BLOCK_OF_8_BITS))
-        return self._shared(2 * number * parameters)
+            return self.shared(2 * parameters + 2 * FLOAT * -(-parameters // BLOCK_OF_8_BITS))
+        return self.shared(2 * number * parameters)
 
-    def _shared(self, num_bytes: int) -> int:
+    def shared(self, num_bytes: int) -> int:
+        """Returns what one of the GPUs holds of something that is sharded."""
         return -(-num_bytes // self.settings.num_shards)
 
     def _activations(self, lora_rank: int) -> Activations:

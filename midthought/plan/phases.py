@@ -11,6 +11,7 @@ from typing import Any
 
 from midthought.plan.hardware import Hardware, gpu_of_device
 from midthought.plan.memory import Memory
+from midthought.plan.saving import device_bytes
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape
 from midthought.plan.timing import Timing
@@ -50,7 +51,7 @@ def bytes_by_phase(memory: Memory) -> dict[str, dict[str, int]]:
         "update": {**update, **asleep},
         "weight_update": {**stays, **asleep},
         "validation": {**stays, **awake},
-        "saving": {**stays, **awake, "checks and copies": memory.saving_on_device},
+        "saving": {**stays, **awake, "checks and copies": device_bytes(memory)},
     }
     return {phase: {part: size for part, size in parts.items() if size} for phase, parts in found.items()}
 

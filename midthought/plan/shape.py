@@ -79,6 +79,11 @@ class Shape:
             raise SettingsError(f"model_type={kind!r}: its configuration lacks {error}, so it is not counted") from None
 
     @property
+    def has_fused_decoder(self) -> bool:
+        """Whether `engines.local.decoder` computes the layers, from copies of small weights and of layers with adapters."""
+        return not self.is_gemma and not self.num_experts
+
+    @property
     def query_size(self) -> int:
         """Width of all queries of a token."""
         return self.num_heads * self.head_dim

@@ -8,6 +8,7 @@ from typing import Any
 from midthought.plan.advice import Step, advise
 from midthought.plan.hardware import GIB
 from midthought.plan.memory import MIB, Memory
+from midthought.plan.saving import device_bytes, main_memory_bytes
 from midthought.plan.timing import Timing
 
 NAME_WIDTH = 46
@@ -24,8 +25,8 @@ def to_lines(memory: Memory) -> Iterator[str]:
         yield _row("total", memory.totals[phase] / size_of_unit)
     steps, better = advise(memory)
     yield f"\n{_verdict(memory)}"
-    of_gpu = f"{memory.saving_on_device / size_of_unit:.1f} {unit} of GPU memory beside what is held"
-    yield f"Saving takes {memory.saving / size_of_unit:.1f} {unit} of CPU memory and {of_gpu}."
+    of_gpu = f"{device_bytes(memory) / size_of_unit:.1f} {unit} of GPU memory beside what is held"
+    yield f"Saving takes {main_memory_bytes(memory) / size_of_unit:.1f} {unit} of CPU memory and {of_gpu}."
     if memory.in_main_memory:
         size = f"{memory.in_main_memory / size_of_unit:.1f} {unit}"
         yield f"The optimizer takes {size} of CPU memory (float32 copies, Adam moments)."
@@ -50,7 +51,7 @@ def to_dict(memory: Memory) -> dict[str, Any]:
         "memory_bytes": memory.phases,
         "total_bytes": memory.totals,
         "limit_bytes": memory.limit,
-        "saving_bytes": memory.saving,
+        "saving_bytes": main_memory_bytes(memory),
         "main_memory_bytes": memory.in_main_memory,
         "worst_moment": memory.worst_moment,
         "sequences_per_engine": memory.num_sequences,

@@ -8,7 +8,8 @@ from midthought.errors import SettingsError
 from midthought.peft_folders import MAX_SHARD_BYTES
 from midthought.plan.advice import advise
 from midthought.plan.hardware import GIB
-from midthought.plan.memory import SHARD_BYTES, Memory
+from midthought.plan.memory import Memory
+from midthought.plan.saving import SHARD_BYTES, main_memory_bytes
 from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import find_shape
 from midthought.plan.table import to_lines
@@ -40,13 +41,13 @@ def test_moments_of_8_bits_take_2_bytes_and_two_scales_per_256_numbers():
     assert held.total == pytest.approx((2 + 4 + 4 + 2.03125) * QWEN, rel=1e-9)
     adapters = plan().shape.adapter_parameters(32)
     assert plan(lora_rank=32, optimizer="adamw_8bit").held.moments == pytest.approx(2.03125 * adapters, rel=1e-6)
-    assert plan(optimizer="adamw_8bit").saving == pytest.approx(6.03125 * QWEN, rel=1e-9)
+    assert main_memory_bytes(plan(optimizer="adamw_8bit")) == pytest.approx(6.03125 * QWEN, rel=1e-9)
 
 
 def test_an_optimizer_in_main_memory_leaves_weights_and_gradients_on_the_gpu():
     memory = plan(offload_optimizer=True)
     assert (memory.held.total, memory.in_main_memory) == (6 * QWEN, 12 * QWEN)
-    assert memory.saving == 2 * QWEN, "the states are in main memory already"
+    assert main_memory_bytes(memory) == 2 * QWEN, "the states are in main memory already"
     assert plan(offload_optimizer=True, device="cpu").held.total == 18 * QWEN
     assert plan(offload_optimizer=True, dtype="float32").held.total == 8 * QWEN
     part = Timing(memory).stepping
@@ -76,7 +77,7 @@ def test_adapters_learn_and_the_weights_are_only_held():
 def test_the_local_engines_merged_copies_count_if_they_fit():
     layers = 2 * 36 * plan().shape.layer_parameters
     engine = plan(lora_rank=32, engine="local", gpu="h200").engine
-    assert engine["merged adapters"] == layers
+    assert (engine["merged adapters"], engine["merging one layer"]) == (layers, 28 * 4096 * 12288)
     assert plan(lora_rank=32, engine="local", gpu="a100-40").merged_adapters == 0, "a quarter of what is free is less"
     assert plan(lora_rank=32, engine="local", gpu="h200", merge_adapters=False).merged_adapters == 0
     assert plan(lora_rank=32, engine="vllm", gpu="h200").merged_adapters == 0, "it loads adapters by themselves"
@@ -84,9 +85,11 @@ def test_the_local_engines_merged_copies_count_if_they_fit():
 
 
 def test_saving_takes_the_optimizers_states_or_with_adapters_one_shard_and_one_layer():
-    assert plan().saving == plan(gpus=8).saving == pytest.approx(12 * QWEN, rel=1e-9)  # masters and two moments
+    assert (
+        main_memory_bytes(plan()) == main_memory_bytes(plan(gpus=8)) == pytest.approx(12 * QWEN, rel=1e-9)
+    )  # masters and two moments
     memory = plan(lora_rank=8)
-    assert memory.saving == 2 * GIB + 2 * memory.shape.layer_parameters + 8 * 4096 * 12288
+    assert main_memory_bytes(memory) == 2 * GIB + 2 * memory.shape.layer_parameters + 28 * 4096 * 12288
     assert SHARD_BYTES == MAX_SHARD_BYTES
 
 

@@ -17,10 +17,7 @@ from torch import Tensor, nn
 
 from midthought.engines.local.device_memory import memory_bytes
 from midthought.peft_weights import effective_tensors, is_adapted, stochastically_rounded
-from midthought.plan.memory import MERGED_SHARE
-
-MAX_COPIED_BYTES = 2**29
-"""Maximum size of all copies; if they would be larger, projections without adapters are read in place."""
+from midthought.plan.memory import MAX_COPIED_BYTES, MERGED_SHARE
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +181,8 @@ def _constant(value: float) -> Tensor:
 class WeightCopies:
     """Keeps copies equal to the current weights.
 
-    Copies everything if it is small. For large models it copies only projections with adapters, if memory allows.
+    Copies everything if it is small (`MAX_COPIED_BYTES`). For large models it copies only projections with adapters, if memory
+    allows.
     """
 
     def __init__(self, copied: Sequence[_Copied], *, merge_adapters: bool = True) -> None:
