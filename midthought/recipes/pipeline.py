@@ -19,11 +19,13 @@ from midthought.errors import SettingsError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.learner import Learner
+from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.learning.sft import run_sft
 from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
+from midthought.plan.phases import plan_record
 from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
 from midthought.recipes.presets import is_given
@@ -37,6 +39,7 @@ from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
 from midthought.rollout.local_rollouts import Rollouts
 from midthought.tokenization import Renderer
+from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run_writer import RunStage
 from midthought.trainer.trainer import Trainer
@@ -226,9 +229,21 @@ class RecipeRun(ABC):
             if step % every == 0 or self.stages.stop.requested:
                 checkpoints.save(learner, self._tokenizer, step, {"stage": "warmup"})
 
-        self._supervise("Warm-up (SFT)", "sft", learner, self._demonstrations(), start, num_steps, on_step=save)
-        self._export("warmup", learner)
+        meter = PhaseMeter(self.policy)
+        record = PlanRecord(self.run, "sft", self._planned, meter) if self.stage == "sft" else None
+        try:
+            with meter.phase("update"):
+                self._supervise("Warm-up (SFT)", "sft", learner, self._demonstrations(), start, num_steps, on_step=save)
+            with meter.phase("saving"):
+                self._export("warmup", learner)
+        finally:
+            if record is not None:  # else reinforcement learning records the plan, with all its phases
+                record.write()
         return {}
+
+    @property
+    def _planned(self) -> dict[str, Any]:
+        return plan_record(self._choice.plan, self._choice.unknown, self._choice.hardware)
 
     def _supervise(
         self,

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from small_runs import SHORT_TRANSCRIPTS
+from typer.testing import CliRunner
 
+from midthought.cli import app
 from midthought.errors import ModelPathError, SettingsError
 from midthought.recipes import find_recipe
 from midthought.report.console import Console
@@ -40,6 +42,27 @@ def trained(tmp_path_factory) -> Path:
         path, Console(quiet=True), words=SHORT, config=None, stage="all", from_path=None, resume=False
     )
     return path
+
+
+def test_a_run_of_a_recipe_records_its_plan_and_what_it_took(trained, tmp_path):
+    record = json.loads((trained / "plan.json").read_text("utf-8"))
+    phases = {"sampling", "scoring", "update", "weight_update", "saving"}
+    assert phases <= record["planned"]["bytes"].keys() and phases <= record["measured"]["phases"].keys()
+    assert record["planned"]["settings"]["critic"] == "separate"
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text("utf-8").splitlines()]
+    (iteration,) = [row for row in rows if row["stage"] == "ppo"]
+    assert {"time/rollout_seconds", "time/scoring_seconds", "time/update_seconds"} <= iteration.keys()
+    result = CliRunner().invoke(app, ["plan", "--against", str(trained)])
+    assert result.exit_code == 0 and "weights to the engine" in result.output
+
+
+def test_a_warm_up_alone_records_its_plan_too(tmp_path):
+    find_recipe("podcast").run(
+        tmp_path / "run", Console(quiet=True), words=SHORT, config=None, stage="sft", from_path=None, resume=False
+    )
+    record = json.loads((tmp_path / "run" / "plan.json").read_text("utf-8"))
+    assert (record["stage"], record["planned"]["settings"]["critic"]) == ("sft", "none")
+    assert record["measured"]["phases"].keys() == {"update", "saving"}
 
 
 def evaluate(model: Path, path: Path, *words: str) -> dict[str, object]:
