@@ -50,6 +50,8 @@ class Activations:
     use_dora: bool = False
     row_tokens: int = 0
     """Tokens of a row, for what grows with their square."""
+    are_offloaded: bool = False
+    """Whether the inputs of recomputed layers are in main memory."""
 
     @property
     def layer(self) -> int:
@@ -183,8 +185,10 @@ class Activations:
         return max(self.width * parts, scores) + FLOAT * 2 * shape.hidden_size
 
     def kept(self, *, recomputed: bool) -> int:
-        """Kept between forward and backward pass: all layers, or only their inputs with gradient checkpointing."""
-        return (self.shape.num_layers * self.boundary if recomputed else self.all_layers) + self.ends
+        """Kept between forward and backward pass: all layers, or only their inputs with gradient checkpointing; of offloaded
+        ones, the input of the layer that computes."""
+        num_inputs = 1 if self.are_offloaded else self.shape.num_layers
+        return (num_inputs * self.boundary if recomputed else self.all_layers) + self.ends
 
     def worked_on(self, *, recomputed: bool) -> int:
         """Peak during the layers' backward passes: kept tensors, one recomputed layer, gradients."""

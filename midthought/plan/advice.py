@@ -46,6 +46,29 @@ def _gradient_checkpointing(memory: Memory) -> Changes | None:
     return None if plan.gradient_checkpointing else {"gradient_checkpointing": True}
 
 
+def _offload_activations(memory: Memory) -> Changes | None:
+    plan = memory.settings
+    applies = plan.gradient_checkpointing and not plan.offload_activations and not _is_for_verl(plan)
+    return {"offload_activations": True} if applies else None
+
+
+def _moments_of_8_bits(memory: Memory) -> Changes | None:
+    plan = memory.settings
+    applies = plan.optimizer == "adamw" and plan.num_shards == 1 and not _is_for_verl(plan)
+    return {"optimizer": "adamw_8bit"} if applies else None
+
+
+def _offload_optimizer(memory: Memory) -> Changes | None:
+    plan = memory.settings
+    applies = not plan.offload_optimizer and plan.num_shards == 1 and not _is_for_verl(plan)
+    return {"offload_optimizer": True} if applies else None
+
+
+def _is_for_verl(plan: PlanSettings) -> bool:
+    """Whether only verl trains like this: an engine of its own that sleeps."""
+    return plan.offload or (plan.engine_sleeps and not plan.in_process)
+
+
 def _blocks(memory: Memory) -> Changes | None:
     plan = memory.settings
     return {"logits_mib": 64} if not plan.logits_mib or plan.logits_mib > 64 else None
@@ -150,6 +173,12 @@ def _local_engine(memory: Memory) -> Changes | None:
 _OFFLOAD_REFERENCE = Measure(
     "training.offload_reference=true", "one copy of the reference per iteration", _offload_reference
 )
+_OFFLOAD_ACTIVATIONS = Measure(
+    "training.gradient_checkpointing=offload", "layer inputs are copied to CPU memory and back", _offload_activations
+)
+_OFFLOAD_OPTIMIZER = Measure(
+    "training.offload_optimizer=true", "optimizer steps on the CPU: seconds for a billion weights", _offload_optimizer
+)
 _MORE_GPUS = Measure(
     "verl.num_nodes, verl.gpus_per_node, or ray.num_learners and ray.num_actors: {gpus} GPUs", "money", _more_gpus
 )
@@ -157,6 +186,7 @@ MEASURES = (
     Measure("training.gradient_checkpointing=true", "33 % more compute in the update", _gradient_checkpointing),
     Measure("training.logits_mib=64", "almost none", _blocks),
     Measure("training.micro_batch_tokens={micro_batch_tokens}", "more, smaller micro-batches", _one_episode),
+    _OFFLOAD_ACTIVATIONS,
     _OFFLOAD_REFERENCE,
     Measure("inference.merge_adapters=false", "slower sampling: adapters are computed separately", _adapters_apart),
     Measure("inference.max_num_seqs={max_num_seqs}", "fewer concurrent sequences", _fewer_sequences),
@@ -171,6 +201,8 @@ MEASURES = (
     Measure("{together}", "fewer engines, communication in every layer", _tensor_parallel),
     Measure("model.dtype=bfloat16", "less exact log-probabilities", _bfloat16),
     Measure("model.critic=shared", "the value loss also trains the policy's layers", _shared_critic),
+    Measure("training.optimizer=adamw_8bit", "slightly less exact steps", _moments_of_8_bits),
+    _OFFLOAD_OPTIMIZER,
     Measure("model.lora_rank={lora_rank}", "adapters are trained, not the weights", _adapters),
     Measure("training.adv_estimator=grpo", "groups of 8 replace the critic", _no_critic),
     Measure("inference.max_tokens={response_tokens}", "long responses are truncated", _shorter),
@@ -179,8 +211,9 @@ MEASURES = (
 )
 """Least harm first."""
 ON_ONE_GPU = tuple(measure for measure in MEASURES if measure is not _MORE_GPUS)
-ON_ONE_CPU = tuple(measure for measure in ON_ONE_GPU if measure is not _OFFLOAD_REFERENCE)
-"""The reference is in the CPU's memory in any case."""
+_TO_CPU_MEMORY = (_OFFLOAD_REFERENCE, _OFFLOAD_ACTIVATIONS, _OFFLOAD_OPTIMIZER)
+ON_ONE_CPU = tuple(measure for measure in ON_ONE_GPU if measure not in _TO_CPU_MEMORY)
+"""On a CPU everything is in its memory in any case."""
 
 
 def advise(memory: Memory, measures: Sequence[Measure] = MEASURES) -> tuple[list[Step], Memory]:

@@ -383,4 +383,5 @@ class Memory:
             lora_rank=lora_rank,
             use_dora=settings.use_dora and bool(lora_rank),
             row_tokens=settings.tokens_of_episode,
+            are_offloaded=settings.offload_activations and settings.device == "gpu",
         )

@@ -16,6 +16,8 @@ FROM_TRAINING = (
     "packing",
     "master_weights",
     "offload_reference",
+    "optimizer",
+    "offload_optimizer",
 )
 """Settings of `training` that a plan uses under the same name."""
 
@@ -30,6 +32,7 @@ def plan_arguments(config: RecipeConfig) -> dict[str, Any]:
         "logits_mib": settled(training.logits_mib, 64),
         "micro_batch_tokens": settled(training.micro_batch_tokens),
         "gradient_checkpointing": training.recomputes_layers,
+        "offload_activations": training.offloads_activations,
         "dtype": model.weights_dtype,
         "critic": model.critic_kind if "values" in needs else "none",
         "lora_rank": model.adapter_rank,

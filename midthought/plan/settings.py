@@ -76,6 +76,8 @@ class PlanSettings(Section):
     """Keep float32 copies and Adam moments in main memory; steps are taken there."""
     gradient_checkpointing: bool = False
     """Store only the input of each layer and recompute the layer in the backward pass."""
+    offload_activations: bool = False
+    """With `gradient_checkpointing`: store these inputs in main memory."""
     logits_mib: float = Field(64, ge=0)
     """Memory limit for logits, in MiB of float32; 0: no limit."""
     packing: bool = True

@@ -135,13 +135,21 @@ def test_what_does_not_fit_is_told_what_to_change_until_it_does():
 
 
 def test_the_weights_are_given_up_only_where_nothing_milder_helps():
-    steps, better = advise(plan(gpus=1, engine="local"))
-    settings = [step.settings for step in steps]
-    assert better.fits
-    assert "model.lora_rank=32" in settings
-    assert settings.index("training.gradient_checkpointing=true") < settings.index("model.lora_rank=32")
-    sizes = [step.num_bytes for step in steps]
-    assert sizes == sorted(sizes, reverse=True)
+    for gpu, needs_adapters in (("h100", False), ("l40s", True)):
+        steps, better = advise(plan(gpus=1, engine="local", gpu=gpu))
+        settings = [step.settings for step in steps]
+        assert better.fits
+        assert ("model.lora_rank=32" in settings) is needs_adapters
+        order = [name for name in settings if name.startswith(("training.", "model."))]
+        expected = [
+            "training.gradient_checkpointing=true",
+            "training.optimizer=adamw_8bit",
+            "training.offload_optimizer=true",
+        ]
+        assert [name for name in order if name in expected] == expected
+        assert not needs_adapters or order.index("model.lora_rank=32") > order.index(expected[-1])
+        sizes = [step.num_bytes for step in steps]
+        assert sizes == sorted(sizes, reverse=True)
 
 
 def test_every_advice_is_said_in_settings_of_the_engine_that_is_planned():
