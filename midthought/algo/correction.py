@@ -30,6 +30,8 @@ class CorrectionLevel(enum.StrEnum):
 
     TOKEN = "token"
     """One ratio per token."""
+    TURN = "turn"
+    """One ratio per turn of an episode: the product over the turn's policy tokens."""
     SEQUENCE = "sequence"
     """One ratio per episode: the product over its policy tokens."""
 
@@ -42,27 +44,35 @@ def rollout_weights(
     *,
     level: CorrectionLevel | str = CorrectionLevel.TOKEN,
     episodes: Tensor | None = None,
+    turns: Tensor | None = None,
     max_weight: float = 2.0,
     min_weight: float = 0.0,
 ) -> tuple[Tensor, dict[str, float]]:
     """Returns (weights, metrics): weights at policy tokens, 0 elsewhere, without gradient.
 
-    All tensors have one shape. `episodes` is the episode of every token, which the level `sequence` needs. Log-ratios are
-    clamped to ± 20. Weights multiply the token losses; the denominator of the loss also counts tokens of weight 0. Metrics,
-    over policy tokens: `rollout_weight_mean`, and `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction`
-    (`masked`). Raises ValueError for different shapes or missing episodes.
+    All tensors have one shape. `episodes` is the episode of every token, which the levels `turn` and `sequence` need; `turns`
+    is the turn of every policy token, which `turn` needs. Log-ratios are clamped to ± 20. Weights multiply the token losses; the
+    denominator of the loss also counts tokens of weight 0. Metrics, over policy tokens: `rollout_weight_mean`, and
+    `rollout_truncated_fraction` (`truncated`) or `rollout_masked_fraction` (`masked`). Raises ValueError for different shapes,
+    or missing episodes or turns.
     """
     kind, level = RolloutCorrection(kind), CorrectionLevel(level)
     mask = mask.bool()
     require_one_shape(mask, recomputed_logprobs=recomputed_logprobs, sampled_logprobs=sampled_logprobs)
     log_ratios = torch.where(mask, recomputed_logprobs - sampled_logprobs, 0.0).detach()
-    if level is CorrectionLevel.SEQUENCE:
-        if episodes is None:
-            raise ValueError("rollout correction by sequence needs the episode of every token")
+    if level is not CorrectionLevel.TOKEN:
+        if episodes is None or (turns is None and level is CorrectionLevel.TURN):
+            raise ValueError(
+                f"rollout correction by {level} needs the episode, and by turn also the turn, of every token"
+            )
         require_one_shape(mask, episodes=episodes)
-        _, episode = torch.unique(episodes, return_inverse=True)
-        sums = log_ratios.new_zeros(int(episode.max()) + 1).index_add(0, episode.flatten(), log_ratios.flatten())
-        log_ratios = sums[episode]
+        parts = episodes
+        if turns is not None and level is CorrectionLevel.TURN:
+            require_one_shape(mask, turns=turns)
+            parts = episodes * (int(turns.max()) + 2) + torch.where(mask, turns, -1)
+        _, part = torch.unique(parts, return_inverse=True)
+        sums = log_ratios.new_zeros(int(part.max()) + 1).index_add(0, part.flatten(), log_ratios.flatten())
+        log_ratios = sums[part]
     ratios = log_ratios.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     outside = ratios > max_weight
     if kind is RolloutCorrection.TRUNCATED:

@@ -155,11 +155,17 @@ class TrainingConfig(Section):
     """Weight of the KL divergence as a term of the loss (as in GRPO)."""
     kl_loss_kind: Literal["k1", "k2", "k3", "abs"] = "k3"
     """KL estimator in the loss. The gradient of k1 is zero on average; the gradient of k2 is that of the divergence."""
+    kl_loss_unbiased: bool = False
+    """Multiply the KL estimate in the loss by the probability ratio (DeepSeek-V3.2): its gradient is then that of the
+    divergence also after the first step on a batch."""
+    off_policy_threshold: float | None = Field(None, gt=0)
+    """Leave out rows with a negative mean advantage whose tokens have become less probable since they were sampled, by more than
+    this many nats per token on average (DeepSeek-V3.2's off-policy sequence masking). Null: none."""
     rollout_correction: Literal["none", "truncated", "masked"] = "none"
     """Weight the policy loss by the ratio of recomputed to sampled probability, for engines whose numerics differ from the
     learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits."""
-    rollout_correction_level: Literal["token", "sequence"] = "token"
-    """One weight per token, or one per episode."""
+    rollout_correction_level: Literal["token", "turn", "sequence"] = "token"
+    """One weight per token, one per turn of an episode, or one per episode."""
     rollout_correction_max: float = Field(2.0, gt=0, allow_inf_nan=True)
     """Largest weight; `.inf`: no limit."""
     rollout_correction_min: float = Field(0.0, ge=0)

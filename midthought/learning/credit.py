@@ -64,6 +64,7 @@ def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBat
         training.rollout_correction,
         level=training.rollout_correction_level,
         episodes=batch.token_episodes,
+        turns=batch.turns,
         max_weight=training.rollout_correction_max,
         min_weight=training.rollout_correction_min,
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
+from midthought.algo.policy_loss import off_policy_rows, probability_ratios
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread
@@ -36,6 +37,9 @@ def ppo_losses(
     loss = metrics["policy_loss"] - training.entropy_coef * averaged(outputs.entropy)
     if micro.reference_logprobs is not None and training.kl_loss_coef:
         kl = kl_divergence(outputs.logprobs, micro.reference_logprobs[mask], training.kl_loss_kind)
+        if training.kl_loss_unbiased:
+            assert micro.old_logprobs is not None
+            kl = kl * probability_ratios(outputs.logprobs, micro.old_logprobs[mask])
         metrics["kl_loss"] = averaged(kl)
         loss = loss + training.kl_loss_coef * metrics["kl_loss"]
     if outputs.values is None:
@@ -76,6 +80,9 @@ def _policy_losses(
         dual_clip=training.dual_clip,
     )
     padded, named = POLICY_LOSSES.find(training.policy_loss)(inputs, **training.policy_loss_options)
+    if training.off_policy_threshold is not None:
+        is_left_out = off_policy_rows(inputs, training.off_policy_threshold).expand(mask.shape)
+        padded, named = padded.masked_fill(is_left_out, 0.0), {**named, "off_policy_fraction": is_left_out.float()}
     losses = padded[mask]
     if micro.rollout_weights is not None:
         losses = losses * micro.rollout_weights[micro.loss_mask]

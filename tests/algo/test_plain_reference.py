@@ -360,14 +360,19 @@ def test_every_weight_gives_what_plain_loops_give(kind, level, seed):
     episodes = random_batch(seed)
     mask = policy_mask(episodes)
     limits = {"max_weight": 1.5, "min_weight": 0.6}
+    places = {"episodes": rows_of(mask), "turns": table(episodes, "turn", torch.int64)}
     weights, figures = rollout_weights(
-        table(episodes, "old"), table(episodes, "sampled"), mask, kind, level=level, episodes=rows_of(mask), **limits
+        table(episodes, "old"), table(episodes, "sampled"), mask, kind, level=level, **places, **limits
     )
     expected, outside = [], []
     for episode in episodes:
-        whole = sum(token.old - token.sampled for token in episode.own)
         for token in episode.own:
-            ratio = math.exp(whole if level == "sequence" else token.old - token.sampled)
+            parts = {
+                "token": [token],
+                "turn": [other for other in episode.own if other.turn == token.turn],
+                "sequence": episode.own,
+            }
+            ratio = math.exp(sum(other.old - other.sampled for other in parts[level]))
             if kind == "truncated":
                 expected.append(min(ratio, 1.5))
                 outside.append(ratio > 1.5)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, TokenLosses, compute_policy_loss, policy_loss
+from midthought.algo.policy_loss import off_policy_rows
 from midthought.config import TrainingConfig, create_default_config
 from midthought.errors import SettingsError
 
@@ -131,6 +132,18 @@ def test_the_gradient_of_dppo_is_that_of_its_weighted_likelihood_with_the_weight
     assert gradcheck(likelihood, new.clone().requires_grad_())
     expected = torch.autograd.grad(likelihood(again := new.clone().requires_grad_()), again)[0]
     torch.testing.assert_close(start.grad, expected)
+
+
+def test_rows_that_drifted_away_are_left_out_only_if_they_were_bad():
+    """Row 1: 0.8 -> 0.2 and 0.5 -> 0.5, (ln 4 + 0) / 2 = 0.693 nats; row 2 the same with a good advantage; row 3 has not moved.
+    The masked token would change the mean."""
+    old = torch.tensor([[0.8, 0.5, 0.9], [0.8, 0.5, 0.9], [0.3, 0.3, 0.9]]).log()
+    new = torch.tensor([[0.2, 0.5, 0.9], [0.2, 0.5, 0.9], [0.3, 0.3, 0.9]]).log()
+    mask = torch.tensor([[True, True, False]] * 3)
+    advantages = torch.tensor([[-1.0], [1.0], [-1.0]]).expand(3, 3)
+    inputs = PolicyLossInputs(old_logprobs=old, logprobs=new, advantages=advantages, mask=mask)
+    assert off_policy_rows(inputs, 0.69).flatten().tolist() == [True, False, False]
+    assert not off_policy_rows(inputs, 0.70).any()
 
 
 # -- settings --------------------------------------------------------------------------------------------------------

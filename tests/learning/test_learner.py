@@ -254,6 +254,47 @@ def test_neither_cutting_nor_order_nor_padding_changes_any_loss_under_any_averag
         assert (gradient - found[0][1]).norm() < rounding * found[0][1].norm()
 
 
+def test_the_unbiased_kl_term_is_the_estimate_times_the_ratio(make_policy, batch):
+    """Two steps on one batch: in the first the ratio is 1, so the term is the plain one."""
+    found = {}
+    for unbiased in (False, True):
+        settings = {"kl_loss_coef": 0.5, "kl_loss_kind": "k3", "kl_loss_unbiased": unbiased, "critic": None}
+        learner = build_learner(make_policy, adv_estimator="grpo", learning_rate=1e-2, **settings)
+        credited = prepared(learner, batch)
+        found[unbiased] = [learner.update(credited)["kl_loss"] for _ in range(2)]
+        if unbiased:
+            scored, _ = learner.score(batch)
+            mask = batch.loss_mask
+            x = (scored.old_logprobs - credited.reference_logprobs)[mask]
+            ratios = (scored.old_logprobs - credited.old_logprobs)[mask].exp()
+            expected = ((-x).exp() - 1 + x) * ratios
+            again = learner.update(credited)["kl_loss"]
+            assert again == pytest.approx(float(expected.mean()), rel=1e-4)
+    assert found[True][0] == pytest.approx(found[False][0], rel=1e-6)
+    assert found[True][1] != pytest.approx(found[False][1], rel=1e-3)
+
+
+def test_rows_that_drifted_are_left_out_of_the_policy_loss_and_counted(make_policy, batch):
+    """Sampled log-probabilities of another policy: with a threshold of nothing, every bad row that became less probable is left
+    out; with a huge one, none."""
+    shares = {}
+    for threshold in (1e-9, 1e9):
+        learner = build_learner(make_policy, critic=None, adv_estimator="grpo", off_policy_threshold=threshold)
+        credited = prepared(learner, batch)
+        drift = (credited.sampled_logprobs - credited.old_logprobs) * credited.loss_mask
+        metrics = learner.update(credited)
+        shares[threshold] = metrics["off_policy_fraction"]
+    expected = 0
+    for row in range(len(batch)):
+        tokens = batch.tokens_of(torch.tensor([row]))
+        own = tokens[batch.loss_mask[tokens]]
+        is_bad = credited.advantages[own].mean() < 0 and drift[own].mean() > 0
+        expected += len(own) if is_bad else 0
+    assert 0 < expected < batch.num_policy_tokens
+    assert shares[1e-9] == pytest.approx(expected / batch.num_policy_tokens, rel=1e-5)
+    assert shares[1e9] == 0.0
+
+
 def test_the_average_weighs_policy_loss_entropy_and_divergence_alike(make_policy, batch):
     """By the sum over an episode's tokens, each term is larger by the mean number of tokens than by the mean."""
     found = {}
