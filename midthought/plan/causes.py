@@ -9,6 +9,8 @@ from midthought.plan.memory import MIB
 
 FRAGMENTED = 1.2
 """Ratio of reserved to allocated memory beyond which fragmentation is named."""
+KEPT_SHARE = 0.8
+"""Share of the largest phase's peak beyond which another phase's resident memory is likely to be what that phase left."""
 SMALL_BYTES = 512 * MIB
 """Resident memory that libraries take and keep beside tensors: buffers, compiled kernels, pages kept by the C library."""
 
@@ -31,7 +33,12 @@ def memory_cause(
     if num_halved:
         return f"memory ran out: micro-batches were halved {num_halved} times, so passes are smaller than planned."
     expected = planned if as_run is None else as_run
-    if measurements["memory"] == "resident" and abs(expected - measured) < SMALL_BYTES:
+    largest = max(found["peak_bytes"] for found in measurements["phases"].values())
+    own = measurements["phases"][phase]["peak_bytes"]
+    is_resident = measurements["memory"] == "resident"
+    if is_resident and expected < measured - SMALL_BYTES and KEPT_SHARE * largest < own < largest:
+        return "the C library keeps pages of the phase with the largest peak; only that phase can be compared on a CPU."
+    if is_resident and abs(expected - measured) < SMALL_BYTES:
         known = (
             ""
             if expected == planned

@@ -176,6 +176,14 @@ def test_shorter_episodes_are_named_as_the_cause_if_a_plan_for_them_fits():
     assert row.is_marked and "episodes of 50 tokens on average and 50 at most; a plan for these says" in row.cause
 
 
+def test_pages_that_an_earlier_phase_left_are_named_on_a_cpu():
+    found = comparison({"update": 1.0, "saving": 1.0, "scoring": 1.0}, memory="resident")
+    left = round(0.98 * found.measured["phases"]["update"]["peak_bytes"])
+    found.measured["phases"]["saving"]["peak_bytes"] = left
+    row = next(row for row in found.memory if row.part == "saving")
+    assert row.is_marked and "only that phase can be compared" in row.cause
+
+
 def test_halved_micro_batches_are_named():
     row = comparison({"update": 0.5}, [{"num_halved_micro_batches": 2.0}]).memory[2]
     assert "micro-batches were halved 2 times" in row.cause
