@@ -54,14 +54,18 @@ def _offload_activations(memory: Memory) -> Changes | None:
 
 def _moments_of_8_bits(memory: Memory) -> Changes | None:
     plan = memory.settings
-    applies = plan.optimizer == "adamw" and plan.num_shards == 1 and not _is_for_verl(plan)
-    return {"optimizer": "adamw_8bit"} if applies else None
+    return {"optimizer": "adamw_8bit"} if plan.optimizer == "adamw" and _trains_weights_alone(plan) else None
 
 
 def _offload_optimizer(memory: Memory) -> Changes | None:
     plan = memory.settings
-    applies = not plan.offload_optimizer and plan.num_shards == 1 and not _is_for_verl(plan)
-    return {"offload_optimizer": True} if applies else None
+    return {"offload_optimizer": True} if not plan.offload_optimizer and _trains_weights_alone(plan) else None
+
+
+def _trains_weights_alone(plan: PlanSettings) -> bool:
+    """Whether one process trains whole weights; states of adapters are small."""
+    trains_weights = not plan.lora_rank or plan.critic == "separate"
+    return trains_weights and plan.num_shards == 1 and not _is_for_verl(plan)
 
 
 def _is_for_verl(plan: PlanSettings) -> bool:

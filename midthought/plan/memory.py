@@ -79,15 +79,18 @@ class Memory:
 
     @property
     def held(self) -> Learning:
-        """Policy and critic on the GPU."""
-        whole = self.whole
-        is_apart = self.settings.offload_optimizer and self.settings.device == "gpu"
-        return Learning(whole.weights, 0, whole.gradients, 0) if is_apart else whole
+        """Policy and critic on the GPU. With an optimizer in main memory, gradients go there after each backward pass."""
+        return Learning(weights=self.whole.weights) if self._is_optimizer_apart else self.whole
+
+    @property
+    def _is_optimizer_apart(self) -> bool:
+        return self.settings.offload_optimizer and self.settings.device == "gpu"
 
     @property
     def in_main_memory(self) -> int:
-        """The optimizer's states that are in main memory instead of the GPU's."""
-        return self.whole.optimizer - self.held.optimizer
+        """What the optimizer has in main memory instead of the GPU's: copies of the trained weights, their gradients, moments."""
+        whole = self.whole
+        return (whole.masters or whole.gradients) + whole.gradients + whole.moments if self._is_optimizer_apart else 0
 
     @property
     def gathered(self) -> int:
@@ -177,7 +180,10 @@ class Memory:
 
     @property
     def _fresh_gradients(self) -> int:
-        """Half-precision gradients before conversion to float32; of a tied output layer if gradients accumulate."""
+        """Gradients before they are converted to float32 or leave the GPU; of a tied output layer if gradients accumulate."""
+        if self._is_optimizer_apart:
+            is_half = self._has_masters and not self.settings.lora_rank
+            return self.whole.weights if is_half else self.whole.gradients
         if self.settings.lora_rank:
             of_critic = self.shared(self.width * self.shape.trunk_parameters)
             return of_critic if self._has_masters and self.settings.critic == "separate" else 0

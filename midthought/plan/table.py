@@ -29,7 +29,7 @@ def to_lines(memory: Memory) -> Iterator[str]:
     yield f"Saving takes {main_memory_bytes(memory) / size_of_unit:.1f} {unit} of CPU memory and {of_gpu}."
     if memory.in_main_memory:
         size = f"{memory.in_main_memory / size_of_unit:.1f} {unit}"
-        yield f"The optimizer takes {size} of CPU memory (float32 copies, Adam moments)."
+        yield f"The optimizer takes {size} of CPU memory (copies of the weights, gradients, Adam moments)."
     if not memory.fits:
         yield from _advice(steps)
     title = "seconds per iteration" + (", with these changes" if steps else "")

@@ -46,13 +46,17 @@ def test_moments_of_8_bits_take_2_bytes_and_two_scales_per_256_numbers():
 
 def test_an_optimizer_in_main_memory_leaves_weights_and_gradients_on_the_gpu():
     memory = plan(offload_optimizer=True)
-    assert (memory.held.total, memory.in_main_memory) == (6 * QWEN, 12 * QWEN)
+    assert (memory.held.total, memory.in_main_memory) == (2 * QWEN, 16 * QWEN)
+    assert memory.moments["end of the backward pass"]["temporary gradient"] >= 2 * QWEN, (
+        "gradients of one backward pass"
+    )
     assert main_memory_bytes(memory) == 2 * QWEN, "the states are in main memory already"
     assert plan(offload_optimizer=True, device="cpu").held.total == 18 * QWEN
-    assert plan(offload_optimizer=True, dtype="float32").held.total == 8 * QWEN
+    whole = plan(offload_optimizer=True, dtype="float32")
+    assert (whole.held.total, whole.in_main_memory) == (4 * QWEN, 16 * QWEN)
     part = Timing(memory).stepping
     assert part.bound == "main memory" and part.expected > 10 * Timing(plan()).stepping.expected
-    assert f"The optimizer takes {12 * QWEN / GIB:.1f} GiB of CPU memory" in "\n".join(to_lines(memory))
+    assert f"The optimizer takes {16 * QWEN / GIB:.1f} GiB of CPU memory" in "\n".join(to_lines(memory))
 
 
 def test_shards_divide_what_is_held_and_gather_two_layers_and_what_is_outside_of_layers():
@@ -135,7 +139,7 @@ def test_what_does_not_fit_is_told_what_to_change_until_it_does():
 
 
 def test_the_weights_are_given_up_only_where_nothing_milder_helps():
-    for gpu, needs_adapters in (("h100", False), ("l40s", True)):
+    for gpu, needs_adapters in (("l40s", False), ("l4", True)):
         steps, better = advise(plan(gpus=1, engine="local", gpu=gpu))
         settings = [step.settings for step in steps]
         assert better.fits
