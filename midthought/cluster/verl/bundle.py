@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.overrides import BundlePath, overrides_of
 from midthought.cluster.verl.rows import rows_of, write_parquet
 from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
+from midthought.cluster.verl.wheel import Wheel
 from midthought.errors import DataError, SettingsError
 
 VERL_VERSION = "0.9.1"
@@ -29,6 +29,8 @@ VERL_VERSION = "0.9.1"
 BUNDLE_VARIABLE = "MIDTHOUGHT_BUNDLE"
 """Environment variable of the workers: path of the bundle's folder."""
 SCRIPT, TOOLS, AGENT_LOOP, REWARD = "train.sh", "tools.yaml", "agent_loop.yaml", "reward.py"
+WHEELS = "wheels"
+"""Folder in the bundle with the wheel of this package."""
 _HERE = f"${{oc.env:{BUNDLE_VARIABLE}}}"
 
 _REWARD_FILE = '''"""verl's custom_reward_function: the reward that our agent loop recorded, with its parts."""
@@ -67,12 +69,13 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
     options = LoopOptions.from_config(
         job.config.inference, verl, call_format=job.call_format, supply=job.supply, supply_options=supply_options
     )
+    wheel = Wheel.of_running_package()
     files = {
         "config.yaml": job.config.to_yaml(),
         TOOLS: _tools_yaml(job, options.tool_timeout_seconds),
         AGENT_LOOP: _agent_loop_yaml(options),
         REWARD: _REWARD_FILE,
-        "requirements.txt": requirements(job.extras, verl.rollout),
+        "requirements.txt": requirements(wheel, job.extras, verl.rollout),
         SCRIPT: script(job.recipe, verl, "verl.trainer.main_ppo", _ON_RAY, _shell_overrides(overrides)),
     }
     splits = {
@@ -83,13 +86,15 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         split: rows_of(tasks, job.messages, data_source=source, ability=job.ability, split=split)
         for split, (source, tasks) in splits.items()
     }
-    write_folder(folder, tables, files)
+    write_folder(folder, tables, files, wheel)
     job.write_files(folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str]) -> None:
-    """Writes Parquet tables into `data/` and text files into `folder`; makes `SCRIPT` executable.
+def write_folder(
+    folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], files: Mapping[str, str], wheel: Wheel
+) -> None:
+    """Writes Parquet tables into `data/`, the wheel into `wheels/`, and text files; makes `SCRIPT` executable.
 
     Raises `DataError` if a table is empty, `SettingsError` if the folder is not empty. Then nothing is written.
     """
@@ -103,6 +108,7 @@ def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]]
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / SCRIPT).chmod(0o755)
+    wheel.write(folder / WHEELS)
 
 
 def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequence[str]) -> str:
@@ -165,10 +171,15 @@ def _agent_loop_yaml(options: LoopOptions) -> str:
     return _yaml([loop])
 
 
-def requirements(extras: Sequence[str], *theirs: str) -> str:
-    """Returns the requirements of a node: verl with its extras (`theirs`), and this package with `extras`."""
+def requirements(wheel: Wheel, extras: Sequence[str], *theirs: str) -> str:
+    """Returns the requirements of a node: verl with its extras (`theirs`), and the bundle's wheel with `extras`.
+
+    The wheel is found by `--find-links`, which pip resolves relative to the requirements file; it resolves `./x.whl` relative
+    to the working directory. No index can offer another package of this name: indexes do not accept local versions.
+    """
     ours = f"[{','.join(extras)}]" if extras else ""
-    return f"verl[{','.join((*theirs, 'fsdp'))}]=={VERL_VERSION}\nmidthought{ours}=={version('midthought')}\n"
+    verl = f"verl[{','.join((*theirs, 'fsdp'))}]=={VERL_VERSION}"
+    return f"--find-links {WHEELS}\n{verl}\nmidthought{ours}=={wheel.version}\n"
 
 
 def _yaml(value: Any) -> str:

@@ -12,6 +12,7 @@ from midthought.cluster.verl.installed import compose, has_verl
 from midthought.cluster.verl.job import VerlSftJob
 from midthought.cluster.verl.overrides import BundlePath, with_overrides
 from midthought.cluster.verl.settings import VerlConfig
+from midthought.cluster.verl.wheel import Wheel
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
@@ -30,15 +31,16 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
     if has_verl():
         compose([hydra_override(key, value) for key, value in overrides.items()], SFT_CONFIG)
     words = [shell_override(key, value) for key, value in overrides.items()]
+    wheel = Wheel.of_running_package()
     files = {
         "config.yaml": job.config.to_yaml(),
-        "requirements.txt": requirements(()),
+        "requirements.txt": requirements(wheel, ()),
         SCRIPT: script(
             job.recipe, verl, f"torch.distributed.run {_processes(verl)} -m verl.trainer.sft_trainer", _NODES, words
         ),
     }
     rows = [{"messages": [dict(message) for message in said]} for said in job.conversations]
-    write_folder(folder, {"train": rows}, files)
+    write_folder(folder, {"train": rows}, files, wheel)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

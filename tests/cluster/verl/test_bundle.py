@@ -19,6 +19,7 @@ from midthought.cluster.verl.installed import launch, require_verl
 from midthought.cluster.verl.job import ToolPlan, VerlJob
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.settings import LoopOptions, VerlConfig
+from midthought.cluster.verl.wheel import Wheel
 from midthought.config import RecipeConfig
 from midthought.errors import DataError, MissingExtraError, SettingsError
 
@@ -47,6 +48,7 @@ def job(**more: Any) -> VerlJob:
 
 def test_everything_that_a_cluster_needs_is_in_it(tmp_path: Path) -> None:
     files = write_bundle(job(), VerlConfig(num_validation_rows=2), tmp_path / "b")
+    wheel = Wheel.of_running_package()
     assert [str(path.relative_to(tmp_path / "b")) for path in files] == [
         "agent_loop.yaml",
         "config.yaml",
@@ -57,6 +59,7 @@ def test_everything_that_a_cluster_needs_is_in_it(tmp_path: Path) -> None:
         "reward.py",
         "tools.yaml",
         "train.sh",
+        f"wheels/{wheel.file_name}",
     ]
     rows = pyarrow.parquet.read_table(tmp_path / "b" / "data" / "train.parquet").to_pylist()
     assert len(rows) == 70
@@ -71,7 +74,11 @@ def test_everything_that_a_cluster_needs_is_in_it(tmp_path: Path) -> None:
     [tool] = yaml.safe_load((tmp_path / "b" / "tools.yaml").read_text())["tools"]
     assert tool["config"]["options"] == {"path": "${oc.env:MIDTHOUGHT_BUNDLE}/m", "k": 3}
     assert tool["tool_schema"]["function"]["name"] == "look"
-    assert (tmp_path / "b" / "requirements.txt").read_text().startswith("verl[vllm,fsdp]==0.9.1\nmidthought[memory]==")
+    assert (tmp_path / "b" / "requirements.txt").read_text().splitlines() == [
+        "--find-links wheels",
+        "verl[vllm,fsdp]==0.9.1",
+        f"midthought[memory]=={wheel.version}",
+    ]
 
 
 def test_the_script_runs_verl_from_wherever_the_bundle_lies(tmp_path: Path) -> None:
