@@ -14,6 +14,8 @@ from midthought.cluster.verl.settings import AGENT_NAME
 
 DISABLED_DUAL_CLIP = 1.0e6
 """verl always applies dual clipping; with this bound it has no effect."""
+CHECKPOINT_CONTENTS = ("model", "optimizer", "extra", "hf_model")
+"""Contents of a checkpoint. `hf_model` is a Hugging Face folder. verl cannot write it for a model with adapters."""
 _EXTRA_CONTEXT_TOKENS = 16
 """Tokens that a server needs in addition to prompt and response."""
 
@@ -189,6 +191,12 @@ TABLE: tuple[Row, ...] = (
     Row("trainer.test_freq", "training.validate_every", lambda f: f.training.validate_every or -1),
     _same("trainer.save_freq", "checkpoint.save_interval"),
     _same("trainer.max_actor_ckpt_to_keep", "checkpoint.keep_last_n"),
+    Row(
+        f"{ACTOR}.checkpoint.save_contents",
+        "adds a Hugging Face folder, for --from",
+        lambda derived: list(CHECKPOINT_CONTENTS),
+        lambda derived: not _adapters(derived),
+    ),
     _same("trainer.max_critic_ckpt_to_keep", "checkpoint.keep_last_n", _critic),
     Row("trainer.project_name", "checkpoint.wandb_project, verl.project", lambda f: _project(f)),
     Row("trainer.experiment_name", "the recipe", lambda derived: derived.recipe),

@@ -10,15 +10,13 @@ from midthought.cluster.verl.bundle import SCRIPT, requirements, script, shell_o
 from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose, has_verl
 from midthought.cluster.verl.job import VerlSftJob
-from midthought.cluster.verl.overrides import BundlePath, with_overrides
+from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, with_overrides
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.cluster.verl.wheel import Wheel
 from midthought.errors import SettingsError
 
 SFT_CONFIG = "sft_trainer_engine"
 """Name of the SFT trainer's configuration in verl."""
-CHECKPOINT_CONTENTS = ["model", "optimizer", "extra", "hf_model"]
-"""Contents of a checkpoint. `hf_model` is a Hugging Face folder, the start of reinforcement learning."""
 
 
 def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Path]:
@@ -70,7 +68,7 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
         "trainer.total_epochs": math.ceil(job.num_steps / steps_per_epoch),
         "trainer.save_freq": 10 * job.config.checkpoint.save_interval,
         "trainer.max_ckpt_to_keep": job.config.checkpoint.keep_last_n,
-        "checkpoint.save_contents": CHECKPOINT_CONTENTS,
+        "checkpoint.save_contents": list(CHECKPOINT_CONTENTS),
         "trainer.nnodes": verl.num_nodes,
         "trainer.n_gpus_per_node": verl.gpus_per_node,
         "trainer.project_name": verl.project,

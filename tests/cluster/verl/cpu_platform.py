@@ -1,19 +1,17 @@
-"""A CPU as a platform of verl, and its SFT trainer on it: `python cpu_platform.py OVERRIDE…`, one process.
+"""A CPU as a platform of verl: VERL_USE_EXTERNAL_MODULES names this module, VERL_PLATFORM=cpu chooses it.
 
-Only for tests. verl's own entry point names the process group's backend `cpu:gloo,cpu:gloo`, which torch refuses, so the group
-is made here; the engine is the one registered for GPUs (VERL_ENGINE_DEVICE).
+Only for tests. Also needed: VERL_ENGINE_DEVICE=cuda, because verl registers its FSDP engine for GPUs only.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers import AutoModelForTokenClassification
 from verl.plugin.platform import PlatformRegistry
 from verl.plugin.platform.platform_base import PlatformBase
 
@@ -65,7 +63,7 @@ class CpuPlatform(PlatformBase):
         yield
 
     def ray_resource_name(self) -> str:
-        return "CPU"
+        return "GPU"  # verl counts GPUs: declare one that does not exist (ray_kwargs.ray_init.num_gpus)
 
     def ray_noset_envvars(self) -> list[str]:
         return []
@@ -80,17 +78,23 @@ class CpuPlatform(PlatformBase):
     profiler_start = profiler_stop = cudart = _nothing
 
 
-def main(words: list[str]) -> None:
-    os.environ |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda"}
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    from verl.trainer.sft_trainer import SFTTrainer
-
-    from midthought.cluster.verl.installed import compose
-    from midthought.cluster.verl.sft_bundle import SFT_CONFIG
-
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    SFTTrainer(compose(words, SFT_CONFIG)).fit()
+def _init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+    """verl names the backend "cpu:gloo,DEVICE:BACKEND". If the device is a CPU, torch refuses the second entry."""
+    _torch_init_process_group("gloo" if backend == "cpu:gloo,cpu:gloo" else backend, *args, **kwargs)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+_torch_init_process_group = torch.distributed.init_process_group
+torch.distributed.init_process_group = _init_process_group
+
+
+def _token_classifier(*args: Any, **kwargs: Any) -> Any:
+    """verl loads a critic with flash attention, whatever its configuration says."""
+    return _from_pretrained(*args, **kwargs | {"attn_implementation": "eager"})
+
+
+_from_pretrained = AutoModelForTokenClassification.from_pretrained
+AutoModelForTokenClassification.from_pretrained = _token_classifier
+
+
+# verl offloads the reference model into pinned memory, which needs an accelerator.
+torch.Tensor.pin_memory = lambda tensor, *_: tensor
