@@ -68,7 +68,6 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
         "trainer.total_epochs": math.ceil(job.num_steps / steps_per_epoch),
         "trainer.save_freq": 10 * job.config.checkpoint.save_interval,
         "trainer.max_ckpt_to_keep": job.config.checkpoint.keep_last_n,
-        "checkpoint.save_contents": list(CHECKPOINT_CONTENTS),
         "trainer.nnodes": verl.num_nodes,
         "trainer.n_gpus_per_node": verl.gpus_per_node,
         "trainer.project_name": verl.project,
@@ -79,6 +78,8 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
     }
     if model.adapter_rank:
         values |= {"model.lora_rank": model.adapter_rank, "model.lora_alpha": model.lora_alpha}
+    else:
+        values["checkpoint.save_contents"] = list(CHECKPOINT_CONTENTS)
     return with_overrides(values, sft.overrides)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 
 import torch
 from commands import words_of
+from cpu_commands import on_cpu, run_on_cpu
 from feedback_world import SFT_MODULE, write, write_sft
 from small_tokenizer import small_tokenizer
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -27,11 +26,13 @@ from with_verl import generate, loaded, require_equal, require_values, scored
 from worlds import Manager
 
 from midthought.cluster.verl.derived_values import DerivedValues
+from midthought.cluster.verl.export import export
 from midthought.cluster.verl.installed import compose
 from midthought.cluster.verl.overrides import overrides_of
 from midthought.cluster.verl.record import task_of
 from midthought.cluster.verl.sft_bundle import SFT_CONFIG, sft_overrides
 from midthought.engines.scripted import ScriptedEngine
+from midthought.pretrained import load_model, load_tokenizer
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Writing
@@ -176,42 +177,38 @@ def test_it_learns_the_assistants_turns_as_our_own_warm_up_does(
             assert mask == [*map(int, trajectory.loss_mask), 0]
 
 
+@pytest.mark.parametrize("lora_rank", [0, 4])
 def test_its_trainer_takes_a_step_on_a_cpu_and_its_loss_is_that_of_the_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any
+    lora_rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any
 ) -> None:
-    bundle = write_sft(
-        monkeypatch, tmp_path, "seed", f"model.local_path={model_path}", "verl.sft_trainer.batch_size=36"
+    chosen = (
+        f"model.local_path={model_path}",
+        f"model.lora_rank={lora_rank}",
+        "verl.gpus_per_node=1",
+        "verl.sft_trainer.batch_size=36",
     )
+    bundle = write_sft(monkeypatch, tmp_path, "seed", *chosen)
     words = [
-        *words_of(bundle, SFT_MODULE),
+        *on_cpu("model", "engine"),
         "engine.ulysses_sequence_parallel_size=1",
         "engine.strategy=fsdp2",
-        "engine.use_torch_compile=false",
-        "+engine.mixed_precision.param_dtype=fp32",
-        "model.use_remove_padding=false",  # packed sequences want flash attention
-        "+model.override_config.attn_implementation=eager",
         "data.num_workers=0",
         "trainer.device=cpu",
-        "trainer.n_gpus_per_node=1",
         "trainer.total_training_steps=1",
         "trainer.logger=[console]",
         "optim.lr=1e-2",
         "optim.lr_warmup_steps=0",
     ]
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("cpu_platform.py")), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    [loss] = re.findall(r"step:1 - .*train/loss:([\d.]+)", done.stdout)
+    said = run_on_cpu(bundle, words)
+    words = [*words_of(bundle, SFT_MODULE), *words]
+    [loss] = re.findall(r"step:1 - .*train/loss:([\d.]+)", said)
     assert float(loss) == pytest.approx(_mean_loss(model, bundle, tokenizer, words), abs=1e-4)
-    from transformers import AutoModelForCausalLM
-
-    learned = AutoModelForCausalLM.from_pretrained(bundle / "checkpoints" / "global_step_1" / "huggingface")
+    folder = bundle / "checkpoints" / "global_step_1" / "huggingface"
+    if lora_rank:
+        folder = export(bundle / "checkpoints" / "global_step_1", tmp_path / "exported")
+    learned = load_model(folder)
     assert _mean_loss(learned, bundle, tokenizer, words) < float(loss) - 0.1
+    assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
 
 
 def _mean_loss(model: Any, bundle: Path, tokenizer: Any, words: Sequence[str]) -> float:

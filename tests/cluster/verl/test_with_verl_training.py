@@ -7,10 +7,7 @@ weight transfer, checkpoints.
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +19,13 @@ pytest.importorskip("verl", reason="verl is not installed here; see MIDTHOUGHT_V
 import feedback_world
 import podcast
 import torch
+from cpu_commands import on_cpu, run_on_cpu
 
+from midthought.cluster.verl.export import export
 from midthought.pretrained import load_model, load_tokenizer
 from midthought.recipes.stages import find_policy
 from midthought.tokenization import Renderer
 
-HERE = Path(__file__).parent
 SHIMS = ("cpu_platform", "cpu_rollout", "cpu_records")
 SMALL = ("verl.gpus_per_node=1", "verl.num_agent_workers=1", "verl.offload=false", "training.batch_size=8",
          "training.mini_batch_size=8", "training.num_train_iters=2", "checkpoint.save_interval=2",
@@ -40,40 +38,12 @@ ON_CPU = [
 ]  # fmt: skip
 
 
-def on_cpu(model: str, engine: str) -> list[str]:
-    """Keys of one model: FSDP2 in float32 with padded rows, because packed rows need flash attention."""
-    return [
-        f"{model}.use_remove_padding=false",
-        f"+{model}.override_config.attn_implementation=eager",
-        f"{engine}.use_torch_compile=false",
-        f"+{engine}.mixed_precision.param_dtype=fp32",
-    ]
-
-
-def train(bundle: Path, *words: str) -> str:
-    """Runs the bundle's script on a CPU and returns its output."""
+def train(bundle: Path, *words: str) -> None:
+    """Runs the bundle's script on a CPU."""
     records = bundle / "records"
     records.mkdir()
-    more = {
-        "PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])]),
-        "VERL_USE_EXTERNAL_MODULES": ",".join(SHIMS),
-        "VERL_PLATFORM": "cpu",
-        "VERL_ENGINE_DEVICE": "cuda",
-        "RECORDS": str(records),
-        "OMP_NUM_THREADS": "1",
-    }
     actor = on_cpu("actor_rollout_ref.model", "actor_rollout_ref.actor.fsdp_config")
-    done = subprocess.run(
-        ["bash", str(bundle / "train.sh"), *ON_CPU, "actor_rollout_ref.actor.strategy=fsdp2", *actor, *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **more},
-    )
-    (bundle / "log").write_text(done.stdout + done.stderr)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-12000:]
-    return done.stdout
+    run_on_cpu(bundle, [*ON_CPU, "actor_rollout_ref.actor.strategy=fsdp2", *actor, *words], SHIMS, RECORDS=str(records))
 
 
 def learned(bundle: Path, role: str) -> list[list[dict[str, Any]]]:
@@ -91,10 +61,13 @@ def texts_of(row: dict[str, Any], renderer: Renderer) -> list[tuple[int, str]]:
     return [(mask, renderer.decode([token_id for _, token_id in piece])) for mask, piece in pieces]
 
 
-def require_same_logprobs(rows: Sequence[dict[str, Any]], names: tuple[str, str]) -> None:
+def require_servers_weights(rows: Sequence[dict[str, Any]], tolerance: float) -> None:
+    """The servers' log-probabilities of the sampled tokens are the trainer's, so they have its weights."""
     for row in rows:
         sampled = row["response_mask"].bool()
-        torch.testing.assert_close(row[names[0]][sampled], row[names[1]][sampled], atol=2e-3, rtol=0)
+        torch.testing.assert_close(
+            row["rollout_log_probs"][sampled], row["old_log_probs"][sampled], atol=tolerance, rtol=0
+        )
 
 
 def require_logprobs_of(model: Any, rows: Sequence[dict[str, Any]], *, same: bool) -> None:
@@ -106,25 +79,29 @@ def require_logprobs_of(model: Any, rows: Sequence[dict[str, Any]], *, same: boo
         ours = logprobs.gather(1, row["input_ids"][1:, None])[-len(row["responses"]) :, 0]
         sampled = row["response_mask"].bool()
         differences.append(float((ours - row["old_log_probs"])[sampled].abs().max()))
-    assert (max(differences) < 2e-3) if same else (min(differences) > 0.05), differences
+    assert (max(differences) < 2e-3) if same else (min(differences) > 0.5), differences
 
 
-def require_trained(bundle: Path, model: Any, tokenizer: Any) -> None:
+def require_trained(bundle: Path, model: Any, tokenizer: Any, exported: Path, *, has_adapters: bool = False) -> None:
     """Both steps used the weights of their time, and `--from` takes the exported policy, which is a trained one."""
+    tolerance = 0.15 if has_adapters else 2e-3  # verl rounds merged weights to bfloat16 before it sends them
     first, second = learned(bundle, "language_model")
     require_logprobs_of(model, first, same=True)
     require_logprobs_of(model, second, same=False)
     for rows in (first, second):
-        require_same_logprobs(rows, ("rollout_log_probs", "old_log_probs"))  # the servers have the trainer's weights
-    folder = find_policy(bundle / "checkpoints" / "global_step_2" / "actor" / "huggingface", before_rl=True)
-    exported = load_model(folder)
-    before = model.state_dict()
-    changed = [name for name, tensor in exported.state_dict().items() if not torch.equal(tensor, before[name])]
-    assert set(changed) == set(before)
-    require_logprobs_of(exported, second, same=False)
+        require_servers_weights(rows, tolerance)
+    folder = find_policy(exported, before_rl=True)
+    policy, before = load_model(folder), model.state_dict()
+    near = (
+        {"rtol": 2**-8, "atol": 0.0} if has_adapters else {"rtol": 0.0, "atol": 0.0}
+    )  # an exported base is in bfloat16
+    changed = {name for name, each in policy.state_dict().items() if not torch.allclose(each, before[name], **near)}
+    assert changed == {name for name in before if not has_adapters or name.endswith("_proj.weight")}
+    require_logprobs_of(policy, second, same=False)
     assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
 
 
+@pytest.mark.slow
 def test_it_trains_the_podcast_bundle_with_ppo_and_a_critic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any, renderer: Renderer
 ) -> None:
@@ -145,15 +122,30 @@ def test_it_trains_the_podcast_bundle_with_ppo_and_a_critic(
         assert sorted(rewards)[4:] == pytest.approx([1.0] * 4) and max(sorted(rewards)[:4]) < 0.5
     critic = learned(bundle, "value_model")
     assert [len(rows) for rows in critic] == [8, 8] and all(float(row["returns"].abs().max()) > 0 for row in critic[0])
-    require_trained(bundle, model, tokenizer)
+    require_trained(bundle, model, tokenizer, bundle / "checkpoints" / "global_step_2" / "actor" / "huggingface")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lora_rank", [0, 4])
 def test_it_trains_the_feedback_bundle_with_grpo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any, model_path: Path, tokenizer: Any, renderer: Renderer
+    lora_rank: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: Any,
+    model_path: Path,
+    tokenizer: Any,
+    renderer: Renderer,
 ) -> None:
-    words = (f"model.local_path={model_path}", "training.group_size=4", "verl.num_nodes=1", "verl.tensor_parallel=1")
-    bundle = feedback_world.write(monkeypatch, tmp_path, "cluster", *words, *SMALL)
-    train(bundle)
+    words = (
+        f"model.local_path={model_path}",
+        "training.group_size=4",
+        "verl.num_nodes=1",
+        "verl.tensor_parallel=1",
+        f"model.lora_rank={lora_rank}",
+    )
+    faster = ["training.learning_rate=1e-2"] if lora_rank else []
+    bundle = feedback_world.write(monkeypatch, tmp_path, "cluster", *words, *SMALL, *faster)
+    train(bundle, f"actor_rollout_ref.model.lora.merge={bool(lora_rank)}")  # the test's servers receive merged weights
     updates = learned(bundle, "language_model")
     assert [len(rows) for rows in updates] == [8, 8] and not learned(bundle, "value_model")
     for rows in updates:
@@ -171,4 +163,6 @@ def test_it_trains_the_feedback_bundle_with_grpo(
             torch.testing.assert_close(advantages, (rewards - rewards.mean()) / (rewards.std() + 1e-6))
             assert float(rewards.std()) > 0
         assert len(groups) == 2
-    require_trained(bundle, model, tokenizer)
+    checkpoint = bundle / "checkpoints" / "global_step_2"
+    policy = export(checkpoint, tmp_path / "exported") if lora_rank else checkpoint / "actor" / "huggingface"
+    require_trained(bundle, model, tokenizer, policy, has_adapters=bool(lora_rank))
