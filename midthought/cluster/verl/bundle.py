@@ -22,6 +22,7 @@ from midthought.cluster.verl.overrides import BundlePath, overrides_of
 from midthought.cluster.verl.rows import rows_of, write_parquet
 from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
 from midthought.cluster.verl.wheel import Wheel
+from midthought.config import RecipeConfig
 from midthought.errors import DataError, SettingsError
 
 VERL_VERSION = "0.9.1"
@@ -52,6 +53,13 @@ exec "${{PYTHON:-python}}" -m {module} \\
 _ON_RAY = "# To use a running Ray cluster, set RAY_ADDRESS; its nodes must see this folder under the same path."
 
 
+def trained_policy(config: RecipeConfig, folder: str) -> str:
+    """Returns a comment: how to get the trained policy. `folder`: the Hugging Face folder in a checkpoint."""
+    if config.model.adapter_rank:
+        return "# The trained policy: python -m midthought.cluster.verl.export checkpoints/global_step_N FOLDER"
+    return f"# The trained policy: checkpoints/global_step_N/{folder}"
+
+
 def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
     """Writes the bundle into `folder`, which must be new or empty. Returns the files written.
 
@@ -76,7 +84,13 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
         AGENT_LOOP: _agent_loop_yaml(options),
         REWARD: _REWARD_FILE,
         "requirements.txt": requirements(wheel, job.extras, verl.rollout),
-        SCRIPT: script(job.recipe, verl, "verl.trainer.main_ppo", _ON_RAY, _shell_overrides(overrides)),
+        SCRIPT: script(
+            job.recipe,
+            verl,
+            "verl.trainer.main_ppo",
+            f"{_ON_RAY}\n{trained_policy(job.config, 'actor/huggingface')}",
+            _shell_overrides(overrides),
+        ),
     }
     splits = {
         "train": (job.data_source, job.tasks["train"]),
@@ -112,7 +126,7 @@ def write_folder(
 
 
 def script(recipe: str, verl: VerlConfig, module: str, where: str, words: Sequence[str]) -> str:
-    """Returns the script, one override per line. `module`: what Python runs. `where`: a comment about several nodes."""
+    """Returns the script, one override per line. `module`: what Python runs. `where`: comments: several nodes, the result."""
     head = _SCRIPT_HEAD.format(
         recipe=recipe,
         verl=VERL_VERSION,

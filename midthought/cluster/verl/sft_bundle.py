@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from midthought.cluster.verl.bundle import SCRIPT, requirements, script, shell_override, write_folder
+from midthought.cluster.verl.bundle import SCRIPT, requirements, script, shell_override, trained_policy, write_folder
 from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose, has_verl
 from midthought.cluster.verl.job import VerlSftJob
@@ -29,12 +29,13 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
     if has_verl():
         compose([hydra_override(key, value) for key, value in overrides.items()], SFT_CONFIG)
     words = [shell_override(key, value) for key, value in overrides.items()]
+    where = f"{_NODES}\n{trained_policy(job.config, 'huggingface')}"
     wheel = Wheel.of_running_package()
     files = {
         "config.yaml": job.config.to_yaml(),
         "requirements.txt": requirements(wheel, ()),
         SCRIPT: script(
-            job.recipe, verl, f"torch.distributed.run {_processes(verl)} -m verl.trainer.sft_trainer", _NODES, words
+            job.recipe, verl, f"torch.distributed.run {_processes(verl)} -m verl.trainer.sft_trainer", where, words
         ),
     }
     rows = [{"messages": [dict(message) for message in said]} for said in job.conversations]
@@ -98,7 +99,6 @@ def _require_supported(job: VerlSftJob, verl: VerlConfig) -> None:
 
 
 _NODES = """\
-# It starts from the model in config.yaml; the trained model is in checkpoints/global_step_N/huggingface.
 # On several nodes, run it on each, with RENDEZVOUS=HOST:PORT of the first one; all must see this folder under one path."""
 
 
