@@ -22,7 +22,6 @@ from midthought.cluster.verl.overrides import BundlePath, overrides_of
 from midthought.cluster.verl.rows import rows_of, write_parquet
 from midthought.cluster.verl.settings import AGENT_NAME, LoopOptions, VerlConfig
 from midthought.cluster.verl.wheel import Wheel
-from midthought.config import RecipeConfig
 from midthought.errors import DataError, SettingsError
 
 VERL_VERSION = "0.9.1"
@@ -53,11 +52,11 @@ exec "${{PYTHON:-python}}" -m {module} \\
 _ON_RAY = "# To use a running Ray cluster, set RAY_ADDRESS; its nodes must see this folder under the same path."
 
 
-def trained_policy(config: RecipeConfig, folder: str) -> str:
-    """Returns a comment: how to get the trained policy. `folder`: the Hugging Face folder in a checkpoint."""
-    if config.model.adapter_rank:
-        return "# The trained policy: python -m midthought.cluster.verl.export checkpoints/global_step_N FOLDER"
-    return f"# The trained policy: checkpoints/global_step_N/{folder}"
+def trained_policy(overrides: Mapping[str, Any], folder: str) -> str:
+    """Returns a comment: how to get the trained policy. `folder`: the Hugging Face folder of a checkpoint that has one."""
+    if any(key.endswith("checkpoint.save_contents") and "hf_model" in each for key, each in overrides.items()):
+        return f"# The trained policy: checkpoints/global_step_N/{folder}"
+    return "# The trained policy: python -m midthought.cluster.verl.export checkpoints/global_step_N FOLDER"
 
 
 def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
@@ -88,7 +87,7 @@ def write_bundle(job: VerlJob, verl: VerlConfig, folder: Path) -> list[Path]:
             job.recipe,
             verl,
             "verl.trainer.main_ppo",
-            f"{_ON_RAY}\n{trained_policy(job.config, 'actor/huggingface')}",
+            f"{_ON_RAY}\n{trained_policy(overrides, 'actor/huggingface')}",
             _shell_overrides(overrides),
         ),
     }

@@ -29,7 +29,7 @@ def write_sft_bundle(job: VerlSftJob, verl: VerlConfig, folder: Path) -> list[Pa
     if has_verl():
         compose([hydra_override(key, value) for key, value in overrides.items()], SFT_CONFIG)
     words = [shell_override(key, value) for key, value in overrides.items()]
-    where = f"{_NODES}\n{trained_policy(job.config, 'huggingface')}"
+    where = f"{_NODES}\n{trained_policy(overrides, 'huggingface')}"
     wheel = Wheel.of_running_package()
     files = {
         "config.yaml": job.config.to_yaml(),

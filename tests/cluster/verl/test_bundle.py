@@ -97,16 +97,20 @@ def test_the_script_runs_verl_from_wherever_the_bundle_lies(tmp_path: Path) -> N
     assert "trainer.project_name='it\\'s mine; $(rm -rf x)'" in words
 
 
-@pytest.mark.parametrize("lora_rank", [0, 8])
-def test_the_script_says_how_to_get_the_trained_policy(tmp_path: Path, lora_rank: int) -> None:
+@pytest.mark.parametrize(
+    ("lora_rank", "overrides"), [(0, {}), (8, {}), (0, {"actor_rollout_ref.actor.checkpoint.save_contents": ["model"]})]
+)
+def test_the_script_says_how_to_get_the_trained_policy(
+    tmp_path: Path, lora_rank: int, overrides: dict[str, Any]
+) -> None:
     """verl's Hugging Face folder does not load if the model has adapters, so it is not written then."""
     model = {"local_path": "some/model", "lora_rank": lora_rank}
     config = RecipeConfig().merged({"model": model, "training": {"batch_size": 64}})
-    write_bundle(job(config=config), VerlConfig(), tmp_path / "b")
-    script = (tmp_path / "b" / "train.sh").read_text()
-    assert ("checkpoint.save_contents=[model,optimizer,extra,hf_model]" in script) == (lora_rank == 0)
-    assert ("# The trained policy: checkpoints/global_step_N/actor/huggingface\n" in script) == (lora_rank == 0)
-    assert ("midthought.cluster.verl.export checkpoints/global_step_N FOLDER\n" in script) == (lora_rank > 0)
+    write_bundle(job(config=config), VerlConfig(overrides=overrides), tmp_path / "b")
+    script, is_written = (tmp_path / "b" / "train.sh").read_text(), lora_rank == 0 and not overrides
+    assert ("checkpoint.save_contents=[model,optimizer,extra,hf_model]" in script) == is_written
+    assert ("# The trained policy: checkpoints/global_step_N/actor/huggingface\n" in script) == is_written
+    assert ("midthought.cluster.verl.export checkpoints/global_step_N FOLDER\n" in script) == (not is_written)
 
 
 def test_the_reward_file_is_ours(tmp_path: Path) -> None:
