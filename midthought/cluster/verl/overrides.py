@@ -57,6 +57,10 @@ def _padded(derived: DerivedValues) -> bool:
     return not _dynamic(derived)
 
 
+def _offloads(derived: DerivedValues) -> bool:
+    return derived.training.offloads_activations
+
+
 def _adapters(derived: DerivedValues) -> bool:
     return derived.config.model.adapter_rank > 0
 
@@ -166,6 +170,13 @@ TABLE: tuple[Row, ...] = (
     _same("critic.data_loader_seed", "training.seed", _critic),
     _same("trainer.critic_warmup", "training.critic_warmup_iters", _critic),
     # memory
+    Row(f"{MODEL}.enable_activation_offload", "training.gradient_checkpointing", lambda derived: True, _offloads),
+    Row(
+        "critic.model.enable_activation_offload",
+        "training.gradient_checkpointing",
+        lambda derived: True,
+        lambda derived: _offloads(derived) and _critic(derived),
+    ),
     Row(f"{ACTOR}.use_dynamic_bsz", "verl.rows_per_gpu", _dynamic),
     Row(f"{ACTOR}.ppo_max_token_len_per_gpu", "verl.max_tokens_per_gpu", lambda f: f.max_tokens_per_gpu, _dynamic),
     Row(

@@ -76,6 +76,15 @@ def test_kl_clip_and_correction_are_said_in_verls_words() -> None:
     assert found[f"{ACTOR}.policy_loss.loss_mode"] == "gspo"
 
 
+def test_layer_inputs_are_offloaded_by_verls_own_key_if_they_are_here() -> None:
+    keys = ("actor_rollout_ref.model.enable_activation_offload", "critic.model.enable_activation_offload")
+    plain, offloaded = (
+        overrides_of(derived(training={"gradient_checkpointing": value})) for value in (True, "offload")
+    )
+    assert not any(key in plain for key in keys)
+    assert [offloaded[key] for key in keys] == [True, True]
+
+
 def test_micro_batches_are_packed_by_tokens_or_padded_by_rows() -> None:
     packed = overrides_of(derived())
     assert packed[f"{ACTOR}.use_dynamic_bsz"] is True
