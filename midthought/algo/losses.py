@@ -55,12 +55,14 @@ def compute_policy_loss(
     kind: str = "ppo",
     weights: Tensor | None = None,
     sampled_logprobs: Tensor | None = None,
+    selected: Tensor | None = None,
     options: Mapping[str, float] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the policy loss of this name. Returns (scalar loss, detached metrics), both averaged over policy tokens.
 
     All shapes are equal; losses with one ratio per row need [B, T]. `weights` multiply the token losses, not the metrics.
-    `options`: the loss's own keyword arguments. Raises ValueError for an unknown name or different shapes.
+    `selected`: the tokens that the loss's selector chose. `options`: the loss's own keyword arguments. Raises ValueError for an
+    unknown name or different shapes.
     """
     mask = mask.bool()
     require_one_shape(mask, old_logprobs=old_logprobs, logprobs=logprobs, advantages=advantages)
@@ -70,6 +72,7 @@ def compute_policy_loss(
         advantages=advantages,
         mask=mask,
         sampled_logprobs=sampled_logprobs,
+        selected=selected,
         clip_low=clip_low,
         clip_high=clip_high,
         dual_clip=dual_clip,

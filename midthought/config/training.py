@@ -34,6 +34,8 @@ class TrainingConfig(Section):
         "cispo": {},
         "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
         "gmpo": {"clip_log_ratio": 0.4},
+        "clip_cov": {"share": 2e-4, "low": 1.0, "high": 5.0},
+        "kl_cov": {"share": 2e-4, "kl_coef": 1.0},
         "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
         "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
     }
@@ -118,8 +120,8 @@ class TrainingConfig(Section):
     critic_warmup_iters: int = Field(0, ge=0)
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
-    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `dppo_tv`, `dppo_kl` (docs/algorithms.md), or one that you
-    registered (`@policy_loss`)."""
+    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`
+    (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
     policy_loss_options: dict[str, float] = Field(default_factory=dict)
     """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (

@@ -22,7 +22,7 @@ from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.micro_batching import group_by_length, pack_first_fit, split_by_rows, split_by_tokens
 from midthought.types import Segment, Trajectory
 
-OF_ROWS = ("lengths", "episodes", "groups", "baselines")
+OF_ROWS = ("lengths", "episodes", "groups", "baselines", "seeds")
 """Tensors with one value per row."""
 
 
@@ -48,6 +48,9 @@ class TokenBatch:
     """Index of the row's trajectory in the list that the batch was built from."""
     groups: Tensor  # [B] int64
     """The episode's group (GRPO)."""
+    seeds: Tensor | None = None  # [B] int64
+    """A number of each row, from the seed of its episode and its place in it: random choices of tokens do not depend on the
+    batch."""
     baselines: Tensor | None = None  # [B] float32
     """The reward of the greedy episode of the same task (ReMax)."""
     is_stale: Tensor | None = None  # [N] bool
@@ -64,6 +67,7 @@ class TokenBatch:
     advantages: Tensor | None = None  # [N]
     returns: Tensor | None = None  # [N]
     loss_weights: Tensor | None = None  # [N] in an optimizer step's average; None: all equal
+    selected: Tensor | None = None  # [N] bool: tokens that the policy loss treats differently (`clip_cov`, `kl_cov`)
 
     @classmethod
     def from_trajectories(
@@ -115,6 +119,7 @@ class TokenBatch:
             turns=torch.cat([_turns(trajectories[row.episode].turn_ends, row) for row in rows]),
             episodes=torch.tensor([row.episode for row in rows]),
             groups=torch.tensor([trajectories[row.episode].group for row in rows]),
+            seeds=torch.tensor([_row_seed(trajectories[row.episode].seed, row.number) for row in rows]),
             baselines=None if baselines is None else torch.tensor([baselines[row.episode] for row in rows]),
             is_stale=stale,
             temperatures=_temperatures(segments),
@@ -277,6 +282,11 @@ def _learned(segment: Segment, demonstration: bool) -> list[bool]:
         return segment.loss_mask
     pairs = zip(segment.loss_mask, segment.sampled_logprobs, strict=True)
     return [flag and math.isfinite(logprob) for flag, logprob in pairs]
+
+
+def _row_seed(seed: int, number: int) -> int:
+    """Returns a number below 2^63 for a segment of an episode."""
+    return (seed * 1_000_003 + number) & (2**63 - 1)
 
 
 def _turns(turn_ends: Sequence[tuple[int, int]], row: _Row) -> Tensor:

@@ -25,7 +25,7 @@ from midthought.learning.credit import correct_batch, credit_batch
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
 from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.layers import RecomputedLayers, compile_layers
-from midthought.learning.loss import ppo_losses, value_losses
+from midthought.learning.loss import ppo_losses, select_tokens, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
@@ -257,6 +257,7 @@ class Learner:
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
+        batch = select_tokens(batch, training)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
         return self._step(batch, losses, num_parts=training.accumulation_steps)
 

@@ -31,6 +31,7 @@ class PPOBatch:
     turns: Tensor  # [B, T] int64
     episodes: Tensor  # [B] int64
     groups: Tensor  # [B] int64
+    seeds: Tensor | None = None  # [B] int64
     baselines: Tensor | None = None  # [B] float32
     is_stale: Tensor | None = None  # [B, T] bool
     temperatures: Tensor | None = None  # [B, T] float32
@@ -42,6 +43,7 @@ class PPOBatch:
     advantages: Tensor | None = None  # [B, T]
     returns: Tensor | None = None  # [B, T]
     loss_weights: Tensor | None = None  # [B, T]
+    selected: Tensor | None = None  # [B, T] bool
 
     @classmethod
     def from_trajectories(
