@@ -25,6 +25,7 @@ LAYERS = [
         "atomic_files",
         "precision",
         "varlen_attention",
+        "random_streams",
         "http_json",
         "response_cache",
         "references",
@@ -182,6 +183,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "output_folder",
         "precision",
         "varlen_attention",
+        "random_streams",
     }
 
 

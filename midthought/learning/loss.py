@@ -12,9 +12,9 @@ from midthought.algo.kl import kl_divergence
 from midthought.algo.losses import POLICY_LOSSES, PolicyLossInputs, compute_value_loss
 from midthought.algo.policy_loss import SELECTORS, SelectorInputs, off_policy_rows, probability_ratios
 from midthought.config import TrainingConfig
-from midthought.engines.local.sampling import RandomStreams
 from midthought.learning.batch import TokenBatch
 from midthought.learning.forward import TokenOutputs, spread
+from midthought.random_streams import RandomStreams
 
 
 def ppo_losses(
