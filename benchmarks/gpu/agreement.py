@@ -14,6 +14,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import (
     SHAPES,
     complete,
+    grpo_settings,
     make_engine,
     make_episodes,
     make_model,
@@ -21,7 +22,6 @@ from benchmarks.gpu.models import (
     random_prompts,
     short,
 )
-from midthought.config import TrainingConfig
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.runner_selection import ROUNDING
 from midthought.learning.adapters import add_adapters
@@ -65,16 +65,7 @@ def _compare(
     machine: Machine, report: Report, setting: str, shape: Shape, policy: Any, dtype: torch.dtype, learning_rate: float
 ) -> None:
     num_rows, num_tokens = machine.pick(32, 8), machine.pick(96, 16)
-    training = TrainingConfig(
-        adv_estimator="grpo",
-        kl_coef=0.0,
-        warmup_steps=0,
-        learning_rate=learning_rate,
-        entropy_coef=0.0,
-        mini_batch_size=num_rows,
-        gradient_checkpointing=True,
-    )
-    learner = Learner(policy, None, None, training)
+    learner = Learner(policy, None, None, grpo_settings(num_rows, learning_rate=learning_rate))
     engine = make_engine(policy, num_rows, 64 + num_tokens)
     first: TokenBatch | None = None
     for number in range(NUM_UPDATES + 1):

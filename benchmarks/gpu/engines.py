@@ -18,6 +18,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import (
     SHAPES,
     complete,
+    grpo_settings,
     has_room,
     make_engine,
     make_episodes,
@@ -25,7 +26,6 @@ from benchmarks.gpu.models import (
     own_error,
     random_prompts,
 )
-from midthought.config import TrainingConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.vllm_in_process.engine import VLLMInProcessEngine
 from midthought.engines.weight_sync.synced_engine import SyncedEngine
@@ -152,16 +152,7 @@ def _released(machine: Machine, report: Report, setting: str, synced: SyncedEngi
 
 
 def _learner(machine: Machine, policy: Any, num_rows: int) -> Learner:
-    training = TrainingConfig(
-        adv_estimator="grpo",
-        kl_coef=0.0,
-        warmup_steps=0,
-        learning_rate=machine.pick(1e-6, 1e-4),
-        entropy_coef=0.0,
-        mini_batch_size=num_rows,
-        gradient_checkpointing=True,
-    )
-    return Learner(policy, None, None, training)
+    return Learner(policy, None, None, grpo_settings(num_rows, learning_rate=machine.pick(1e-6, 1e-4)))
 
 
 def _batch(prompts: list[list[int]], completions: list[Completion]) -> TokenBatch:

@@ -16,6 +16,7 @@ from benchmarks.gpu.findings import Report
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.models import (
     SHAPES,
+    grpo_settings,
     has_room,
     made_up_completions,
     make_episodes,
@@ -23,7 +24,6 @@ from benchmarks.gpu.models import (
     own_error_of_random_prompts,
     random_prompts,
 )
-from midthought.config import TrainingConfig
 from midthought.learning.adapters import add_adapters
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
@@ -119,15 +119,8 @@ def _update(
     machine: Machine, report: Report, where: str, work: Work, policy: Any, batch: TokenBatch, is_packed: bool
 ) -> tuple[torch.Tensor, float]:
     """Log-probabilities `[B, T]` and the gradient norm. The learning rate is 0, so both ways learn from the same weights."""
-    training = TrainingConfig(
-        adv_estimator="grpo",
-        kl_coef=0.0,
-        warmup_steps=0,
-        entropy_coef=0.0,
-        mini_batch_size=work.num_episodes,
-        micro_batch_tokens=machine.pick(8192, 64),
-        gradient_checkpointing=True,
-        packing=is_packed,
+    training = grpo_settings(
+        work.num_episodes, micro_batch_tokens=machine.pick(8192, 64), packing=is_packed
     ).model_copy(update={"learning_rate": 0.0})
     learner = Learner(policy, None, None, training)
     if is_packed:

@@ -12,8 +12,7 @@ import torch
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.learning import make_batch
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.models import has_room, make_model
-from midthought.config import TrainingConfig
+from benchmarks.gpu.models import grpo_settings, has_room, make_model
 from midthought.errors import MissingExtraError
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
@@ -65,15 +64,11 @@ def _update(
     machine: Machine, name: str, batch: TokenBatch, changes: dict[str, Any]
 ) -> tuple[float, int | None, torch.Tensor]:
     """Seconds and peak bytes of the second update, and what both changed at the policy tokens."""
-    training = TrainingConfig(
-        adv_estimator="grpo",
-        kl_coef=0.0,
-        warmup_steps=0,
+    training = grpo_settings(
+        len(batch),
         learning_rate=machine.pick(1e-6, 1e-4),
-        entropy_coef=0.0,
-        mini_batch_size=len(batch),
         micro_batch_tokens=machine.pick(8192, 64),
-        **changes,
+        **{"gradient_checkpointing": False, **changes},
     )
     learner = Learner(make_model(machine, name, torch.bfloat16), None, None, training)
     scored, _ = learner.score(batch)

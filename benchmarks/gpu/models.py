@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.gpu.machine import Machine
 from benchmarks.plan import make_policy
+from midthought.config import TrainingConfig
 from midthought.engines.engine import Sampling
 from midthought.engines.local.engine import LocalEngine
 from midthought.engines.local.float32_reference import Deviation, float32_logprobs
@@ -122,6 +123,18 @@ def own_error(policy: Any, sequences: Sequence[Sequence[int]]) -> Deviation:
 
 def own_error_of_random_prompts(model: Any, shape: Shape) -> Deviation:
     return own_error(model, random_prompts(shape, (16, 16, 16), seed=3))
+
+
+def grpo_settings(num_episodes: int, **changes: Any) -> TrainingConfig:
+    """One optimizer step of GRPO on so many episodes, without other terms than the policy loss."""
+    return TrainingConfig(
+        adv_estimator="grpo",
+        kl_coef=0.0,
+        warmup_steps=0,
+        entropy_coef=0.0,
+        mini_batch_size=num_episodes,
+        **{"gradient_checkpointing": True, **changes},
+    )
 
 
 def make_episodes(prompts: Sequence[Sequence[int]], completions: Sequence[Completion]) -> list[Trajectory]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from benchmarks.gpu.findings import Report
 from benchmarks.gpu.learning import make_batch
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.models import make_model
+from benchmarks.gpu.models import grpo_settings, make_model
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.worker import LearnerWorker
@@ -32,15 +32,10 @@ TIMEOUT_SECONDS = 60.0
 def run(machine: Machine, report: Report) -> None:
     name = machine.model_names[0]
     setting = f"{name} float32"
-    training = TrainingConfig(
-        adv_estimator="grpo",
-        kl_coef=0.0,
-        warmup_steps=0,
+    training = grpo_settings(
+        NUM_EPISODES,
         learning_rate=machine.pick(1e-7, 1e-5),
-        entropy_coef=0.0,
-        mini_batch_size=NUM_EPISODES,
         micro_batch_tokens=machine.pick(4096, 64),
-        gradient_checkpointing=True,
     )
     batch = make_batch(machine, name, NUM_EPISODES)
     alone_seconds, alone = machine.wall_seconds(lambda: _learn_alone(machine, name, training, batch))
