@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -20,6 +19,7 @@ from midthought.cluster.ray.serialization import deserialize, serialize
 from midthought.cluster.ray.weights import fill_placeholders, placeholder_of
 from midthought.cluster.ray.worker import Numerics
 from midthought.config import RayConfig, TrainingConfig
+from midthought.engines.weight_sync.broadcast_groups import open_store
 from midthought.errors import EngineError
 from midthought.learning.distributed.worker import LearnerWorker
 from midthought.learning.lr_schedule import TrainingSchedule
@@ -167,12 +167,8 @@ class LearnerActor:
     def open_store(self) -> tuple[str, int]:
         """Opens the rendezvous store on this node's cluster address only. Returns host and port."""
         host = ray.util.get_node_ip_address()
-        listener = socket.create_server((host, 0))
-        port = listener.getsockname()[1]
-        self._store = dist.TCPStore(
-            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
-        return host, port
+        self._store = open_store(host)
+        return host, self._store.port
 
     def join(self, address: tuple[str, int], number: int, num_ranks: int, timeout_seconds: float) -> None:
         if address[0].startswith("127.") and sys.platform == "linux":

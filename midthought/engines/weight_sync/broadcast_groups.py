@@ -5,6 +5,7 @@ Does not depend on messages to the server: those tell the workers to join, and w
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable
 from datetime import timedelta
@@ -16,6 +17,8 @@ from torch.cuda import nccl
 
 _TIMEOUT = timedelta(seconds=300)
 """Time for all ranks to join, and for one broadcast."""
+_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+"""Environment variable that a NCCL process group reads when it is created; 0: an error does not end the process."""
 
 
 class BroadcastGroup(Protocol):
@@ -65,8 +68,7 @@ class NcclGroup:
 class TorchGroup:
     """A torch process group that the other ranks join with `tcp://{address}:{port}` and the group's name (SGLang).
 
-    It is independent of the default process group. The store's keys have the prefixes that torch's `init_process_group`
-    and SGLang's `init_custom_process_group` use.
+    It is independent of the default process group.
     """
 
     def __init__(self, num_ranks: int, device: torch.device, *, name: str, backend: str = "nccl") -> None:
@@ -74,34 +76,15 @@ class TorchGroup:
         self.address = own_address()
         self._num_ranks = num_ranks
         self._device = device
-        listener = socket.create_server((self.address, 0))  # on this address only
-        self.port = int(listener.getsockname()[1])
-        store = torch.distributed.TCPStore(
-            self.address,
-            self.port,
-            num_ranks,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=_TIMEOUT,
-            master_listen_fd=listener.detach(),
-        )
         self._name = name
-        self._store: Any = store
-        for prefix in (name, f"{name}/", f"{device.type}/"):
-            self._store = torch.distributed.PrefixStore(prefix, self._store)
+        self._store = open_store(self.address)
+        self.port = int(self._store.port)
         self._group: Any = None
 
     def join(self) -> None:
-        from torch import distributed
-
-        if self.backend == "nccl":
-            options: Any = distributed.ProcessGroupNCCL.Options()
-            options._timeout = _TIMEOUT
-            options.group_name = self._name
-            with torch.cuda.device(self._device):
-                self._group = distributed.ProcessGroupNCCL(self._store, 0, self._num_ranks, options)
-        else:
-            self._group = distributed.ProcessGroupGloo(self._store, 0, self._num_ranks, timeout=_TIMEOUT)
+        self._group = join_torch_group(
+            self._store, 0, self._num_ranks, self._device, name=self._name, backend=self.backend
+        )
 
     def broadcast(self, tensor: Tensor) -> None:
         self._group.broadcast(tensor.contiguous(), 0).wait()
@@ -109,6 +92,56 @@ class TorchGroup:
     def finish(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+
+def open_store(address: str) -> Any:
+    """Opens a rendezvous store (`TCPStore`) that listens on this address of this machine only, at a free port."""
+    listener = socket.create_server((address, 0))
+    return torch.distributed.TCPStore(
+        address,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def join_torch_group(
+    store: Any,
+    rank: int,
+    num_ranks: int,
+    device: torch.device,
+    *,
+    name: str,
+    backend: str,
+    timeout: timedelta = _TIMEOUT,
+) -> Any:
+    """Joins a torch process group that is independent of the default one. Waits for the other ranks, or does so in its first
+    broadcast.
+
+    The store's keys have the prefixes that torch's `init_process_group` and SGLang's `init_custom_process_group` use.
+    If another rank dies, NCCL's default would end this process, too; here the broadcast fails instead.
+    """
+    from torch import distributed
+
+    for prefix in (name, f"{name}/", f"{device.type}/"):
+        store = distributed.PrefixStore(prefix, store)
+    if backend != "nccl":
+        return distributed.ProcessGroupGloo(store, rank, num_ranks, timeout=timeout)
+    options: Any = distributed.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    options.group_name = name
+    before = os.environ.get(_ERROR_HANDLING)
+    os.environ[_ERROR_HANDLING] = "0"
+    try:
+        with torch.cuda.device(device):
+            return distributed.ProcessGroupNCCL(store, rank, num_ranks, options)
+    finally:
+        if before is None:
+            del os.environ[_ERROR_HANDLING]
+        else:
+            os.environ[_ERROR_HANDLING] = before
 
 
 @torch.no_grad()
