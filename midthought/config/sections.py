@@ -194,6 +194,9 @@ class RayConfig(Section):
     colocate: Harmless[bool] = False
     """Place actor i and learner i in one placement-group bundle. They share its GPU if each requests a fraction of one
     (`gpus_per_actor`, `gpus_per_learner`). False: each process has its own bundle."""
+    weight_transport: Harmless[Literal["auto", "object_store", "nccl"]] = "auto"
+    """How new weights reach the actors: `nccl` (broadcast between GPUs; the policy and each actor have a GPU of their own) or
+    `object_store` (Ray's object store, through main memory). `auto`: `nccl` if it is possible. Conditions: docs/cluster.md."""
     placement: Harmless[Literal["spread", "pack"]] = "spread"
     """Distribute actors and learners over as many nodes as possible (`spread`) or as few as possible (`pack`)."""
     start_timeout_seconds: Harmless[float] = Field(120.0, gt=0)
