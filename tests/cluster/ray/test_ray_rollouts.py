@@ -1,7 +1,8 @@
 """Episodes on Ray's workers: the same as in this process, each of them once, even if workers die.
 
 Two groups of workers serve most tests. One computes with a small model. The workers of the other write a script instead, because
-each worker that is replaced imports again what its model needs, and transformers costs 5 s of CPU time.
+each worker that is replaced imports again what its model needs, and transformers costs 5 s of CPU time. They get their weights by
+broadcast (gloo), the others through the object store.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def scripted_group(policy: Any, renderer: Renderer, **ray: Any) -> Any:
     from midthought.cluster.ray.rollout_workers import RolloutWorkerGroup
 
     placed = RayConfig(cpus_per_actor=0.5, start_timeout_seconds=600, **ray)
-    return RolloutWorkerGroup(placed, policy, functools.partial(Diarist, renderer=renderer))
+    engine = functools.partial(Diarist, renderer=renderer)
+    return RolloutWorkerGroup(placed, policy, engine, broadcast_backend="gloo")
 
 
 def scripted(environment: Any, worker_group: Any, renderer: Renderer) -> Any:
