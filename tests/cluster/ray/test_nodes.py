@@ -59,7 +59,7 @@ def test_a_run_survives_a_killed_worker_and_a_killed_node(nodes, policy, tokeniz
             drawn += [trajectory.task.task_id for trajectory in data]
             trainer.train_step(data)
         figures = trainer.metrics_history
-    assert caplog.text.count("has died, its unfinished episodes are run again") == 2
+    assert caplog.text.count(" died, its unfinished episodes are run again") == 2
     assert [row["env/num_episodes"] for row in figures] == [4.0] * 4
     assert [row["batch/num_episodes"] for row in figures] == [4.0] * 4
     assert len(drawn) == len(set(drawn)) == 16
