@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "midthought"
 
 LAYERS = [
-    ("types", "errors"),
+    ("types", "errors", "argument_names"),
     (
         "tokenization",
         "config",

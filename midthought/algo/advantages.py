@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from midthought.algo.credit import CreditInputs, advantage_estimator, check_inputs, estimate, numbered
+from midthought.argument_names import also_named
 
 GRPO_EPSILON = 1e-6
 
@@ -32,6 +33,7 @@ class AdvantageEstimator(enum.StrEnum):
     GRPO_TURNS = "grpo_turns"
 
 
+@also_named(index="groups", norm_adv_by_std_in_grpo="norm_by_std")
 def compute_advantage(
     estimator: AdvantageEstimator | str,
     token_level_rewards: Tensor,
@@ -151,6 +153,7 @@ def whiten_advantages(advantages: Tensor, mask: Tensor, epsilon: float = 1e-8) -
 # -- within a group ----------------------------------------------------------------------------------------------
 
 
+@also_named(index="groups", norm_adv_by_std_in_grpo="norm_by_std")
 def compute_grpo_advantage(
     token_level_rewards: Tensor, response_mask: Tensor, groups: Tensor | Sequence[Hashable], *, norm_by_std: bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -158,8 +161,8 @@ def compute_grpo_advantage(
 
     `A = (s - mean of the group) / (std of the group + 1e-6)`; s is the sum of the row's rewards at policy tokens, std the
     unbiased standard deviation. Source: DeepSeekMath (arXiv 2402.03300), section 4.1.2; without the division
-    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783), section 3.2. `groups` [E] is the group id of every row. For a group of
-    one, mean is 0 and std 1, as in verl: its advantage is its score. A zero-variance group has advantages of 0. A row without
+    (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783), section 3.2. `groups` [E] is the group id of every row (verl: `index`).
+    For a group of one, mean is 0 and std 1, as in verl: its advantage is its score. A zero-variance group has advantages of 0. A row without
     a policy token is not a member of its group. Raises ValueError for a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(

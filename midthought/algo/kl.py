@@ -14,7 +14,19 @@ from torch import Tensor
 
 from midthought.algo.losses import masked_average, require_one_shape
 from midthought.algo.policy_loss import MAX_LOG_RATIO
+from midthought.argument_names import also_named
 from midthought.errors import near_names
+
+_NAMES = {
+    "log_probs": "logprobs",
+    "log_prob": "logprobs",
+    "logprob": "logprobs",
+    "ref_log_probs": "reference_logprobs",
+    "ref_log_prob": "reference_logprobs",
+    "ref_logprob": "reference_logprobs",
+    "kl_penalty": "kind",
+}
+"""The setup package's and verl's names of arguments."""
 
 
 class KLKind(enum.StrEnum):
@@ -39,6 +51,7 @@ class KLKind(enum.StrEnum):
         return names[str(value)]
 
 
+@also_named(**_NAMES)
 def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | str = KLKind.K1) -> Tensor:
     """Returns the estimate of KL(π‖ref) at every token (`KLKind`); shapes are equal. For k3, x is clamped to ±20 before `exp`.
 
@@ -61,6 +74,7 @@ def kl_divergence(logprobs: Tensor, reference_logprobs: Tensor, kind: KLKind | s
     return torch.exp(-x) - 1.0 + x
 
 
+@also_named(**_NAMES, response_mask="mask")
 def apply_kl_penalty(
     token_level_rewards: Tensor,
     logprobs: Tensor,
@@ -84,20 +98,32 @@ class KLController:
     """Coefficient β of the KL penalty: fixed, or adapted to `target_kl` (nats per token).
 
     Adaptive: `β ← β (1 + clip(KL / target - 1, ±0.2) · n / horizon)` after n more episodes. Source: Ziegler et al. 2019
-    (arXiv 1909.08593), section 2.2. Raises ValueError for arguments out of range.
+    (arXiv 1909.08593), section 2.2. `adaptive=False` ignores `target_kl`. The setup package's `init_kl_coef` and `n_steps` are
+    accepted, too. Raises ValueError for arguments out of range.
     """
 
-    def __init__(self, coef: float, target_kl: float | None = None, horizon: int = 10_000) -> None:
+    @also_named(init_kl_coef="coef")
+    def __init__(
+        self, coef: float, target_kl: float | None = None, horizon: int = 10_000, *, adaptive: bool | None = None
+    ) -> None:
         if not 0 <= coef < math.inf:
             raise ValueError(f"coef must be a finite number of 0 or more, got {coef}")
         if target_kl is not None and target_kl <= 0:
             raise ValueError(f"target_kl must be above 0 or None (a fixed coefficient), got {target_kl}")
         if horizon <= 0:
             raise ValueError(f"horizon must be above 0, got {horizon}")
+        if adaptive and target_kl is None:
+            raise ValueError("adaptive=True needs a target_kl (nats per token)")
         self.coef = coef
-        self.target_kl = target_kl
+        self.target_kl = None if adaptive is False else target_kl
         self.horizon = horizon
 
+    @property
+    def value(self) -> float:
+        """The coefficient, under verl's name."""
+        return self.coef
+
+    @also_named(n_steps="num_episodes")
     def update(self, current_kl: float, num_episodes: int) -> float:
         """Updates the coefficient from the mean KL of the last `num_episodes` episodes and returns it.
 

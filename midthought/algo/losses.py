@@ -7,7 +7,9 @@ the values of the step, however it is split or padded. Values outside the mask a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,11 @@ from midthought.algo.policy_loss import POLICY_LOSSES as POLICY_LOSSES
 from midthought.algo.policy_loss import PolicyLossInputs as PolicyLossInputs
 from midthought.algo.policy_loss import TokenLosses as TokenLosses
 from midthought.algo.policy_loss import policy_loss as policy_loss
+from midthought.argument_names import also_named
+
+_AGGREGATION = {"loss_agg_mode": "give weights and denominator of midthought.algo.aggregation.loss_weights"}
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 def masked_average(
@@ -42,15 +49,30 @@ def require_one_shape(mask: Tensor, **tensors: Tensor) -> None:
             raise ValueError(f"{name} have the shape {list(tensor.shape)}, the mask {list(mask.shape)}; give one shape")
 
 
+@also_named(
+    _AGGREGATION,
+    old_log_probs="old_logprobs",
+    old_log_prob="old_logprobs",
+    log_probs="logprobs",
+    log_prob="logprobs",
+    response_mask="mask",
+    clip_ratio=("clip_low", "clip_high"),
+    cliprange=("clip_low", "clip_high"),
+    clip_ratio_low="clip_low",
+    cliprange_low="clip_low",
+    clip_ratio_high="clip_high",
+    cliprange_high="clip_high",
+    clip_ratio_c="dual_clip",
+)
 def compute_policy_loss(
     old_logprobs: Tensor,
     logprobs: Tensor,
     advantages: Tensor,
     mask: Tensor,
+    *,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     denominator: float | Tensor | None = None,
-    *,
     dual_clip: float | None = None,
     kind: str = "ppo",
     weights: Tensor | None = None,
@@ -61,8 +83,9 @@ def compute_policy_loss(
     """Computes the policy loss of this name. Returns (scalar loss, detached metrics), both averaged over policy tokens.
 
     All shapes are equal; losses with one ratio per row need [B, T]. `weights` multiply the token losses, not the metrics.
-    `selected`: the tokens that the loss's selector chose. `options`: the loss's own keyword arguments. Raises ValueError for an
-    unknown name or different shapes.
+    `selected`: the tokens that the loss's selector chose. `options`: the loss's own keyword arguments. verl's names are
+    accepted, too (`old_log_prob`, `log_prob`, `response_mask`, `cliprange`, …). Raises ValueError for an unknown name or
+    different shapes.
     """
     mask = mask.bool()
     require_one_shape(mask, old_logprobs=old_logprobs, logprobs=logprobs, advantages=advantages)
@@ -85,8 +108,26 @@ def compute_policy_loss(
 # -- value and entropy -------------------------------------------------------------------------------------------
 
 
+def _keyword_only(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Refuses the form of version 0.1, in which `values`, the first argument, were the new values."""
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Result:
+        if args or {"values", "old_values"} <= kwargs.keys():
+            raise TypeError(
+                f"{function.__name__} takes keyword arguments: new_values (verl: vpreds), old_values (verl: values), returns, "
+                "mask; values are the old ones, as in verl, so give the new ones as new_values"
+            )
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@_keyword_only
+@also_named(_AGGREGATION, vpreds="new_values", values="old_values", response_mask="mask")
 def compute_value_loss(
-    values: Tensor,
+    *,
+    new_values: Tensor,
     old_values: Tensor,
     returns: Tensor,
     mask: Tensor,
@@ -96,14 +137,15 @@ def compute_value_loss(
     """Clipped value loss: `½ mean(max((V - R)², (V_clip - R)²))` with `V_clip = V_old + clip(V - V_old, ±ε)`.
 
     Source: PPO2 of OpenAI Baselines, as in verl's `compute_value_loss`. `cliprange_value=None` means no clipping. All shapes
-    are equal. Metric: `value_clip_fraction` (tokens whose clipped error is larger). Raises ValueError if shapes differ.
+    are equal. verl's names are accepted, too: `vpreds` for `new_values`, `values` for `old_values`, `response_mask`. Metric:
+    `value_clip_fraction` (tokens whose clipped error is larger). Raises ValueError if shapes differ.
     """
     mask = mask.bool()
-    require_one_shape(mask, values=values, old_values=old_values, returns=returns)
-    error = torch.where(mask, values - returns, 0.0) ** 2
+    require_one_shape(mask, new_values=new_values, old_values=old_values, returns=returns)
+    error = torch.where(mask, new_values - returns, 0.0) ** 2
     if cliprange_value is None:
         return 0.5 * masked_average(error, mask, denominator), {"value_clip_fraction": torch.zeros(())}
-    step = torch.where(mask, values - old_values, 0.0).clamp(-cliprange_value, cliprange_value)
+    step = torch.where(mask, new_values - old_values, 0.0).clamp(-cliprange_value, cliprange_value)
     clipped_error = torch.where(mask, old_values + step - returns, 0.0) ** 2
     loss = 0.5 * masked_average(torch.maximum(error, clipped_error), mask, denominator)
     with torch.no_grad():

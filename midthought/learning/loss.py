@@ -54,12 +54,12 @@ def value_losses(values: Tensor, micro: TokenBatch, training: TrainingConfig, *,
     mask = micro.loss_mask
     assert micro.values is not None and micro.returns is not None
     value_loss, metrics = compute_value_loss(
-        values,
-        micro.values[mask],
-        micro.returns[mask],
-        torch.ones_like(values, dtype=torch.bool),
-        training.cliprange_value,
-        num_tokens,
+        new_values=values,
+        old_values=micro.values[mask],
+        returns=micro.returns[mask],
+        mask=torch.ones_like(values, dtype=torch.bool),
+        cliprange_value=training.cliprange_value,
+        denominator=num_tokens,
     )
     return {"value_loss": value_loss, **metrics, "loss": training.value_loss_coef * value_loss}
 

@@ -193,7 +193,7 @@ def test_the_value_loss_agrees():
     old, returns = torch.randn(2, 4, 9)
     new, mask = old + 0.4 * torch.randn(4, 9), torch.rand(4, 9) < 0.6
     theirs, their_fraction = verl.compute_value_loss(new, returns, old, mask.float(), 0.2)
-    ours, metrics = compute_value_loss(new, old, returns, mask, 0.2)
+    ours, metrics = compute_value_loss(new_values=new, old_values=old, returns=returns, mask=mask, cliprange_value=0.2)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(metrics["value_clip_fraction"], their_fraction)
 

@@ -38,8 +38,9 @@ def test_the_clipped_surrogate(figures, average, dual_clip):
     )
 
     def loss(logprobs: Tensor) -> Tensor:
-        given = figures["old"], logprobs, figures["advantages"], figures["mask"], 0.2, 0.28, denominator
-        return compute_policy_loss(*given, dual_clip=dual_clip, weights=weights)[0]
+        given = figures["old"], logprobs, figures["advantages"], figures["mask"]
+        bounds = {"clip_low": 0.2, "clip_high": 0.28}
+        return compute_policy_loss(*given, **bounds, denominator=denominator, dual_clip=dual_clip, weights=weights)[0]
 
     assert checked(loss, figures["new"])
 
@@ -50,8 +51,9 @@ def test_gspo_where_all_tokens_of_a_row_share_one_advantage(figures):
     weights, denominator = loss_weights(mask, rows_of(mask), "seq-mean-token-mean")
 
     def loss(logprobs: Tensor) -> Tensor:
-        given = figures["old"], logprobs, advantages[:, None].expand(ROWS, LENGTH), mask, 0.05, 0.07, denominator
-        return compute_policy_loss(*given, kind="gspo", weights=weights)[0]
+        given = figures["old"], logprobs, advantages[:, None].expand(ROWS, LENGTH), mask
+        bounds = {"clip_low": 0.05, "clip_high": 0.07}
+        return compute_policy_loss(*given, **bounds, denominator=denominator, kind="gspo", weights=weights)[0]
 
     assert checked(loss, figures["new"])
 
@@ -63,7 +65,9 @@ def test_cispo_within_its_bounds_has_the_gradient_of_the_unclipped_surrogate(fig
         return masked_average(-(logprobs - figures["old"]).exp() * advantages, mask)
 
     def cispo(logprobs: Tensor) -> Tensor:
-        return compute_policy_loss(figures["old"], logprobs, advantages, mask, 9.0, 9.0, kind="cispo")[0]
+        return compute_policy_loss(
+            figures["old"], logprobs, advantages, mask, clip_low=9.0, clip_high=9.0, kind="cispo"
+        )[0]
 
     assert checked(surrogate, figures["new"])
     start = figures["new"].clone().requires_grad_()
@@ -76,8 +80,8 @@ def test_cispo_where_the_bounds_hold_every_weight(figures):
     far = figures["old"] + torch.where(figures["new"] > figures["old"], 1.0, -1.0)
 
     def loss(logprobs: Tensor) -> Tensor:
-        given = figures["old"], logprobs, figures["advantages"], figures["mask"], 0.2, 0.28
-        return compute_policy_loss(*given, kind="cispo")[0]
+        given = figures["old"], logprobs, figures["advantages"], figures["mask"]
+        return compute_policy_loss(*given, clip_low=0.2, clip_high=0.28, kind="cispo")[0]
 
     assert checked(loss, far)
 
@@ -85,7 +89,8 @@ def test_cispo_where_the_bounds_hold_every_weight(figures):
 @pytest.mark.parametrize("clip", [None, 0.2])
 def test_the_value_loss(figures, clip):
     def loss(values: Tensor) -> Tensor:
-        return compute_value_loss(values, figures["old"], figures["advantages"], figures["mask"], clip)[0]
+        given = {"old_values": figures["old"], "returns": figures["advantages"], "mask": figures["mask"]}
+        return compute_value_loss(new_values=values, **given, cliprange_value=clip)[0]
 
     assert checked(loss, figures["new"])
 

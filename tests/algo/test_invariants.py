@@ -98,10 +98,25 @@ def judge(
         old, advantages, returns = (figures[name][rows] for name in ("old", "advantages", "returns"))
         its_weights = None if weights is None else weights[rows]
         if kind == "value":
-            loss, _ = compute_value_loss(start[rows], old, returns, mask[rows], 0.3, denominator)
+            loss, _ = compute_value_loss(
+                new_values=start[rows],
+                old_values=old,
+                returns=returns,
+                mask=mask[rows],
+                cliprange_value=0.3,
+                denominator=denominator,
+            )
         else:
             loss, _ = compute_policy_loss(
-                old, start[rows], advantages, mask[rows], 0.2, 0.28, denominator, kind=kind, weights=its_weights
+                old,
+                start[rows],
+                advantages,
+                mask[rows],
+                clip_low=0.2,
+                clip_high=0.28,
+                denominator=denominator,
+                kind=kind,
+                weights=its_weights,
             )
         loss.backward()
         total += loss.detach()

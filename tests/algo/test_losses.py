@@ -75,7 +75,8 @@ def test_what_is_outside_the_mask_reaches_neither_loss_nor_gradient_even_where_i
     values = torch.tensor([[0.3, nan]], requires_grad=True)
     broken = torch.tensor([[0.0, nan]])
     policy, metrics = compute_policy_loss(broken, logprobs, torch.tensor([[1.0, nan]]), mask)
-    value, value_metrics = compute_value_loss(values, broken, torch.tensor([[1.0, nan]]), mask)
+    returns = torch.tensor([[1.0, nan]])
+    value, value_metrics = compute_value_loss(new_values=values, old_values=broken, returns=returns, mask=mask)
     (policy + value).backward()
     for figure in (policy, value, *metrics.values(), *value_metrics.values(), logprobs.grad, values.grad):
         assert torch.isfinite(figure).all()
@@ -171,7 +172,12 @@ def test_losses_and_metrics_of_micro_batches_add_up_to_those_of_the_step(seed, c
     rows = [torch.arange(cut), torch.arange(cut, 6)]
     for function, whole in (
         (lambda r: compute_policy_loss(old[r], new[r], advantages[r], mask[r], denominator=count), slice(None)),
-        (lambda r: compute_value_loss(new[r], old[r], returns[r], mask[r], denominator=count), slice(None)),
+        (
+            lambda r: compute_value_loss(
+                new_values=new[r], old_values=old[r], returns=returns[r], mask=mask[r], denominator=count
+            ),
+            slice(None),
+        ),
     ):
         loss, metrics = function(whole)
         parts = [function(r) for r in rows]
@@ -197,7 +203,7 @@ def test_the_default_denominator_counts_policy_tokens_and_never_padding():
 def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(value, loss, clipped):
     everywhere = torch.tensor([True])
     figure, metrics = compute_value_loss(
-        torch.tensor([value]), torch.tensor([0.0]), torch.tensor([1.0]), everywhere, cliprange_value=0.2
+        new_values=torch.tensor([value]), old_values=torch.tensor([0.0]), returns=torch.tensor([1.0]), mask=everywhere
     )
     assert float(figure) == pytest.approx(loss)
     assert float(metrics["value_clip_fraction"]) == clipped
@@ -205,7 +211,9 @@ def test_the_value_loss_is_half_the_larger_of_plain_and_clipped_squared_error(va
 
 def test_the_value_loss_without_a_range_is_half_the_squared_error():
     value, old, target = torch.tensor([[0.5], [0.0], [1.0]])
-    figure, _ = compute_value_loss(value, old, target, torch.tensor([True]), cliprange_value=None)
+    figure, _ = compute_value_loss(
+        new_values=value, old_values=old, returns=target, mask=torch.tensor([True]), cliprange_value=None
+    )
     assert float(figure) == pytest.approx(0.125)
 
 

@@ -311,9 +311,9 @@ def test_every_loss_under_every_average_gives_what_plain_loops_give(kind, averag
         table(episodes, "new"),
         table(episodes, "advantage"),
         mask,
-        LOW,
-        HIGH,
-        denominator,
+        clip_low=LOW,
+        clip_high=HIGH,
+        denominator=denominator,
         dual_clip=DUAL,
         kind=kind,
         weights=weights,
@@ -325,7 +325,9 @@ def test_every_loss_under_every_average_gives_what_plain_loops_give(kind, averag
 def test_the_value_loss_gives_what_plain_loops_give(seed):
     episodes = random_batch(seed)
     new, old, targets = (table(episodes, name) for name in ("value", "advantage", "target"))
-    loss, _ = compute_value_loss(new, old, targets, policy_mask(episodes), 0.4)
+    loss, _ = compute_value_loss(
+        new_values=new, old_values=old, returns=targets, mask=policy_mask(episodes), cliprange_value=0.4
+    )
     expected = []
     for token in (token for episode in episodes for token in episode.own):
         held = token.advantage + min(max(token.value - token.advantage, -0.4), 0.4)

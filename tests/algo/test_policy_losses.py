@@ -113,7 +113,7 @@ def test_gradients_against_finite_differences(kind):
     advantages = torch.randn(4, 1, generator=generator, dtype=torch.float64).expand(4, 6)
 
     def loss(logprobs: Tensor) -> Tensor:
-        return compute_policy_loss(old, logprobs, advantages, mask, 0.3, 0.31, kind=kind)[0]
+        return compute_policy_loss(old, logprobs, advantages, mask, clip_low=0.3, clip_high=0.31, kind=kind)[0]
 
     assert gradcheck(loss, new.clone().requires_grad_())
 

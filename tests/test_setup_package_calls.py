@@ -1,0 +1,128 @@
+"""Calls as users of the setup package write them, one test per form; only the import differs. Issue 23, item 5."""
+
+import math
+
+import pytest
+import torch
+
+from midthought import algo, compute_value_loss
+
+OLD = torch.zeros(1, 2)
+NEW = torch.tensor([[1.5, 0.5]]).log()
+ONES = torch.ones(1, 2)
+
+
+# -- math ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_module_algo_has_its_functions():
+    names = ["compute_gae_advantage_return", "compute_grpo_advantage", "compute_policy_loss", "compute_value_loss"]
+    names += ["apply_kl_penalty", "kl_divergence", "KLController", "AdvantageEstimator", "compute_advantage"]
+    assert set(names) <= set(dir(algo)) and all(callable(getattr(algo, name)) for name in names)
+
+
+def test_grpo_takes_the_groups_as_index():
+    advantages, _ = algo.compute_grpo_advantage(
+        token_level_rewards=torch.tensor([[1.0], [0.0]]), response_mask=torch.ones(2, 1), index=["a", "a"]
+    )
+    torch.testing.assert_close(advantages, torch.tensor([[1.0], [-1.0]]) / math.sqrt(2), atol=1e-5, rtol=0)
+
+
+def test_an_advantage_by_name_takes_the_groups_as_index():
+    rewards = torch.tensor([[3.0], [1.0]])
+    advantages, _ = algo.compute_advantage("dr_grpo", rewards, torch.ones(2, 1), index=[0, 0])
+    assert advantages.tolist() == [[1.0], [-1.0]]
+
+
+def test_gae_takes_verls_names():
+    _, returns = algo.compute_gae_advantage_return(
+        token_level_rewards=ONES, values=OLD, response_mask=ONES, gamma=1.0, lam=1.0
+    )
+    assert returns.tolist() == [[2.0, 1.0]]
+
+
+@pytest.mark.parametrize(("old", "new", "clip"), [
+    ("old_log_probs", "log_probs", "clip_ratio"),
+    ("old_log_prob", "log_prob", "cliprange"),
+    ("old_log_probs", "log_probs", "cliprange"),
+])  # fmt: skip
+def test_the_policy_loss_takes_both_packages_names(old, new, clip):
+    loss, _ = algo.compute_policy_loss(**{old: OLD, new: NEW, "advantages": ONES, "response_mask": ONES, clip: 0.3})
+    assert float(loss) == pytest.approx(-(1.3 + 0.5) / 2)
+
+
+def test_verls_bounds_go_before_its_clip_range():
+    given = {"old_log_prob": OLD, "log_prob": NEW, "advantages": ONES, "response_mask": ONES}
+    loss, _ = algo.compute_policy_loss(**given, cliprange=0.2, cliprange_low=None, cliprange_high=0.4)
+    assert float(loss) == pytest.approx(-(1.4 + 0.5) / 2)
+    loss, _ = algo.compute_policy_loss(**given | {"advantages": -ONES}, clip_ratio_c=1.2)
+    assert float(loss) == pytest.approx((1.2 + 0.8) / 2)
+
+
+def test_a_policy_loss_with_another_aggregation_names_the_replacement():
+    with pytest.raises(TypeError, match="loss_weights"):
+        algo.compute_policy_loss(OLD, NEW, ONES, ONES, loss_agg_mode="seq-mean-token-sum")
+
+
+def test_bounds_by_position_are_refused_because_verl_means_another_one():
+    with pytest.raises(TypeError, match="positional"):
+        algo.compute_policy_loss(OLD, NEW, ONES, ONES, 0.3)
+
+
+def test_the_value_loss_takes_the_setup_packages_names():
+    loss, _ = algo.compute_value_loss(
+        vpreds=ONES, returns=2 * ONES, old_values=OLD, response_mask=ONES, cliprange_value=0.5
+    )
+    assert float(loss) == pytest.approx(0.5 * 1.5**2)
+
+
+def test_values_of_the_value_loss_are_the_old_ones_as_in_verl():
+    loss, _ = compute_value_loss(vpreds=ONES, returns=2 * ONES, values=OLD, response_mask=ONES, cliprange_value=0.5)
+    swapped, _ = compute_value_loss(vpreds=OLD, returns=2 * ONES, values=ONES, response_mask=ONES, cliprange_value=0.5)
+    assert (float(loss), float(swapped)) == pytest.approx((0.5 * 1.5**2, 0.5 * 2.0**2))
+
+
+def test_the_former_form_of_the_value_loss_names_the_replacement():
+    with pytest.raises(TypeError, match="new_values"):
+        compute_value_loss(values=ONES, old_values=OLD, returns=ONES, mask=ONES)
+    with pytest.raises(TypeError, match="new_values"):
+        compute_value_loss(ONES, OLD, ONES, ONES)
+
+
+@pytest.mark.parametrize(("now", "reference"), [("log_probs", "ref_log_probs"), ("log_prob", "ref_log_prob")])
+def test_the_kl_penalty_takes_both_packages_names(now, reference):
+    rewards, mean = algo.apply_kl_penalty(
+        **{"token_level_rewards": ONES, now: OLD + 1, reference: OLD, "response_mask": ONES, "kl_coef": 0.1}
+    )
+    assert rewards.flatten().tolist() == pytest.approx([0.9, 0.9]) and float(mean) == 1.0
+
+
+def test_the_kl_penalty_takes_rewards_by_position_and_verls_name_of_the_kind():
+    rewards, _ = algo.apply_kl_penalty(
+        ONES, log_probs=OLD + 1, ref_log_probs=OLD, response_mask=ONES, kl_coef=0.1, kl_penalty="mse"
+    )
+    assert rewards.flatten().tolist() == pytest.approx([0.95, 0.95])
+
+
+def test_the_kl_divergence_takes_both_packages_names():
+    found = algo.kl_divergence(log_probs=OLD + 1, ref_log_probs=OLD, kl_penalty="kl")
+    assert found.tolist() == [[1.0, 1.0]]
+    assert algo.kl_divergence(logprob=OLD + 1, ref_logprob=OLD).tolist() == [[1.0, 1.0]]
+
+
+def test_an_adaptive_kl_controller():
+    controller = algo.KLController(init_kl_coef=0.1, target_kl=6.0, adaptive=True, horizon=100)
+    assert controller.update(current_kl=12.0, n_steps=10) == pytest.approx(0.1 * (1 + 0.2 * 10 / 100))
+    assert controller.value == controller.coef
+
+
+def test_a_fixed_kl_controller_keeps_its_coefficient():
+    controller = algo.KLController(init_kl_coef=0.1, target_kl=6.0, adaptive=False)
+    assert controller.update(current_kl=12.0, n_steps=10) == 0.1
+    with pytest.raises(ValueError, match="target_kl"):
+        algo.KLController(init_kl_coef=0.1, adaptive=True)
+
+
+def test_two_names_of_one_argument_are_an_error():
+    with pytest.raises(TypeError, match="log_probs"):
+        algo.kl_divergence(logprobs=OLD, log_probs=OLD, reference_logprobs=OLD)
