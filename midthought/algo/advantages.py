@@ -162,8 +162,9 @@ def compute_grpo_advantage(
     `A = (s - mean of the group) / (std of the group + 1e-6)`; s is the sum of the row's rewards at policy tokens, std the
     unbiased standard deviation. Source: DeepSeekMath (arXiv 2402.03300), section 4.1.2; without the division
     (`norm_by_std=False`): Dr. GRPO (arXiv 2503.20783), section 3.2. `groups` [E] is the group id of every row (verl: `index`).
-    For a group of one, mean is 0 and std 1, as in verl: its advantage is its score. A zero-variance group has advantages of 0. A row without
-    a policy token is not a member of its group. Raises ValueError for a wrong shape, or a reward that is not finite.
+    For a group of one, mean is 0 and std 1, as in verl: its advantage is its score. A zero-variance group has advantages of
+    0. A row without a policy token is not a member of its group. Raises ValueError for a wrong shape, or a reward that is
+    not finite.
     """
     inputs = CreditInputs(
         rewards=token_level_rewards, mask=response_mask.bool(), groups=numbered(groups), norm_by_std=norm_by_std

@@ -107,7 +107,7 @@ class Tool(ABC):
     """
 
     definition: ToolDefinition
-    """Class attribute, or set in `__init__`."""
+    """Class attribute, or set in `__init__`, or given to `super().__init__(definition)`."""
     pure: bool = False
     """True if, during one rollout, equal arguments give equal results and a call has no side effects. Equal calls then run
     once for all episodes."""
@@ -119,6 +119,11 @@ class Tool(ABC):
     retries: int | None = None
     """Number of retries of a call that raised; set it only if a retry does no harm. None: the tool executor's number for a
     pure tool, otherwise 0."""
+
+    def __init__(self, definition: ToolDefinition | None = None) -> None:
+        """Sets the definition; None: it is a class attribute. A subclass with its own `__init__` need not call this."""
+        if definition is not None:
+            self.definition = definition
 
     def for_task(self, task: Task) -> Tool:
         """Returns the tool for the calls of this task's episodes; by default the tool itself.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.function_calling import FunctionCallingFormat
@@ -15,6 +15,9 @@ from midthought.tools.call_formats.react import ReActFormat
 from midthought.tools.call_formats.streaming import StreamingCallFormat
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
+
+if TYPE_CHECKING:
+    from midthought.tools.registry import ToolRegistry
 
 
 class ActionParser:
@@ -28,10 +31,17 @@ class ActionParser:
     'look'
     """
 
+    tool_registry: ToolRegistry | None = None
+    """The tools, if given, for a `parse` of your own. The built-in parsers do not need them: the executor checks the names."""
+
     def __new__(cls, *_: Any, **__: Any) -> Self:
         if cls.parse is ActionParser.parse and cls.parse_all is ActionParser.parse_all:
             raise TypeError(f"{cls.__name__} defines neither parse nor parse_all; define one of them")
         return super().__new__(cls)
+
+    def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
+        """Stores the tools. A subclass with its own `__init__` need not call this."""
+        self.tool_registry = tool_registry
 
     def parse(self, text: str) -> ParsedAction:
         """Returns the first call of a turn's text. If there is none: `success` False, no name, error "no call found"."""
@@ -117,7 +127,8 @@ class _FormatParser(ActionParser):
 
     _format_class: ClassVar[type[StreamingCallFormat]]
 
-    def __init__(self) -> None:
+    def __init__(self, tool_registry: ToolRegistry | None = None) -> None:
+        super().__init__(tool_registry)
         self._call_format = self._format_class()
 
     @property

@@ -82,6 +82,9 @@ class ToolRegistry:
         """Returns the tool of that name, or None."""
         return self._tools.get(name)
 
+    get_tool = get
+    """The name of `get` in the setup package."""
+
     def names(self) -> list[str]:
         return list(self._tools)
 
