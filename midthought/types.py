@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Generic, Self, TypeVar, overload
 
 from midthought.errors import RecordError
+
+Item = TypeVar("Item")
 
 
 class StopReason(enum.StrEnum):
@@ -129,13 +131,17 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedAction:
-    """A call found in a text. `success` is False if it cannot be run."""
+    """A call found in a text. `success` is False if it cannot be run; by default it is True with a name and without an error."""
 
-    tool_name: str | None
-    parameters: Mapping[str, Any]
-    raw_text: str
-    success: bool
+    tool_name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    raw_text: str = ""
+    success: bool = None  # type: ignore[assignment]
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.success is None:
+            object.__setattr__(self, "success", self.tool_name is not None and self.error is None)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -166,11 +172,16 @@ class ToolEvent:
 
 @dataclass(kw_only=True, slots=True)
 class Turn:
-    """One answer of the policy, from one reply (or the prompt) to the next, including its thoughts and calls."""
+    """One answer of the policy, from one reply (or the prompt) to the next, including its thoughts and calls.
 
-    turn_number: int
-    """0, 1, …"""
-    model_output: str
+    >>> turn = Turn(turn_number=1, model_output="Hello.")
+    >>> turn["model_output"], turn["turn"]
+    ('Hello.', 1)
+    """
+
+    turn_number: int = 1
+    """1, 2, …"""
+    model_output: str = ""
     """The policy's text, without tool results."""
     begins_in_thought: bool = False
     """Whether the chat template opened the thought that the policy continues."""
@@ -179,11 +190,20 @@ class Turn:
     tool_call: ToolCall = field(default_factory=ToolCall)
     """The executed first call with its result; empty and falsy if there was no call."""
     observation: str | None = None
-    """Reply of the environment or the user; None if there was none."""
+    """Reply of the environment or the user; None if there was none. In a conversation by hand, of a turn with calls: the
+    results."""
     reward: float = 0.0
     """Reward from the environment for this turn."""
     done: bool = False
     """Whether the episode ended with this turn."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number."""
+        if name == "turn":
+            return self.turn_number
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,6 +278,33 @@ class Segment:
         return runs
 
 
+class TurnList(Generic[Item]):
+    """A list of a `Trajectory` with one entry per turn: computed from the turns, or filled by hand in a record without tokens."""
+
+    def __init__(self, compute: Callable[[Any], list[Item]]) -> None:
+        self._compute, self._name = compute, compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, record: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, record: Trajectory, owner: type) -> list[Item]: ...
+
+    def __get__(self, record: Trajectory | None, owner: type) -> Self | list[Item]:
+        if record is None:
+            return self
+        by_hand = record.lists_by_hand
+        return self._compute(record) if by_hand is None else by_hand.setdefault(self._name, [])
+
+    def __set__(self, record: Trajectory, values: list[Item]) -> None:
+        if record.lists_by_hand is None:
+            raise RecordError(
+                f"task {record.task.task_id!r}: {self._name} follow from the recorded turns; fill a Trajectory() by hand"
+            )
+        record.lists_by_hand[self._name] = values
+
+
 class Trajectory:
     """Record of one episode's tokens, filled only by `add_sampled`, `add_results` and `add_reply`.
 
@@ -273,8 +320,18 @@ class Trajectory:
     ([1, 2, 5, 6, 7, 8, 9, 3], [False, False, True, True, False, False, False, True])
     """
 
-    def __init__(self, task: Task, prompt_ids: Sequence[int], *, seed: int = 0, group: int = 0) -> None:
-        self.task = task
+    lists_by_hand: dict[str, list[Any]] | None = None
+    """The lists of a record without tokens, by name; None for a record of tokens."""
+
+    def __init__(
+        self, task: Task | None = None, prompt_ids: Sequence[int] = (), *, seed: int = 0, group: int = 0
+    ) -> None:
+        """Without a task and a prompt, the record carries no tokens: `states`, `actions`, `rewards`, `dones` and `log_probs`
+        are lists to fill by hand. It cannot be trained on."""
+        by_hand = task is None and not len(prompt_ids)
+        if by_hand:
+            self.lists_by_hand = {}
+        self.task = Task(task_id="by hand", prompt="", answer="") if task is None else task
         self.seed = seed
         """Seed of this episode's sampling; token n of the episode is drawn with (seed, n)."""
         self.group = group
@@ -297,7 +354,8 @@ class Trajectory:
         """(segment, index of the last policy token) of every turn; this token gets the turn's reward."""
         self.values: list[float] = []
         """Critic's value before the first policy token of every turn; empty until a critic has scored the episode."""
-        self.begin_segment(prompt_ids)
+        if not by_hand:
+            self.begin_segment(prompt_ids)
 
     # -- filling -----------------------------------------------------------------------------------------------
 
@@ -326,7 +384,7 @@ class Trajectory:
                 f"but {len(completion.sampled_logprobs)} log-probabilities"
             )
         self._require_open()
-        self.segments[-1]._append(
+        self._current._append(
             SpanKind.SAMPLED,
             completion.token_ids,
             completion.sampled_logprobs,
@@ -339,7 +397,7 @@ class Trajectory:
     def add_demonstrated(self, token_ids: Sequence[int]) -> None:
         """Appends tokens that a demonstration writes for the policy: mask True, log-probabilities NaN."""
         self._require_open()
-        self.segments[-1]._append(SpanKind.SAMPLED, token_ids, [math.nan] * len(token_ids))
+        self._current._append(SpanKind.SAMPLED, token_ids, [math.nan] * len(token_ids))
 
     def add_results(self, events: Sequence[ToolEvent], token_ids: Sequence[int]) -> None:
         """Appends the rendered results of `events`; mask False."""
@@ -365,7 +423,16 @@ class Trajectory:
         self.turn_ends.append(place)
 
     def _add_context(self, kind: SpanKind, token_ids: Sequence[int]) -> None:
-        self.segments[-1]._append(kind, token_ids, [math.nan] * len(token_ids))
+        self._current._append(kind, token_ids, [math.nan] * len(token_ids))
+
+    @property
+    def _current(self) -> Segment:
+        if not self.segments:
+            raise RecordError(
+                "this Trajectory was filled by hand and carries no tokens, so it cannot be trained on; train on the episodes of "
+                "Trainer.rollout(), MultiTurnInferenceEngine or run_episodes"
+            )
+        return self.segments[-1]
 
     def _require_open(self) -> None:
         if self.stop_reason is not None:
@@ -378,21 +445,21 @@ class Trajectory:
     @property
     def token_ids(self) -> list[int]:
         """Token ids of the current (last) segment, which the engine continues."""
-        return self.segments[-1].token_ids
+        return self._current.token_ids
 
     @property
     def loss_mask(self) -> list[bool]:
         """True for the tokens that the policy wrote, in the current segment."""
-        return self.segments[-1].loss_mask
+        return self._current.loss_mask
 
     @property
     def sampled_logprobs(self) -> list[float]:
         """Log-probabilities of the sampled tokens in the current segment, NaN elsewhere."""
-        return self.segments[-1].sampled_logprobs
+        return self._current.sampled_logprobs
 
     @property
     def spans(self) -> list[Span]:
-        return self.segments[-1].spans
+        return self._current.spans
 
     @property
     def num_sampled(self) -> int:
@@ -418,22 +485,22 @@ class Trajectory:
 
     def __len__(self) -> int:
         """Number of turns."""
-        return len(self.turns)
+        return len(self.turns if self.lists_by_hand is None else self.actions)
 
     def __bool__(self) -> bool:
         return True
 
-    @property
+    @TurnList
     def states(self) -> list[str]:
         """Input of the policy by turn: the prompt, then the replies."""
         return [self.task.prompt, *(turn.observation or "" for turn in self.turns[:-1])][: len(self.turns)]
 
-    @property
+    @TurnList
     def actions(self) -> list[str]:
         """The policy's text by turn."""
         return [turn.model_output for turn in self.turns]
 
-    @property
+    @TurnList
     def rewards(self) -> list[float]:
         """Reward by turn; the episode's reward is added to the last turn. Before scoring: the environment's rewards."""
         if self.reward is None:
@@ -443,12 +510,12 @@ class Trajectory:
             by_turn[-1] += math.fsum(self.reward.parts.values())
         return by_turn
 
-    @property
+    @TurnList
     def dones(self) -> list[bool]:
         """True at the turn that ended the episode."""
         return [turn.done for turn in self.turns]
 
-    @property
+    @TurnList
     def log_probs(self) -> list[float]:
         """Log-probability of every turn: the sum over its policy tokens, as sampled."""
         sums, begin = [], (0, -1)
@@ -477,6 +544,7 @@ class Trajectory:
 
     def check(self) -> None:
         """Raises `RecordError` if an invariant is violated: spans tile the tokens, the mask follows from the spans."""
+        _ = self._current
         for number, segment in enumerate(self.segments):
             where = f"task {self.task.task_id!r}, segment {number}"
             columns = (segment.token_ids, segment.loss_mask, segment.sampled_logprobs, segment.policy_versions)

@@ -5,7 +5,27 @@ import math
 import pytest
 import torch
 
-from midthought import algo, compute_value_loss
+from midthought import (
+    ActionParser,
+    BaseEnvironment,
+    FunctionCallingParser,
+    JSONActionParser,
+    MultiTurnManager,
+    ParsedAction,
+    ReActActionParser,
+    RolloutData,
+    Task,
+    Tool,
+    ToolCall,
+    ToolDefinition,
+    ToolParameter,
+    ToolRegistry,
+    Trajectory,
+    Turn,
+    algo,
+    compute_value_loss,
+)
+from midthought.errors import RecordError
 
 OLD = torch.zeros(1, 2)
 NEW = torch.tensor([[1.5, 0.5]]).log()
@@ -126,3 +146,146 @@ def test_a_fixed_kl_controller_keeps_its_coefficient():
 def test_two_names_of_one_argument_are_an_error():
     with pytest.raises(TypeError, match="log_probs"):
         algo.kl_divergence(logprobs=OLD, log_probs=OLD, reference_logprobs=OLD)
+
+
+# -- tools and parsers ---------------------------------------------------------------------------------------------
+
+
+class Search(Tool):
+    def __init__(self, documents):
+        self.documents = documents
+        super().__init__(
+            ToolDefinition(
+                name="search",
+                description="Finds a document.",
+                parameters=[ToolParameter(name="query", type="string", description="The words.", required=True)],
+            )
+        )
+
+    def execute(self, query, **kwargs):
+        return self.documents[query]
+
+
+class Room(BaseEnvironment):
+    def reset(self):
+        return "A door."
+
+    def step(self, action):
+        return f"You {action}.", 1.0, action == "leave", {}
+
+
+class Act(Tool):
+    def __init__(self, env):
+        super().__init__(
+            ToolDefinition("act", "Acts.", [ToolParameter("action", "string", "What to do.", required=True)])
+        )
+        self.env = env
+
+    def execute(self, action, **kwargs):
+        observation, reward, *_ = self.env.step(action)
+        return f"{observation} {reward}"
+
+
+def searching():
+    registry = ToolRegistry()
+    registry.register(Search({"sky": "blue"}))
+    return registry
+
+
+CALL = '{"tool": "search", "parameters": {"query": "sky"}}'
+
+
+def test_a_tool_with_attributes_of_its_own_gives_its_definition_to_the_base_class():
+    assert searching().execute_tool("search", query="sky") == (True, "blue")
+
+
+def test_the_registry_finds_a_tool_by_name():
+    registry = searching()
+    assert registry.get_tool("search").documents == {"sky": "blue"} and registry.get_tool("no") is None
+
+
+def test_a_tool_that_holds_an_environment_steps_it():
+    env = Room()
+    env.reset()
+    registry = ToolRegistry()
+    registry.register(Act(env))
+    manager = MultiTurnManager(registry, JSONActionParser(registry), env)
+    turn = manager.step('{"tool": "act", "parameters": {"action": "leave"}}', "A door.")
+    assert turn.tool_call.result == "You leave. 1.0" and not manager.should_continue()
+
+
+@pytest.mark.parametrize(("parser", "text"), [
+    (JSONActionParser, CALL),
+    (ReActActionParser, 'Thought: I look.\nAction: search\nAction Input: {"query": "sky"}\n'),
+    (FunctionCallingParser, '<function_calls>{"tool_name": "search", "parameters": {"query": "sky"}}</function_calls>'),
+])  # fmt: skip
+def test_a_parser_takes_the_registry(parser, text):
+    registry = searching()
+    action = parser(registry).parse(text)
+    assert (action.tool_name, action.parameters, action.success) == ("search", {"query": "sky"}, True)
+    assert MultiTurnManager(registry, parser(registry)).step(text).tool_call.result == "blue"
+
+
+def test_a_parser_of_ones_own_passes_the_registry_on():
+    class First(ActionParser):
+        def __init__(self, registry):
+            super().__init__(registry)
+
+        def parse(self, text):
+            return ParsedAction(tool_name=next(iter(self.tool_registry)), parameters={"query": text}, raw_text=text)
+
+    registry = searching()
+    assert MultiTurnManager(registry, First(registry)).step("sky").tool_call.result == "blue"
+
+
+# -- turns ---------------------------------------------------------------------------------------------------------
+
+
+def test_turns_are_counted_from_one_and_the_summary_says_so():
+    registry = searching()
+    manager = MultiTurnManager(registry, JSONActionParser(registry), max_turns=3)
+    assert [manager.step(text, "obs").turn_number for text in (CALL, "blue")] == [1, 2]
+    assert [turn["turn"] for turn in manager.get_episode_summary()["turns"]] == [1, 2]
+
+
+def test_the_observation_is_the_tools_result_or_else_that_of_the_environment():
+    registry = searching()
+    manager = MultiTurnManager(registry, JSONActionParser(registry))
+    assert manager.step(CALL, environment_obs="a door").observation == "blue"
+    assert manager.step("I know.", environment_obs="a door").observation == "a door"
+
+
+# -- records -------------------------------------------------------------------------------------------------------
+
+
+def test_records_have_defaults():
+    assert not ParsedAction().success and ParsedAction(tool_name="search").success
+    assert not ParsedAction(tool_name="search", error="no such tool").success
+    assert not ToolCall() and ToolCall(tool_name="search", parameters={"query": "sky"}, result="blue").result == "blue"
+    assert (Turn().turn_number, Turn().model_output, Turn(turn_number=2, model_output="a").done) == (1, "", False)
+
+
+def test_a_trajectory_is_filled_by_hand():
+    trajectory = Trajectory()
+    trajectory.states, trajectory.actions = ["a", "b"], ["x", "y"]
+    trajectory.rewards, trajectory.dones = [0.5, 1.0], [False, True]
+    assert (trajectory.states, trajectory.actions, trajectory.dones) == (["a", "b"], ["x", "y"], [False, True])
+    assert len(trajectory) == 2 and trajectory.get_return(gamma=0.5) == 1.0
+    assert len(RolloutData(trajectories=[trajectory])) == 1
+
+
+def test_a_trajectory_is_filled_step_by_step():
+    trajectory = Trajectory()
+    trajectory.actions.append("x")
+    trajectory.log_probs.append(-0.5)
+    assert (trajectory.actions, trajectory.log_probs, trajectory.states) == (["x"], [-0.5], [])
+
+
+def test_a_trajectory_filled_by_hand_carries_no_tokens():
+    with pytest.raises(RecordError, match="carries no tokens"):
+        Trajectory().check()
+
+
+def test_the_lists_of_recorded_turns_cannot_be_assigned():
+    with pytest.raises(RecordError, match="recorded turns"):
+        Trajectory(Task(task_id="t", prompt="", answer=""), [1]).rewards = [1.0]

@@ -288,7 +288,7 @@ class Episode:
             runs[-1] = runs[-1][:-1]
         trajectory.end_turn(
             Turn(
-                turn_number=len(trajectory.turns),
+                turn_number=len(trajectory.turns) + 1,
                 model_output="\n".join(map(renderer.decode, runs)),
                 begins_in_thought=self._in_thought,
                 parsed_action=self._first_action,

@@ -77,17 +77,18 @@ class MultiTurnManager:
         """Records the next turn: finds its calls and runs them concurrently, each under the tool executor's deadline.
 
         `Turn.tool_call` is the first call; it is falsy and has no result if there was no call. The result of a failed call
-        is an error message for the model. `environment_obs` is stored as the turn's observation. Never refuses a turn: ask
+        is an error message for the model. `Turn.observation` holds the results of the calls, one per line; without a call it is
+        `environment_obs`. Never refuses a turn: ask
         `should_continue` when to stop. Works inside running event loops; blocks until the last call has ended.
         """
         actions = self.parser.parse_all(model_output)
         events = self._run(actions, environment_obs or "") if actions else []
         turn = Turn(
-            turn_number=len(self.turns),
+            turn_number=len(self.turns) + 1,
             model_output=model_output,
             parsed_action=actions[0] if actions else None,
             tool_call=events[0].call if events else ToolCall(),
-            observation=environment_obs,
+            observation="\n".join(event.call.result or "" for event in events) if events else environment_obs,
         )
         self.turns.append(turn)
         self.tool_events += events

@@ -82,7 +82,7 @@ def new_trajectory(prompt: str = "start") -> Trajectory:
 def write(trajectory: Trajectory, text: str) -> Turn:
     """The policy's next turn, as the loop records it."""
     trajectory.add_sampled(Completion(token_ids=(5, 6), sampled_logprobs=(-1.0, -1.0), finish=Finish.END))
-    trajectory.end_turn(Turn(turn_number=len(trajectory.turns), model_output=text))
+    trajectory.end_turn(Turn(turn_number=len(trajectory.turns) + 1, model_output=text))
     return trajectory.turns[-1]
 
 
@@ -142,7 +142,7 @@ def test_a_reply_fills_the_turn_in_and_the_end_of_the_episode_is_none():
     assert say(episode, trajectory, "one", "end") == ["heard 'one'", None]
     first, last = trajectory.turns
     assert (first.turn_number, first.model_output, first.observation, first.reward, first.done) == (
-        0, "one", "heard 'one'", 3.0, False,
+        1, "one", "heard 'one'", 3.0, False,
     )  # fmt: skip
     assert (last.observation, last.reward, last.done, last.info) == ("heard 'end'", 3.0, True, {"success": True})
     assert trajectory.dones == [False, True] and trajectory.rewards == [3.0, 3.0]

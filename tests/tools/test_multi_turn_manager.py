@@ -66,7 +66,7 @@ def test_a_turn_of_any_call_format_is_parsed_and_its_call_is_run(make_parser):
     parser = make_parser()
     text = parser.render_call("add", {"a": 2, "b": 3})
     turn = manager(parser).step(text, "What is 2 + 3?")
-    assert (turn.turn_number, turn.model_output, turn.observation) == (0, text, "What is 2 + 3?")
+    assert (turn.turn_number, turn.model_output, turn.observation) == (1, text, "5")
     assert turn.parsed_action is not None and turn.parsed_action.tool_name == "add"
     assert turn.tool_call == ToolCall(tool_name="add", parameters={"a": 2, "b": 3}, success=True, result="5")
 
@@ -156,7 +156,7 @@ def test_an_empty_conversation_has_an_empty_summary_before_the_first_turn_and_af
     keeper.step(call(1, 2))
     keeper.reset()
     assert keeper.get_episode_summary() == empty and keeper.get_tool_results() == ""
-    assert keeper.step("again").turn_number == 0
+    assert keeper.step("again").turn_number == 1
 
 
 def test_a_conversation_continues_until_max_turns_or_until_the_environment_is_done():
@@ -183,7 +183,7 @@ def test_it_can_stand_where_a_conversation_of_somebody_else_stands():
     second.follow(first.turns, first.tool_events)
     assert second.get_episode_summary() == first.get_episode_summary()
     second.step("more")
-    assert len(first.turns) == 1 and second.turns[1].turn_number == 1
+    assert len(first.turns) == 1 and second.turns[1].turn_number == 2
 
 
 def test_a_parser_of_ones_own_is_enough():
