@@ -119,11 +119,15 @@ class MultiTurnInferenceEngine:
         yet."""
         return self._conversation is not None and self._conversation.awaits_policy
 
-    def step(self, user_message: str | None = None, **sampling: Any) -> dict[str, Any]:
+    def step(
+        self, user_message: str | None = None, *, environment_obs: str | None = None, **sampling: Any
+    ) -> dict[str, Any]:
         """Runs one turn of the policy. Its calls are run, and their results are appended to the conversation.
 
         Args:
             user_message: user message before the turn; None if `awaits_policy`.
+            environment_obs: reply to this turn, unless the policy has results to answer; the next `step` needs no message then.
+                It is the turn's observation if no tool ran.
             sampling: see the class.
 
         Returns:
@@ -146,11 +150,13 @@ class MultiTurnInferenceEngine:
         if user_message is None and not conversation.awaits_policy:
             raise EngineError("the policy has answered; give step a user_message, or start another conversation")
         how = self._how(sampling)
-        outcome = self.engine.run(self._take_turn(conversation, user_message, how))
+        outcome = self.engine.run(self._take_turn(conversation, user_message, how, environment_obs))
         self._look_back(trajectory)
         return outcome
 
-    async def _take_turn(self, conversation: _Conversation, message: str | None, how: Sampling) -> dict[str, Any]:
+    async def _take_turn(
+        self, conversation: _Conversation, message: str | None, how: Sampling, environment_obs: str | None
+    ) -> dict[str, Any]:
         # Never opened in the engine: deterministic waves would wait for a conversation that waits for its user.
         trajectory, episode = conversation.trajectory, conversation.episode
         num_turns, num_events = len(trajectory.turns), len(trajectory.tool_events)
@@ -166,6 +172,8 @@ class MultiTurnInferenceEngine:
             if reason is None and len(trajectory.turns) >= self.max_turns:
                 reason = StopReason.MAX_TURNS if conversation.awaits_policy else StopReason.ANSWERED
                 trajectory.turns[-1].done = reason is StopReason.ANSWERED
+            if environment_obs is not None and reason is None and not conversation.awaits_policy:
+                conversation.awaits_policy = episode.reply(environment_obs)
             stop = reason
         except Exception as error:
             stop, trajectory.error = StopReason.FAILED, f"{type(error).__name__}: {error}"
@@ -180,11 +188,9 @@ class MultiTurnInferenceEngine:
                 "or make the engine with room for longer sequences"
             )
         results = [event.call.result or "" for event in trajectory.tool_events[num_events:]]
-        return {
-            "response": trajectory.turns[-1].model_output,
-            "tool_call": trajectory.turns[-1].tool_call,
-            "tool_result": "\n".join(results) if results else None,
-        }
+        turn, result = trajectory.turns[-1], "\n".join(results) if results else None
+        turn.observation = environment_obs if result is None else result
+        return {"response": turn.model_output, "tool_call": turn.tool_call, "tool_result": result}
 
     def _close_conversation(self) -> None:
         """Closes the conversation in the engine, if it is still open."""
