@@ -425,13 +425,17 @@ class Trajectory:
     def _add_context(self, kind: SpanKind, token_ids: Sequence[int]) -> None:
         self._current._append(kind, token_ids, [math.nan] * len(token_ids))
 
-    @property
-    def _current(self) -> Segment:
+    def require_tokens(self) -> None:
+        """Raises `RecordError` if the record was filled by hand."""
         if not self.segments:
             raise RecordError(
                 "this Trajectory was filled by hand and carries no tokens, so it cannot be trained on; train on the episodes of "
                 "Trainer.rollout(), MultiTurnInferenceEngine or run_episodes"
             )
+
+    @property
+    def _current(self) -> Segment:
+        self.require_tokens()
         return self.segments[-1]
 
     def _require_open(self) -> None:
@@ -544,7 +548,7 @@ class Trajectory:
 
     def check(self) -> None:
         """Raises `RecordError` if an invariant is violated: spans tile the tokens, the mask follows from the spans."""
-        _ = self._current
+        self.require_tokens()
         for number, segment in enumerate(self.segments):
             where = f"task {self.task.task_id!r}, segment {number}"
             columns = (segment.token_ids, segment.loss_mask, segment.sampled_logprobs, segment.policy_versions)

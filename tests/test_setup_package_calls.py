@@ -1,5 +1,6 @@
 """Calls as users of the setup package write them, one test per form; only the import differs. Issue 23, item 5."""
 
+import functools
 import math
 
 import pytest
@@ -8,12 +9,18 @@ import torch
 from midthought import (
     ActionParser,
     BaseEnvironment,
+    ConfigStore,
     FunctionCallingParser,
     JSONActionParser,
+    ModelConfig,
+    MultiTurnInferenceEngine,
     MultiTurnManager,
     ParsedAction,
+    RayPPOTrainer,
     ReActActionParser,
     RolloutData,
+    ScriptedInferenceEngine,
+    SettingsError,
     Task,
     Tool,
     ToolCall,
@@ -24,7 +31,11 @@ from midthought import (
     Turn,
     algo,
     compute_value_loss,
+    create_default_config,
+    create_inference_engine,
+    merge_configs,
 )
+from midthought.engines.create import BACKENDS, IN_PROCESS_BACKENDS
 from midthought.errors import RecordError
 
 OLD = torch.zeros(1, 2)
@@ -289,3 +300,184 @@ def test_a_trajectory_filled_by_hand_carries_no_tokens():
 def test_the_lists_of_recorded_turns_cannot_be_assigned():
     with pytest.raises(RecordError, match="recorded turns"):
         Trajectory(Task(task_id="t", prompt="", answer=""), [1]).rewards = [1.0]
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_the_models_name_is_its_path():
+    config = ConfigStore()
+    with pytest.warns(UserWarning, match="local_path"):
+        config.model.model_name = "Qwen/Qwen3-0.6B"
+    with pytest.warns(UserWarning, match="local_path"):
+        assert config.model.model_name == config.model.local_path == "Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_settings_are_given_to_the_constructors_and_merged_under_their_former_names():
+    assert ModelConfig(model_name="m").local_path == "m"
+    assert ConfigStore(model={"model_name": "m"}).model.local_path == "m"
+    assert create_default_config(model={"model_name": "m"}).model.local_path == "m"
+    assert merge_configs(ConfigStore(), {"inference": {"multi_turn": False}}).inference.max_turns == 1
+
+
+def test_the_number_of_gpus_of_a_server():
+    config = ConfigStore()
+    config.model.tensor_parallel_size = 2
+    assert config.frozen().inference.server_flags == ["--tensor-parallel-size", "2"]
+    assert config.frozen().frozen().inference.server_flags == ["--tensor-parallel-size", "2"]
+    config.model.tensor_parallel_size = 1
+    assert config.frozen().inference.server_flags == []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_code_of_a_model_is_never_run_and_the_error_names_the_replacement():
+    config = ConfigStore()
+    config.model.trust_remote_code = False
+    assert config.model.trust_remote_code is False
+    with pytest.raises(SettingsError, match=r"local_path.*Trainer\(model="):
+        config.model.trust_remote_code = True
+    with pytest.raises(SettingsError, match="local_path"):
+        ModelConfig(trust_remote_code=True)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_kl_penalty_is_switched_off_and_on():
+    training = ConfigStore().training
+    training.use_kl_in_reward = False
+    assert training.kl_coef == 0 and training.use_kl_in_reward is False
+    training.use_kl_in_reward = True
+    assert training.kl_coef == 0.01
+    training.kl_coef = 0.2
+    training.use_kl_in_reward = True
+    assert training.kl_coef == 0.2 and training.use_kl_in_reward is True
+    with pytest.raises(SettingsError, match="kl_coef"):
+        training.use_kl_in_reward = "no"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_several_turns_are_switched_off_and_on():
+    inference = ConfigStore().inference
+    inference.multi_turn = True
+    assert inference.max_turns == 5
+    inference.multi_turn = False
+    assert inference.max_turns == 1 and inference.multi_turn is False
+
+
+OF_VLLM = {"dtype": "bfloat16", "tensor_parallel_size": 2, "max_model_len": 512}
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """What the constructor of each engine receives; no engine starts."""
+    found = {}
+
+    def note(name, constructor):
+        @functools.wraps(constructor)
+        def make(model, **given):
+            found.update(given)
+            return name
+
+        return make
+
+    for table in (BACKENDS, IN_PROCESS_BACKENDS):
+        for name, constructor in list(table.items()):
+            if name != "scripted":
+                monkeypatch.setitem(table, name, note(name, constructor))
+    return found
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+def test_an_engine_of_servers_takes_vllms_names(backend, made):
+    create_inference_engine("m", backend=backend, config=OF_VLLM)
+    flags = ["--tensor-parallel-size", "2"]
+    assert made == {"dtype": "bfloat16", "max_seq_len": 512, "server_flags": flags}
+
+
+def test_vllm_in_this_process_takes_vllms_names(made):
+    create_inference_engine("m", backend="vllm", config=OF_VLLM, in_process=True)
+    assert made == {"dtype": "bfloat16", "max_seq_len": 512, "engine_args": {"tensor_parallel_size": 2}}
+
+
+def test_the_local_engine_takes_vllms_names(made):
+    with pytest.warns(UserWarning, match="tensor_parallel_size"):
+        create_inference_engine("m", backend="local", config=OF_VLLM)
+    assert made == {"dtype": "bfloat16", "max_seq_len": 512}
+
+
+def test_a_scripted_engine_takes_vllms_names_and_ignores_them():
+    with pytest.warns(UserWarning, match="is ignored"):
+        engine = create_inference_engine(backend="scripted", config={**OF_VLLM, "script": ["Hello."]})
+    assert engine.generate(["Hi"]).sequences[0].startswith("Hello.")
+    engine.shutdown()
+
+
+def test_an_engine_never_runs_the_code_of_a_model(made):
+    with pytest.raises(SettingsError, match="transformers contains"):
+        create_inference_engine("m", backend="vllm", config={"trust_remote_code": True})
+
+
+# -- conversations -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def talk():
+    registry = searching()
+    manager = MultiTurnManager(registry, JSONActionParser(registry))
+    engine = ScriptedInferenceEngine([f"{CALL}<|im_end|>It is blue.<|im_end|>Bye.<|im_end|>", "Leave"])
+    yield MultiTurnInferenceEngine(engine, tool_manager=manager, enable_tools=True)
+    engine.shutdown()
+
+
+def test_a_step_takes_the_sampling_and_the_environments_observation(talk):
+    talk.start_conversation("What colour is the sky?")
+    first = talk.step(max_tokens=100, temperature=0.7, environment_obs="a door")
+    second = talk.step(max_tokens=100, temperature=0.7, environment_obs="a door")
+    third = talk.step(max_tokens=100, temperature=0.7, environment_obs="a wall")
+    assert [each["response"] for each in (first, second, third)] == [CALL, "It is blue.", "Bye."]
+    assert (first["tool_result"], second["tool_result"]) == ("blue", None)
+    assert [turn.observation for turn in talk.tool_manager.turns] == ["blue", "a door", "a wall"]
+    assert talk.format_conversation().count("a door") == 1
+
+
+def test_the_summary_of_an_episode_counts_its_turns_from_one(talk):
+    env = Room()
+    summary = talk.run_episode(env, "Go.", max_turns=2, max_tokens=200)
+    assert [turn["turn"] for turn in summary["turns"]] == [1, 2]
+    assert summary["turns"][0]["tool_call"].result == "blue"
+
+
+# -- the trainer ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config():
+    return create_default_config(
+        model={"hidden_size": 16, "num_layers": 1, "vocab_size": 300},
+        inference={"max_tokens": 8, "max_turns": 1},
+        training={"batch_size": 2, "mini_batch_size": 2, "validate_every": 0, "num_epochs": 1},
+    )
+
+
+def test_a_trainer_takes_the_setup_packages_arguments_and_reports_its_losses(config):
+    trainer = RayPPOTrainer(config=config, environment=Room(), reward_fn=lambda trajectory: 1.0, dataset=None)
+    trainer.fit(num_epochs=2, num_iters_per_epoch=1)
+    assert [row["epoch"] for row in trainer.metrics_history] == [1, 2]
+    for row in trainer.metrics_history:
+        assert all(math.isfinite(row[name]) for name in ("total_loss", "policy_loss", "value_loss"))
+        assert row["total_loss"] == row["loss"] and row["value_loss"] > 0
+    trainer.cleanup()
+
+
+def test_the_output_folder_is_a_setting(config, tmp_path):
+    config.checkpoint.output_dir = str(tmp_path / "run")
+    with RayPPOTrainer(config, Room(), reward_fn=lambda trajectory: 1.0) as trainer:
+        trainer.fit(num_iters_per_epoch=1)
+    assert (tmp_path / "run" / "config.yaml").is_file()
+
+
+def test_a_trajectory_filled_by_hand_cannot_be_trained_on(config):
+    trajectory = Trajectory()
+    trajectory.states, trajectory.actions, trajectory.rewards, trajectory.dones = ["a"], ["b"], [1.0], [True]
+    with RayPPOTrainer(config, Room()) as trainer, pytest.raises(RecordError, match="carries no tokens"):
+        trainer.train_step([trajectory])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
+from midthought.config.former_names import FormerName, in_present_names, warn_of_former
 from midthought.errors import SettingsError, near_names
 
 AUTO_BRANCH = "literal['auto']"
@@ -42,15 +44,29 @@ class Section(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
     )
+    former_names: ClassVar[Mapping[str, FormerName]] = {}
+    """Settings of the setup package that have another name here. They are read and written with a warning."""
     _is_frozen: bool = PrivateAttr(False)
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**in_present_names(self.former_names, values, {}))
         except ValidationError as error:
             raise SettingsError(_explain(type(self), error)) from None
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if (former := type(self).former_names.get(name)) is not None:
+                warn_of_former(name, former)
+                return former.read(self)
+            return super().__getattr__(name)
+
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).former_names:
+            for key, changed in in_present_names(self.former_names, {name: value}, self.__dict__).items():
+                setattr(self, key, changed)
+            return
         if name in type(self).model_fields and self._is_frozen:
             raise SettingsError(
                 f"{name}={value!r}: this copy of the settings is frozen; change the settings of the trainer"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from midthought.config import former_names
 from midthought.config.section import Auto, Harmless, Section, settled
 
 
 class ModelConfig(Section):
     """The policy, and its critic."""
 
+    former_names: ClassVar = former_names.MODEL
     local_path: str = ""
     """Folder or hub name of a Hugging Face causal LM. Empty: a small, randomly initialized Qwen3 with its own tokenizer."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -26,6 +28,9 @@ class ModelConfig(Section):
     critic: Literal["auto", "separate", "shared"] = "auto"
     """`separate`: a copy of the base model with a value head; `shared`: a value head on the policy's own trunk. `auto`: shared
     for a model from `local_path` on a GPU; otherwise, and with `ray.num_critics` or verl, separate."""
+    tensor_parallel_size: Harmless[int] = Field(1, ge=1)
+    """GPUs among which a vLLM or SGLang server that the run starts splits the model. Other engines use one GPU each; the learner
+    uses `ray.num_learners`."""
     lora_rank: Annotated[int, Field(ge=0)] | Auto = "auto"
     """Rank of LoRA adapters on every linear layer (extra `lora`); 0: full fine-tuning, without adapters. `auto`: 32 for a
     model from `local_path` on a GPU if peft is installed; otherwise, and with verl, 0."""
@@ -39,6 +44,11 @@ class ModelConfig(Section):
     """Number of attention heads of the small model, of 64 dimensions each, and of its key/value heads."""
     vocab_size: int = Field(1024, ge=300)
     """Vocabulary size of the small model: byte-level BPE, trained on the recipe's training episodes."""
+
+    @property
+    def flags_of_server(self) -> list[str]:
+        """Arguments of vLLM and SGLang, by `tensor_parallel_size`."""
+        return ["--tensor-parallel-size", str(self.tensor_parallel_size)] if self.tensor_parallel_size > 1 else []
 
     @property
     def device_of_made(self) -> str:
@@ -64,6 +74,7 @@ class ModelConfig(Section):
 class InferenceConfig(Section):
     """The rollout loop and its engine."""
 
+    former_names: ClassVar = former_names.INFERENCE
     backend: str = "auto"
     """Engine: `local` (in this process), `vllm` or `sglang` (servers: docs/servers.md), or one that you registered. Training
     works with the first three. `auto`: with a model from `local_path` on a GPU, vLLM in this process (`in_process`) if a
@@ -208,6 +219,8 @@ class RayConfig(Section):
 class CheckpointConfig(Section):
     """Checkpoints and logs of a run."""
 
+    output_dir: Harmless[str] = ""
+    """Run folder of a `Trainer` that has no `run_path`; a recipe has the folder of its command. Empty: no run folder."""
     save_interval: Harmless[int] = Field(10, ge=1)
     """PPO iterations between checkpoints; the warm-up saves every `save_interval` × 10 steps."""
     keep_last_n: Harmless[int] = Field(2, ge=1)

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, overload
 import yaml
 from pydantic import Field, model_validator
 
+from midthought.config.former_names import in_present_names
 from midthought.config.section import Section, unknown_key
 from midthought.config.sections import (
     CheckpointConfig,
@@ -63,7 +64,8 @@ class RecipeConfig(Section):
 
         `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
         `training.rollout_correction` is `truncated` if it is `none`, because older policies sampled some tokens, unless the
-        policy loss uses the sampled log-probabilities itself. Raises SettingsError.
+        policy loss uses the sampled log-probabilities itself. `model.tensor_parallel_size` becomes a flag of the server that the
+        run starts. Raises SettingsError.
         """
         copy = self.merged({})
         training, inference = copy.training, copy.inference
@@ -71,6 +73,9 @@ class RecipeConfig(Section):
         corrects_itself = training.policy_loss in training.sampling_corrected
         if inference.partial_rollouts and training.rollout_correction == "none" and not corrects_itself:
             training.rollout_correction = "truncated"
+        flags = copy.model.flags_of_server
+        if flags and flags[0] not in inference.server_flags:
+            inference.server_flags = [*inference.server_flags, *flags]
         return copy.freeze()
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +144,8 @@ def merge_configs(base: Any, changes: Mapping[str, Any], known: type[Section] | 
 
 def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], known: type[Section] | None) -> dict[str, Any]:
     merged = dict(base)
+    if known is not None:
+        changes = in_present_names(known.former_names, changes, base)
     for key, value in changes.items():
         if known is not None and key not in known.model_fields:
             raise SettingsError(unknown_key(known, str(key)))

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from midthought.config import former_names
 from midthought.config.section import Auto, Harmless, Section, settled
 from midthought.errors import near_names
 
@@ -14,6 +15,7 @@ from midthought.errors import near_names
 class TrainingConfig(Section):
     """PPO and related algorithms: docs/algorithms.md has the formula and the source of each."""
 
+    former_names: ClassVar = former_names.TRAINING
     estimator_needs: ClassVar[dict[str, frozenset[str]]] = {
         "gae": frozenset({"values"}),
         "grpo": frozenset({"groups"}),

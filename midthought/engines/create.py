@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -112,6 +113,7 @@ def create_inference_engine(
         backend: `local` (this process), `vllm`, `sglang` (servers), or `scripted` (`config={"script": [...]}`).
         config: keyword arguments of the engine's constructor, or the settings' `inference` section. With `in_process=True`
             `vllm` runs in this process, without a server, with the arguments of `VLLMInProcessInferenceEngine`.
+            vLLM's names `max_model_len` and `tensor_parallel_size` are accepted by every backend.
         options: further keyword arguments; they override `config`.
 
     Raises:
@@ -129,6 +131,7 @@ def create_inference_engine(
     ):
         make = IN_PROCESS_BACKENDS[backend]
     known = _options_of(make)
+    given = _in_our_names(given, known, backend)
     if isinstance(config, InferenceConfig):
         given = {
             name: value for name, value in config.model_dump().items() if name in known and value != "auto"
@@ -193,6 +196,35 @@ def policy_engine(
         merge_adapters=inference.merge_adapters,
         deterministic=inference.deterministic,
     )
+
+
+def _in_our_names(given: Mapping[str, Any], known: set[str], backend: str) -> dict[str, Any]:
+    """Returns the options with vLLM's names `max_model_len`, `tensor_parallel_size` and `trust_remote_code` translated.
+
+    Warns of `dtype`, `max_model_len` and `tensor_parallel_size` for an engine to which they do not apply.
+    """
+    found = dict(given)
+    if found.pop("trust_remote_code", False):
+        raise SettingsError(
+            "trust_remote_code=True: code that comes with a model is never run; give a model whose architecture transformers "
+            "contains, or a loaded model to backend 'local'"
+        )
+    if "max_model_len" in found:
+        found.setdefault("max_seq_len", found.pop("max_model_len"))
+    num_gpus = found.pop("tensor_parallel_size", 1)
+    ignored: list[str] = [name for name in ("dtype", "max_seq_len") if name in found and name not in known]
+    if num_gpus != 1 and "engine_args" in known:
+        found["engine_args"] = {**found.get("engine_args", {}), "tensor_parallel_size": num_gpus}
+    elif num_gpus != 1 and "server_flags" in known and not found.get("base_url"):
+        found["server_flags"] = [*found.get("server_flags", ()), "--tensor-parallel-size", str(num_gpus)]
+    elif num_gpus != 1:
+        ignored.append("tensor_parallel_size")
+    for name in ignored:
+        found.pop(name, None)
+        warnings.warn(f"{name} does not apply to this engine of backend {backend!r} and is ignored", stacklevel=3)
+    if found.get("dtype") == "auto" and backend == "local":
+        del found["dtype"]
+    return found
 
 
 def _as_bool(name: str, value: object) -> bool:

@@ -90,6 +90,7 @@ class TokenBatch:
         rows: list[_Row] = []
         num_unscored = 0
         for number, trajectory in enumerate(trajectories):
+            trajectory.require_tokens()
             learned = [(segment, _learned(segment, demonstrations)) for segment in trajectory.segments]
             num_unscored += sum(sum(segment.loss_mask) - sum(mask) for segment, mask in learned)
             rows += [_Row(number, place, *pair) for place, pair in enumerate(learned) if any(pair[1])]

@@ -35,10 +35,12 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
 
     Episodes without a reward are left out, then zero-variance groups (`is_zero_variance`), then the surplus of dynamic sampling.
     ReMax uses the baselines that were rolled out with the episodes. Raises SettingsError if there is no episode, or if
-    the estimator needs baselines and the episodes are not from `rolled_out`.
+    the estimator needs baselines and the episodes are not from `rolled_out`; RecordError for an episode without tokens.
     """
     if not len(data):
         raise SettingsError("there is nothing to learn from: the data holds no episode")
+    for trajectory in data:
+        trajectory.require_tokens()
     own = {id(trajectory) for trajectory in rolled_out.data} if rolled_out is not None else set()
     is_own = all(id(trajectory) in own for trajectory in data)
     batch = RolloutBatch(data=data, metrics=dict(rolled_out.metrics) if rolled_out is not None and is_own else {})

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from midthought.argument_names import also_named
 from midthought.config import ConfigStore, RecipeConfig
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import policy_engine
@@ -88,7 +89,7 @@ class Trainer:
     Args:
         config: the settings. The trainer keeps a copy and validates it again.
         env: a `BaseEnvironment`, or a function without parameters that creates one; every episode has its own. A class that
-            takes a `config` receives `config.environment`.
+            takes a `config` receives `config.environment`. The setup package's name, `environment`, is accepted, too.
         reward_fn: scores an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
             `f(trajectory, environment)`, plain or `async`, returning a number. On a data set the environment is None.
         dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, or a `datasets.Dataset`; or a
@@ -102,7 +103,8 @@ class Trainer:
         reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
         callbacks: called after every step, evaluation and checkpoint; one `TrainerCallback`, or several.
-        run_path: a run folder for metrics, trajectories, checkpoints and the report. None: files are written only on request.
+        run_path: a run folder for metrics, trajectories, checkpoints and the report. None: `checkpoint.output_dir`, and if
+            that is empty, files are written only on request.
             A `RunStage` makes the trainer a stage of a larger run.
         resume: continue from the newest checkpoint in `run_path`, or from the start if there is none yet. The reference
             of the KL divergence is still the model that is given here, so give the one that the run started with.
@@ -117,6 +119,7 @@ class Trainer:
         OutputPathError: `run_path` holds files that this library did not write.
     """
 
+    @also_named(environment="env")
     def __init__(
         self,
         config: RecipeConfig,
@@ -139,6 +142,7 @@ class Trainer:
         progress: bool = True,
     ) -> None:
         self.config = _checked(config, needs_environment=not isinstance(dataset, TrainingTasks))
+        run_path = run_path or self.config.checkpoint.output_dir or None
         self._stage = run_path if isinstance(run_path, RunStage) else None
         if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
             self.config = as_recorded(self.config, Path(run_path) / "config.yaml")
@@ -159,7 +163,10 @@ class Trainer:
         self._console = self._stage.console if self._stage is not None else Console(quiet=not progress)
         self.callbacks = _checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
-        """The metrics of every iteration, in order; `iteration` counts them from 1."""
+        """The metrics of every iteration, in order; `iteration` and `epoch` count from 1. Always there: `total_loss` (`loss`),
+        `policy_loss`, `value_loss`; 0 without a critic, or if there was nothing to train on."""
+        self._num_iters_per_epoch: int | None = None
+        """As given to `fit`; None: by the settings."""
         self.iteration = 0
         """Iterations done."""
         newest = self._writer.newest if self._writer is not None else None
@@ -218,19 +225,19 @@ class Trainer:
 
     # -- training ----------------------------------------------------------------------------------------------
 
-    def fit(self, num_epochs: int | None = None) -> list[dict[str, float]]:
+    def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, float]]:
         """Trains until `num_epochs` epochs are done; epochs of earlier calls and of a loaded checkpoint count. Returns the
         metrics of all iterations.
 
-        An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment. None:
-        the number in `training`. Ctrl-C takes effect between two iterations, after a checkpoint if there is a run folder.
+        An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment;
+        `num_iters_per_epoch` replaces that length. None: the number in `training`. Ctrl-C takes effect between two
+        iterations, after a checkpoint if there is a run folder.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped").
         """
         self._require_open()
-        if num_epochs is not None and not (isinstance(num_epochs, int) and num_epochs >= 0):
-            raise SettingsError(
-                f"num_epochs={num_epochs!r}: give a whole number of epochs, or None for what the settings say"
-            )
+        _require_whole(0, num_epochs=num_epochs)
+        _require_whole(1, num_iters_per_epoch=num_iters_per_epoch)
+        self._num_iters_per_epoch = num_iters_per_epoch
         num_iters = self.num_iters(num_epochs)
         checks = self._checks = RunChecks(self.config.training, self.metrics_history)
         self._frozen = self.config.frozen()
@@ -294,7 +301,9 @@ class Trainer:
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in rollouts.data) / seconds
         self.iteration += 1
         self._rollouts = None
-        self.metrics_history.append({"iteration": self.iteration, **metrics})
+        epoch = (self.iteration - 1) // max(self.num_iters(1), 1) + 1
+        losses = {"total_loss": metrics.get("loss", 0.0), "policy_loss": 0.0, "value_loss": 0.0}
+        self.metrics_history.append({"iteration": self.iteration, "epoch": epoch, **losses, **metrics})
         self._log("ppo", metrics)
         self._log_trajectories("train", rollouts.data.trajectories)
         for callback in self.callbacks:
@@ -323,6 +332,8 @@ class Trainer:
 
     def num_iters(self, num_epochs: int | None = None) -> int:
         """Returns the number of iterations in `num_epochs` epochs; None: the number of epochs in the settings."""
+        if self._num_iters_per_epoch is not None:
+            return self._num_iters_per_epoch * (self.config.training.num_epochs if num_epochs is None else num_epochs)
         return self.config.training.num_iters(self._tasks.num_tasks, num_epochs)
 
     def _validate(self) -> bool:
@@ -463,6 +474,14 @@ class Trainer:
 
 RayPPOTrainer = Trainer
 """The name of `Trainer` in the setup package."""
+
+
+def _require_whole(least: int, **number: int | None) -> None:
+    (name, value), *_ = number.items()
+    if value is not None and not (isinstance(value, int) and value >= least):
+        raise SettingsError(
+            f"{name}={value!r}: give a whole number of {least} or more, or None for what the settings say"
+        )
 
 
 def _checked_callbacks(callbacks: Any) -> list[TrainerCallback]:

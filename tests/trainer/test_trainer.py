@@ -76,7 +76,7 @@ def test_it_trains_in_an_environment_with_every_kind_of_estimator(estimator, tal
             assert figures["logprob_difference_max"] < logit_tolerance(talker["model"], 256)
             assert figures["time/seconds"] > figures["time/rollout_seconds"] > 0
             assert figures["time/tokens_per_second"] > 0
-        assert ("value_loss" in history[0]) is (estimator == "gae")
+        assert (history[0]["value_loss"] != 0) is (estimator == "gae")
         assert ("reward/greedy" in history[0]) is (estimator == "remax")
         assert ("batch/num_flat_groups" in history[0]) is (estimator in ("grpo", "grpo_turns"))
 
