@@ -481,3 +481,44 @@ def test_a_trajectory_filled_by_hand_cannot_be_trained_on(config):
     trajectory.states, trajectory.actions, trajectory.rewards, trajectory.dones = ["a"], ["b"], [1.0], [True]
     with RayPPOTrainer(config, Room()) as trainer, pytest.raises(RecordError, match="carries no tokens"):
         trainer.train_step([trajectory])
+
+
+# -- the manifest's own examples -----------------------------------------------------------------------------------
+
+
+class Configured(Room):
+    def __init__(self, config):
+        super().__init__(config)
+        self.name = "room"
+
+
+def test_the_manifests_test_of_an_environment():
+    config = ConfigStore()
+    env = Configured(config.environment)
+    obs = env.reset()
+    obs, reward, done, info = env.step("leave")
+    assert (obs, reward, done, info, env.name) == ("You leave.", 1.0, True, {}, "room")
+
+
+def test_the_manifests_test_of_several_turns():
+    registry = searching()
+    env = Configured(ConfigStore().environment)
+    manager = MultiTurnManager(registry, JSONActionParser(registry), env)
+    turn = manager.step("model output", env.reset())
+    assert turn.tool_call.result is None and turn.observation == "A door."
+
+
+def test_the_manifests_settings_of_algorithm_engine_and_ray():
+    config = create_default_config()
+    config.training.adv_estimator = "grpo"
+    config.inference.backend = "vllm"
+    config.ray.use_ray = True
+    config.ray.num_actors = 4
+    assert merge_configs(config, {"training": {"learning_rate": 1e-6}}).ray.num_actors == 4
+
+
+def test_the_manifests_trainer_takes_config_environment_and_reward_by_position(config):
+    env = Configured(config.environment)
+    with RayPPOTrainer(config, env, reward_fn=lambda trajectory: sum(trajectory.rewards)) as trainer:
+        trainer.fit(num_iters_per_epoch=1)
+        assert len(trainer.metrics_history) == 1

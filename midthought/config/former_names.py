@@ -29,14 +29,14 @@ def in_present_names(names: Mapping[str, FormerName], given: Values, present: Va
     found = dict(given)
     for name in [name for name in names if name in given]:
         value = found.pop(name)
-        warn_of_former(name, names[name])
+        warn_of_former(name, names[name], stacklevel=4)
         found |= names[name].changes(value, {**present, **found})
     return found
 
 
-def warn_of_former(name: str, former: FormerName) -> None:
+def warn_of_former(name: str, former: FormerName, *, stacklevel: int = 3) -> None:
     """Warns that a setting has another name here."""
-    warnings.warn(f"{name} is a setting of the setup package; here: {former.remedy}", stacklevel=4)
+    warnings.warn(f"{name} is a setting of the setup package; here: {former.remedy}", stacklevel=stacklevel)
 
 
 def _no_remote_code(value: Any, _: Values) -> Values:
