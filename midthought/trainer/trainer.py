@@ -301,14 +301,18 @@ class Trainer:
         metrics["time/tokens_per_second"] = sum(len(t.token_ids) for t in rollouts.data) / seconds
         self.iteration += 1
         self._rollouts = None
-        epoch = (self.iteration - 1) // max(self.num_iters(1), 1) + 1
-        losses = {"total_loss": metrics.get("loss", 0.0), "policy_loss": 0.0, "value_loss": 0.0}
-        self.metrics_history.append({"iteration": self.iteration, "epoch": epoch, **losses, **metrics})
+        self.metrics_history.append(self._history_row(self.iteration, metrics))
         self._log("ppo", metrics)
         self._log_trajectories("train", rollouts.data.trajectories)
         for callback in self.callbacks:
             callback.on_step(self, metrics)
         return metrics
+
+    def _history_row(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Returns the metrics with what every row of `metrics_history` has."""
+        epoch = (iteration - 1) // max(self.num_iters(1), 1) + 1
+        losses = {"total_loss": metrics.get("loss", 0.0), "policy_loss": 0.0, "value_loss": 0.0}
+        return {"iteration": iteration, "epoch": epoch, **losses, **metrics}
 
     def evaluate(self, num_episodes: int | None = None) -> dict[str, float]:
         """Runs greedy episodes on held-out tasks or starts, at most `num_episodes` (None: `training.num_validation_questions`).
@@ -419,7 +423,11 @@ class Trainer:
         self.iteration = int(state["step"] if is_older else state["iteration"])
         history = self._logged_history() if is_older else state["metrics_history"]
         self.metrics_history = [
-            {name: math.nan if value is None else value for name, value in metrics.items()} for metrics in history
+            self._history_row(
+                int(metrics["iteration"]),
+                {name: math.nan if value is None else value for name, value in metrics.items()},
+            )
+            for metrics in history
         ]
         best, iteration = state["best"]
         self._best = (-math.inf if best is None else best, iteration)
@@ -432,7 +440,7 @@ class Trainer:
         """Returns the metrics of every iteration, read from the run folder."""
         assert self._writer is not None
         rows = (row for row in self._writer.run.metrics.read() if row["stage"] == "ppo")
-        return [{"iteration": row.pop("step"), **row} for row in rows if row.pop("stage")]
+        return [self._history_row(row.pop("step"), row) for row in rows if row.pop("stage")]
 
     def save_model(self, path: str | Path) -> None:
         """Writes the policy and its tokenizer to a folder that any Hugging Face tool can load.
