@@ -75,7 +75,7 @@ class VectorCache:
 
     def _open(self, path: Path) -> Any:
         try:
-            records = np.load(path, mmap_mode="r", allow_pickle=False)
+            records = np.lib.format.open_memmap(path, mode="r")  # reads .npy files only, whatever the name
         except (ValueError, OSError, EOFError):
             return None
         return records if records.dtype == self._record and records.ndim == 1 else None

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from midthought.memory.vector_cache import VectorCache
@@ -33,6 +33,7 @@ def test_models_and_dimensions_do_not_mix(tmp_path):
 
 
 @given(st.binary(max_size=300), st.integers(0, 299))
+@example(b"PK\x03\x04", 0)
 def test_a_file_that_is_torn_or_foreign_is_passed_over(tmp_path_factory, junk, cut):
     folder = tmp_path_factory.mktemp("cache")
     cache = VectorCache(folder, "m", 4)
@@ -42,6 +43,9 @@ def test_a_file_that_is_torn_or_foreign_is_passed_over(tmp_path_factory, junk, c
     torn.write_bytes(torn.read_bytes()[: -1 - cut % torn.stat().st_size])
     (torn.parent / "x.npy").write_bytes(junk)
     np.save(torn.parent / "y.npy", vectors(3))
+    with (torn.parent / "z.npy").open("wb") as file:
+        np.savez(file, vectors(3))
+    np.save(torn.parent / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
     again = VectorCache(folder, "m", 4)
     assert len(again) == 1 and kept.exists()
 
