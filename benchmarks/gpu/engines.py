@@ -88,7 +88,7 @@ def _local(
 
 
 def machine_free(machine: Machine) -> int:
-    """Free bytes of the GPU, those of other processes excluded."""
+    """Free bytes of the GPU, as its driver reports them."""
     return int(torch.cuda.mem_get_info(machine.device)[0])
 
 
