@@ -173,7 +173,10 @@ def test_failing_iterations_end_a_run_that_had_rewards_after_three_in_a_row(talk
 def test_a_large_difference_is_warned_of_once_with_the_causes_in_order(talker, caplog):
     make_random(talker["model"])
     fit(talker, logprob_difference_stop=None, **LONG)
-    (warning,) = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    messages = [record.getMessage() for record in caplog.records if record.name == LOGGER]
+    (warning,) = [
+        message for message in messages if "log-probabilities differ" in message
+    ]  # random logits may also collapse
     causes = ("another precision", "a server returns", "does not apply the adapters", "did not load", "is random")
     assert sorted(causes, key=warning.index) == list(causes)
 
