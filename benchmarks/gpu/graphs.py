@@ -1,4 +1,4 @@
-"""Check 3: decoding with CUDA graphs samples the same tokens as without.
+"""Check 3: decoding with CUDA graphs and asynchronous scheduling samples the same tokens as without.
 
 A replayed pass has other shapes (padded rows and keys), so it rounds differently, and where two tokens are almost equally
 probable another one may be taken. Rows are compared up to their first difference: there the two tokens must be as good as
@@ -33,6 +33,9 @@ MIN_TOLERANCE, OWN_ERRORS = 1e-3, 10.0
 """Largest difference of a token's log-probability: so many nats, and so many times the largest expected error of the model's
 own forward pass. The largest of thousands of tokens is several times the expected one; a wrong pass is off by nats."""
 
+WAYS = {"eager": (False, False), "graphs": (True, False), "graphs and asynchronous": (True, True)}
+"""Ways to decode: with CUDA graphs, and with tokens that are read one pass later."""
+
 
 class Comparison:
     """Two lists of completions of the same prompts, token by token."""
@@ -66,36 +69,43 @@ def run(machine: Machine, report: Report) -> None:
         _compare(machine, report, name, dtype)
         machine.clean()
     if not machine.is_cuda:
-        report.not_run("there are no CUDA graphs on a CPU; both engines computed every pass")
+        report.not_run("there are no CUDA graphs on a CPU; all engines computed every pass")
 
 
 def _compare(machine: Machine, report: Report, name: str, dtype: torch.dtype) -> None:
     num_rows, num_tokens, setting = machine.pick(16, 3), machine.pick(192, 12), f"{name} {short(dtype)}"
     model = make_model(machine, name, dtype)
     prompts = random_prompts(SHAPES[name], [12 + number for number in range(num_rows)])
-    found: dict[bool, list[Completion]] = {}
-    for has_graphs in (False, True):
+    found: dict[str, list[Completion]] = {}
+    for way, (has_graphs, is_async) in WAYS.items():
         with counted_recordings() as counts, logged_warnings() as messages:
-            engine = make_engine(model, num_rows, 256, cuda_graphs=has_graphs)
+            engine = make_engine(model, num_rows, 256, cuda_graphs=has_graphs, async_scheduling=is_async)
             complete(engine, random_prompts(SHAPES[name], [10] * num_rows, seed=2), num_tokens)
-            seconds, found[has_graphs] = machine.wall_seconds(
+            seconds, found[way] = machine.wall_seconds(
                 lambda engine=engine: complete(engine, prompts, num_tokens, temperature=0.0)
             )
-        way = "with graphs" if has_graphs else "eager"
         report.figure(setting, f"tokens/s of {num_rows} rows, {way}", num_rows * num_tokens / seconds)
         if has_graphs and machine.is_cuda:
             used = counts["recordings"] and counts["replays"]
             recorded = f"{counts['recordings']} graphs, {counts['replays']} replays"
-            report.require(setting, "recorded passes", recorded, bool(used) and not messages, "used, and no warning")
+            report.require(
+                setting, f"recorded passes, {way}", recorded, bool(used) and not messages, "used, and no warning"
+            )
             for message in messages:
                 report.figure(setting, "warning", message)
         engine.shutdown()
-    compared = Comparison(found[False], found[True])
-    report.figure(setting, "rows with the same tokens", f"{compared.num_same_rows} of {compared.num_rows}")
-    report.figure(setting, "tokens before a difference", f"{compared.num_same_tokens} of {compared.num_tokens}")
+    eager, *others = found
     limit = MIN_TOLERANCE + OWN_ERRORS * own_error_of_random_prompts(model, SHAPES[name]).largest
-    report.at_most(setting, "largest difference for the same token", compared.largest_difference, limit, "nats")
-    report.at_most(setting, "largest gap where tokens differ", compared.largest_gap, limit, "nats")
+    for way in others:
+        compared = Comparison(found[eager], found[way])
+        same = f"{compared.num_same_rows} of {compared.num_rows}"
+        report.figure(setting, f"rows with the same tokens, {way}", same)
+        before = f"{compared.num_same_tokens} of {compared.num_tokens}"
+        report.figure(setting, f"tokens before a difference, {way}", before)
+        report.at_most(
+            setting, f"largest difference for the same token, {way}", compared.largest_difference, limit, "nats"
+        )
+        report.at_most(setting, f"largest gap where tokens differ, {way}", compared.largest_gap, limit, "nats")
 
 
 @contextmanager

@@ -72,7 +72,9 @@ def random_prompts(shape: Shape, lengths: Sequence[int], seed: int = 0) -> list[
     return [draw.choices(range(shape.vocab_size), k=length) for length in lengths]
 
 
-def make_engine(model: Any, num_seqs: int, length: int, *, cuda_graphs: bool = True) -> LocalEngine:
+def make_engine(
+    model: Any, num_seqs: int, length: int, *, cuda_graphs: bool = True, async_scheduling: bool | None = None
+) -> LocalEngine:
     """Nothing ends a sequence, so every one samples as many tokens as were asked for; nothing is shared among prompts."""
     return LocalEngine(
         model,
@@ -81,6 +83,7 @@ def make_engine(model: Any, num_seqs: int, length: int, *, cuda_graphs: bool = T
         max_seq_len=length,
         share_prefixes=False,
         cuda_graphs=cuda_graphs,
+        async_scheduling=async_scheduling,
     )
 
 

@@ -201,7 +201,8 @@ def test_a_pass_that_cannot_be_recorded_is_computed(caplog: pytest.LogCaptureFix
     assert "operation not permitted" in caplog.text
 
 
-def test_an_engine_that_replays_samples_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_an_engine_that_replays_samples_the_same(async_scheduling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Episodes that come and go, more than there are slots, with results between their samples."""
     monkeypatch.setattr(recorded, "KEYS_PER_STEP", 32)
     model, tape = make("qwen3"), Tape()
@@ -223,10 +224,12 @@ def test_an_engine_that_replays_samples_the_same(monkeypatch: pytest.MonkeyPatch
 
         return await asyncio.gather(*map(one, range(20)))
 
-    plain, replaying = (LocalEngine(model, eos_token_ids=(), max_num_seqs=6, max_seq_len=256) for _ in range(2))
-    sampled = asyncio.run(episodes(plain))
+    def engine() -> LocalEngine:
+        return LocalEngine(model, eos_token_ids=(), max_num_seqs=6, max_seq_len=256, async_scheduling=async_scheduling)
+
+    sampled = asyncio.run(episodes(engine()))
     monkeypatch.setattr(kv_cache_manager, "make_runner", lambda model, **_: make_runner(model, record=tape))
-    assert sampled == asyncio.run(episodes(replaying))
+    assert sampled == asyncio.run(episodes(engine()))
     assert tape.num_replays > 100
 
 

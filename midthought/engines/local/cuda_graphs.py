@@ -90,15 +90,18 @@ class _Recording:
     def record(self, record: Record) -> None:
         self._replay = record(self._replay)
 
-    def __call__(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray) -> Tensor:
+    def __call__(self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray) -> Tensor:
         inputs = np.zeros(self._inputs.shape, dtype=np.int64)
         inputs[2] = self._spare
-        inputs[:, slots] = token_ids, positions, slots
+        inputs[1:, slots] = positions, slots
+        if not isinstance(token_ids, Tensor):
+            inputs[0, slots] = token_ids
         self._inputs.copy_(torch.from_numpy(inputs))
-        logits = self._replay()
-        if (slots == np.arange(len(slots))).all():
-            return logits[: len(slots)]
-        return logits[torch.from_numpy(slots).to(logits.device)]
+        is_ordered = (slots == np.arange(len(slots))).all()
+        rows = slice(len(slots)) if is_ordered else torch.from_numpy(slots).to(self._inputs.device)
+        if isinstance(token_ids, Tensor):
+            self._inputs[0, rows] = token_ids
+        return self._replay()[rows]
 
 
 class StepRecorder:
@@ -138,7 +141,7 @@ class StepRecorder:
             self._recordings.clear()
             self._known = addresses
 
-    def replay(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
+    def replay(self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray) -> Tensor | None:
         """Returns logits `[n, V]` for `n` rows with one new token each; None if no pass of that size is recorded.
 
         The tensor is valid until the next pass.
@@ -149,7 +152,9 @@ class StepRecorder:
         recording = self._recordings.get(self._size(positions, slots))
         return None if recording is None else recording(token_ids, positions, slots)
 
-    def consider(self, token_ids: Sequence[int], positions: np.ndarray, slots: np.ndarray, logits: Tensor) -> None:
+    def consider(
+        self, token_ids: Sequence[int] | Tensor, positions: np.ndarray, slots: np.ndarray, logits: Tensor
+    ) -> None:
         """Counts an ordinary pass that computed these logits, and records a pass of its size if there have been enough."""
         size = self._size(positions, slots)
         self._num_passes[size] += 1

@@ -43,6 +43,8 @@ class LocalEngine:
             fewer sequences run at once.
         share_prefixes: compute a common prefix of several sequences once, and copy it.
         cuda_graphs: on a GPU, record decoding steps as CUDA graphs and replay them; not in deterministic mode.
+        async_scheduling: begin a decoding step before the host has read the tokens of the last one. None: on a GPU, not in
+            deterministic mode.
         merge_adapters: sample from merged copies of layers with LoRA adapters, if these take at most a quarter of the
             device's free memory; otherwise the adapters are computed beside the weights, which is slower.
         deterministic: work in waves. A wave takes the requests of all admitted episodes and ends when all have ended. Up
@@ -61,6 +63,7 @@ class LocalEngine:
         max_cache_bytes: int | None = None,
         share_prefixes: bool = True,
         cuda_graphs: bool = True,
+        async_scheduling: bool | None = None,
         merge_adapters: bool = True,
         deterministic: bool = False,
     ) -> None:
@@ -89,6 +92,9 @@ class LocalEngine:
             self.stats,
             max_batched_tokens=max_batched_tokens or (1024 if model.device.type == "cpu" else 8192),
             eos_token_ids=self.eos_token_ids,
+            async_scheduling=(
+                model.device.type == "cuda" and not deterministic if async_scheduling is None else async_scheduling
+            ),
         )
         self._changed = asyncio.Event()
         """Set if an episode has requested, received its tokens, or ended since the last pass. Each driver has its own."""

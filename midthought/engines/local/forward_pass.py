@@ -1,11 +1,15 @@
-"""Runs forward passes: selects the prompts to prefill, computes logits, samples, and completes requests."""
+"""Runs forward passes: selects the prompts to prefill, computes logits, samples, and completes requests.
+
+With asynchronous scheduling (vLLM's term), sampled tokens stay on the device: the next decoding pass begins with them, then
+the host reads them and ends sequences. A sequence that has ended is thus in one more pass, whose token is dropped.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -13,8 +17,8 @@ import torch
 from midthought.engines.local.kv_cache_manager import KVCacheManager
 from midthought.engines.local.prefix_attention import MIN_GROUP_ROWS, MIN_PREFIX_TOKENS, Group, find_groups
 from midthought.engines.local.request import EngineStats, Request
-from midthought.engines.local.runner import Steps
-from midthought.engines.local.sampling import SamplingBatch, draw_tokens
+from midthought.engines.local.runner import Steps, TokenIds
+from midthought.engines.local.sampling import DrawnTokens, SamplingBatch, draw_tokens
 from midthought.engines.local.scheduler import Scheduler
 from midthought.engines.local.slots import num_common
 from midthought.types import Completion
@@ -42,8 +46,10 @@ class _Batch:
         self._lengths = np.array([len(request.token_ids) for request in requests])
         self._uniforms = np.empty((0, len(requests)))
         """`[passes ahead, n]`"""
-        self.token_ids = [history[-1] for history in self.histories]
+        self.token_ids: TokenIds = [history[-1] for history in self.histories]
         """Last token of each request, not computed yet."""
+        self.unread: DrawnTokens | None = None
+        """Tokens that were sampled and are not appended yet, with asynchronous scheduling."""
         self.num_roomy_passes = 0
         """Number of further passes of these requests for which the cache is long enough."""
 
@@ -67,6 +73,7 @@ class ForwardPasses:
     Args:
         max_batched_tokens: maximum new tokens in one forward pass, except for a single longer prompt.
         eos_token_ids: the tokens that end a sequence.
+        async_scheduling: begin a decoding pass before the tokens of the last one are read.
     """
 
     def __init__(
@@ -77,6 +84,7 @@ class ForwardPasses:
         *,
         max_batched_tokens: int,
         eos_token_ids: frozenset[int],
+        async_scheduling: bool = False,
     ) -> None:
         self.policy_version = 0
         self._scheduler = scheduler
@@ -84,6 +92,7 @@ class ForwardPasses:
         self._stats = stats
         self._max_batched_tokens = max_batched_tokens
         self._eos_token_ids = eos_token_ids
+        self._async_scheduling = async_scheduling
         self._is_prefilling = False
         """The last pass was prefill only, and more prompts were waiting."""
         self._settled: _Batch | None = None
@@ -99,6 +108,9 @@ class ForwardPasses:
         if settled and settled.num_roomy_passes and not scheduler.wave and settled.requests == scheduler.running:
             settled.num_roomy_passes -= 1
             return self._forward(settled)
+        has_ended = self._append_unread()
+        if not (scheduler.running or scheduler.wave):
+            return has_ended
         if not self._cache_manager.lay_out((*scheduler.running, *scheduler.wave)):
             self.start_over()
         joining, more_wait = self._take_prefill()
@@ -107,10 +119,12 @@ class ForwardPasses:
             self._settled = None
         is_last_of_several, self._is_prefilling = self._is_prefilling and not more_wait, more_wait
         if joining and (more_wait or is_last_of_several):
-            return self._forward(_Batch(joining))
+            return self._forward(_Batch(joining)) or has_ended
         if self._settled is None or self._settled.requests != scheduler.running:
             self._settled = self._settle()
-        return self._forward(self._settled)
+        longest = max(len(history) for history in self._settled.histories)
+        self._settled.num_roomy_passes = max(0, self._cache_manager.length - longest - 1)
+        return self._forward(self._settled) or has_ended
 
     def start_over(self) -> None:
         """Recomputes running requests, because the cache or the weights have changed."""
@@ -122,10 +136,7 @@ class ForwardPasses:
         running = self._scheduler.running
         self._cache_manager.compact_running(running)
         running.sort(key=lambda request: self._cache_manager.slots.slot(request.episode))
-        batch = _Batch(running, self._find_groups(running))
-        longest = max(len(history) for history in batch.histories)
-        batch.num_roomy_passes = max(0, self._cache_manager.length - longest - 1)
-        return batch
+        return _Batch(running, self._find_groups(running))
 
     def _find_groups(self, running: Sequence[Request]) -> list[Group]:
         """Finds neighboring running sequences with a common prefix, whose attention is computed once for the group."""
@@ -172,7 +183,7 @@ class ForwardPasses:
         return taken, is_full or is_waiting
 
     def _forward(self, batch: _Batch) -> bool:
-        """Computes one more token for each request. Returns True if one has ended. If memory runs out, halves the cache."""
+        """Samples one more token for each request. Returns True if one has ended. If memory runs out, halves the cache."""
         try:
             with no_cudnn_attention(self._cache_manager.device):
                 logits = self._logits(batch)
@@ -183,10 +194,28 @@ class ForwardPasses:
             self._cache_manager.halve()
             self.start_over()
             return False
-        batch.token_ids, logprobs = draw_tokens(logits, batch.uniforms(), batch.ways, batch.histories)
+        drawn = draw_tokens(logits, batch.uniforms(), batch.ways, batch.histories)
         self._stats.num_forward_passes += 1
-        self._stats.num_sampled_tokens += len(logprobs)
-        return self._append(batch, logprobs)
+        batch.token_ids = drawn.token_ids
+        if not self._is_read_later(batch):
+            return self._append(batch.requests, drawn)
+        before, batch.unread = batch.unread, drawn
+        return before is not None and self._append(batch.requests, before)
+
+    def _is_read_later(self, batch: _Batch) -> bool:
+        """Whether the tokens stay on the device until the next pass; a repetition penalty needs them at once."""
+        return (
+            self._async_scheduling and batch is self._settled and batch.steps is not None and not batch.ways.penalties
+        )
+
+    def _append_unread(self) -> bool:
+        """Appends the tokens of the last pass that were not read. Returns True if a request has ended."""
+        batch = self._settled
+        if batch is None or batch.unread is None:
+            return False
+        drawn, batch.unread = batch.unread, None
+        is_running = set(self._scheduler.running).__contains__
+        return any(map(is_running, batch.requests)) and self._append(batch.requests, drawn, is_running)
 
     def _logits(self, batch: _Batch) -> torch.Tensor:
         """Returns logits `[n, V]` after the last token of each request."""
@@ -199,10 +228,15 @@ class ForwardPasses:
             batch.steps = self._cache_manager.runner.steps(rows, groups=batch.groups)
         return batch.steps(batch.token_ids)
 
-    def _append(self, batch: _Batch, logprobs: Sequence[float]) -> bool:
-        """Appends each request's token. Returns True if a request has ended."""
+    def _append(
+        self, requests: Sequence[Request], drawn: DrawnTokens, is_kept: Callable[[Request], bool] | None = None
+    ) -> bool:
+        """Appends the token of each request, or of those that are kept. Returns True if a request has ended."""
         has_ended = False
-        for request, token_id, logprob in zip(batch.requests, batch.token_ids, logprobs, strict=True):
+        for request, token_id, logprob in zip(requests, *drawn.read(), strict=True):
+            if is_kept is not None and not is_kept(request):
+                continue
+            self._stats.num_sampled_tokens += 1
             request.num_cached = len(request.token_ids)
             request.token_ids.append(token_id)
             request.logprobs.append(logprob)

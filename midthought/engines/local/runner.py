@@ -29,7 +29,9 @@ class Row(NamedTuple):
     slot: int
 
 
-Steps = Callable[[Sequence[int]], torch.Tensor]
+TokenIds = Sequence[int] | torch.Tensor
+"""The next token of each of `n` rows; a tensor `[n]` is on the model's device."""
+Steps = Callable[[TokenIds], torch.Tensor]
 """Continues the same `n` rows: takes the next token of each, and returns the `[n, V]` logits after these tokens."""
 
 
@@ -159,7 +161,7 @@ class CachedRunner:
         recorder.begin()
 
         @torch.inference_mode()
-        def step(token_ids: Sequence[int]) -> torch.Tensor:
+        def step(token_ids: TokenIds) -> torch.Tensor:
             self._reserve(int(slots.max()) + 1, int(positions.max()) + 1)
             logits = recorder.replay(token_ids, positions, slots)
             if logits is None:
@@ -180,7 +182,7 @@ class CachedRunner:
         is_first = True
 
         @torch.inference_mode()
-        def step(token_ids: Sequence[int]) -> torch.Tensor:
+        def step(token_ids: TokenIds) -> torch.Tensor:
             nonlocal is_first
             if not is_first:
                 batch.advance()
@@ -285,7 +287,7 @@ class RecomputingRunner:
     def steps(self, rows: Sequence[Row], *, groups: Sequence[Group] = ()) -> Steps:
         sequences = [list(row.token_ids[:-1]) for row in rows]
 
-        def step(token_ids: Sequence[int]) -> torch.Tensor:
+        def step(token_ids: TokenIds) -> torch.Tensor:
             for sequence, token_id in zip(sequences, token_ids, strict=True):
                 sequence.append(token_id)
             return self.forward([Row(sequence, 0, row.slot) for sequence, row in zip(sequences, rows, strict=True)])
@@ -323,8 +325,10 @@ class RecomputingRunner:
         """Does nothing: there is no cache."""
 
 
-def _tensor(numbers: Sequence[int] | np.ndarray, device: torch.device) -> torch.Tensor:
-    """Returns `[n]` int64. Uses numpy, which reads lists several times faster."""
+def _tensor(numbers: TokenIds | np.ndarray, device: torch.device) -> torch.Tensor:
+    """Returns `[n]` int64; a tensor unchanged. Uses numpy, which reads lists several times faster."""
+    if isinstance(numbers, torch.Tensor):
+        return numbers
     return torch.from_numpy(np.array(numbers, dtype=np.int64)).to(device)
 
 

@@ -22,6 +22,32 @@ MAX_SUMMED = 4096
 _Filter = Callable[[torch.Tensor, Sequence[Sampling]], torch.Tensor]
 
 
+class DrawnTokens:
+    """One sampled token per row, on the model's device; on a GPU its copy to the host may still be on its way.
+
+    >>> DrawnTokens(torch.tensor([[5], [7]]), torch.tensor([[-0.25], [-1.0]])).read()
+    ([5, 7], [-0.25, -1.0])
+    """
+
+    def __init__(self, token_ids: torch.Tensor, logprobs: torch.Tensor) -> None:
+        """Both `[n, 1]`. Starts the copy, one for both, and does not wait for it."""
+        self.token_ids = token_ids[:, 0]
+        """`[n]` int64."""
+        both = torch.cat([token_ids.double(), logprobs.double()], dim=1).t()  # token ids are exact
+        self._on_host = both.to("cpu", non_blocking=True)
+        self._copied: torch.cuda.Event | None = None
+        if both.is_cuda:
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(both.device))
+
+    def read(self) -> tuple[list[int], list[float]]:
+        """Returns the token ids and their log-probabilities, after they have arrived."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        token_ids, logprobs = self._on_host.tolist()
+        return [int(token_id) for token_id in token_ids], logprobs
+
+
 class SamplingBatch:
     """Sampling options of each row of a batch. Valid as long as the batch has the same rows."""
 
@@ -57,7 +83,7 @@ def draw_tokens(
     uniforms: np.ndarray,
     ways: SamplingBatch,
     histories: Sequence[Sequence[int]] = (),
-) -> tuple[list[int], list[float]]:
+) -> DrawnTokens:
     """Samples one token per row from `softmax(logits / temperature)` by inverse CDF.
 
     The repetition penalty is applied first, then the temperature, then `min_p`, `top_k` and `top_p` in this order (vLLM's),
@@ -85,9 +111,7 @@ def draw_tokens(
     tokens = _inverse_cdf(probabilities, torch.from_numpy(uniforms).to(logits.device)[:, None], ways)
     if ways.greedy:
         tokens[ways.greedy] = logits[ways.greedy].argmax(-1, keepdim=True)
-    logprobs = probabilities.gather(-1, tokens).double().log()
-    drawn = torch.cat([tokens.double(), logprobs], dim=1).t().tolist()  # one transfer from a GPU; token ids are exact
-    return [int(token) for token in drawn[0]], drawn[1]
+    return DrawnTokens(tokens, probabilities.gather(-1, tokens).double().log())
 
 
 def _inverse_cdf(probabilities: torch.Tensor, uniforms: torch.Tensor, ways: SamplingBatch) -> torch.Tensor:

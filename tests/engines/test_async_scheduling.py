@@ -1,0 +1,219 @@
+"""Decoding whose sampled tokens are read one forward pass later, so that a GPU does not wait for the host."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from precision import logit_tolerance
+from test_local_engine import StopAfter, make_model, prompt, rescore, sample_all
+
+from midthought.engines.engine import Sampling
+from midthought.engines.local import kv_cache_manager, sampling
+from midthought.engines.local.engine import LocalEngine
+from midthought.engines.local.runner_selection import make_runner
+from midthought.errors import EngineError
+from midthought.types import Completion, Finish
+
+NUM_TOKENS = 12
+
+
+def engines(**options: Any) -> tuple[LocalEngine, LocalEngine]:
+    """The same engine twice, the second with tokens that are read one pass later."""
+    options = {"eos_token_ids": []} | options
+    plain, later = (LocalEngine(make_model(), async_scheduling=is_later, **options) for is_later in (False, True))
+    return plain, later
+
+
+def equal(some: Sequence[Completion], others: Sequence[Completion]) -> bool:
+    """Whether both have the same tokens, reasons to end and, up to rounding, log-probabilities."""
+    return all(
+        one.token_ids == other.token_ids
+        and one.finish == other.finish
+        and one.sampled_logprobs == pytest.approx(other.sampled_logprobs, abs=1e-4)
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+def test_the_next_pass_begins_before_the_tokens_of_the_last_one_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Noted(sampling.DrawnTokens):
+        def read(self) -> tuple[list[int], list[float]]:
+            order.append("read")
+            return super().read()
+
+    def make_noted(*args: Any, **options: Any) -> Any:
+        runner = make_runner(*args, **options)
+        begin = runner.steps
+
+        def steps(*rows: Any, **more: Any) -> Any:
+            step = begin(*rows, **more)
+
+            def noted(token_ids: Any) -> torch.Tensor:
+                order.append("pass")
+                return step(token_ids)
+
+            return noted
+
+        runner.steps = steps  # type: ignore[method-assign]
+        return runner
+
+    monkeypatch.setattr(sampling, "DrawnTokens", Noted)
+    monkeypatch.setattr(kv_cache_manager, "make_runner", make_noted)
+    for engine, expected in zip(
+        engines(), (["pass", "read"] * 4, ["pass", *["pass", "read"] * 3, "read"]), strict=True
+    ):
+        order.clear()
+        sample_all(engine, [prompt(5)], max_tokens=5)
+        assert order[1:] == expected, "the prompt's own pass comes first, and its token is read at once"
+
+
+@pytest.mark.parametrize("num_sequences", [1, 7])
+def test_sequences_that_end_at_different_tokens_are_the_same(num_sequences: int) -> None:
+    found: list[list[Completion]] = []
+    for engine in engines(eos_token_ids=[3, 4]):
+
+        async def run(engine: LocalEngine = engine) -> list[Completion]:
+            return await asyncio.gather(
+                *(
+                    engine.sample(
+                        number,
+                        prompt(4 + number, seed=number),
+                        Sampling(max_tokens=9 + 5 * number, seed=number),
+                        stopper=StopAfter(6 * number) if number % 2 else None,
+                    )
+                    for number in range(num_sequences)
+                )
+            )
+
+        found.append(asyncio.run(run()))
+    assert equal(*found)
+    if num_sequences > 1:
+        assert {completion.finish for completion in found[0]} == set(Finish)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_tokens_of_a_cpu() -> None:
+    """Asynchronous by default, with CUDA graphs."""
+    prompts = [prompt(4 + number, seed=number) for number in range(7)]
+    plain, _ = engines()
+    on_gpu = LocalEngine(make_model().cuda(), eos_token_ids=[])
+    for number, (one, other) in enumerate(
+        zip(*(sample_all(engine, prompts, max_tokens=60, temperature=0.0) for engine in (plain, on_gpu)), strict=True)
+    ):
+        assert one.token_ids == other.token_ids, number
+
+
+def test_only_tokens_that_a_sequence_keeps_are_counted() -> None:
+    _, later = engines()
+    completions = sample_all(later, [prompt(5, seed=number) for number in range(3)], max_tokens=NUM_TOKENS)
+    assert (
+        later.stats.num_sampled_tokens == sum(len(completion.token_ids) for completion in completions) == 3 * NUM_TOKENS
+    )
+
+
+def test_a_sequence_of_the_full_length_stays_within_its_slot() -> None:
+    for engine in engines(max_seq_len=64):
+        (completion,) = sample_all(engine, [prompt(10)], max_tokens=100)
+        assert len(completion.token_ids) == 54
+        assert completion.sampled_logprobs == pytest.approx(
+            rescore(make_model(), prompt(10), completion.token_ids), abs=logit_tolerance(make_model())
+        )
+
+
+def test_a_repetition_penalty_needs_every_token_at_once() -> None:
+    found = [sample_all(engine, [prompt(6)], max_tokens=30, repetition_penalty=3.0) for engine in engines()]
+    assert equal(*found)
+
+
+def test_an_episode_that_is_closed_with_a_token_on_its_way_leaves_the_others_alone() -> None:
+    _, later = engines()
+
+    async def run() -> list[Any]:
+        requests = [
+            asyncio.ensure_future(later.sample(number, prompt(8, seed=number), Sampling(max_tokens=30, seed=number)))
+            for number in range(3)
+        ]
+        while later.stats.num_sampled_tokens < 15:
+            await asyncio.sleep(0)
+        later.close(1)
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    first, closed, last = asyncio.run(run())
+    assert isinstance(closed, asyncio.CancelledError)
+    for number, completion in ((0, first), (2, last)):
+        expected = rescore(make_model(), prompt(8, seed=number), completion.token_ids)
+        assert completion.sampled_logprobs == pytest.approx(expected, abs=logit_tolerance(make_model()))
+        assert len(completion.token_ids) == 30
+
+
+def test_after_a_weight_update_no_token_of_the_old_weights_arrives() -> None:
+    _, later = engines()
+    model, other = make_model(), make_model(seed=1)
+    later = LocalEngine(model, eos_token_ids=[], async_scheduling=True)
+
+    async def run() -> tuple[int, Completion]:
+        pending = asyncio.ensure_future(later.sample(1, prompt(12), Sampling(max_tokens=NUM_TOKENS)))
+        while later.stats.num_sampled_tokens < 5:
+            await asyncio.sleep(0)
+        num_old = later.stats.num_sampled_tokens
+        with torch.no_grad():
+            for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+                mine.copy_(theirs)
+        later.update_weights()
+        return num_old, await pending
+
+    num_old, completion = asyncio.run(run())
+    old, new = completion.token_ids[:num_old], completion.token_ids[num_old:]
+    expected = rescore(other, [*prompt(12), *old], new)
+    assert completion.sampled_logprobs[num_old:] == pytest.approx(expected, abs=logit_tolerance(other))
+    assert len(new) == NUM_TOKENS - num_old > 0
+
+
+def test_a_failing_pass_fails_every_request() -> None:
+    model = make_model()
+    engine = LocalEngine(model, eos_token_ids=[], async_scheduling=True)
+
+    async def run() -> list[Any]:
+        requests = [asyncio.ensure_future(engine.sample(n, prompt(5), Sampling(max_tokens=50))) for n in range(2)]
+        while engine.stats.num_sampled_tokens < 10:
+            await asyncio.sleep(0)
+        for parameter in model.parameters():
+            parameter.data = parameter.data[:0]
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(run())] == [EngineError, EngineError]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_episodes_with_tools_on_a_short_cache_are_the_same(seed: int) -> None:
+    async def episode(engine: LocalEngine, number: int) -> list[Completion]:
+        own, ids, done = random.Random(f"{seed}-{number}"), prompt(5 + number % 9, seed=number % 4), []
+        for _ in range(3):
+            options = Sampling(max_tokens=own.randrange(1, 40), temperature=own.choice([0.0, 0.7, 1.0]), seed=number)
+            stopper = StopAfter(own.randrange(1, 20)) if own.random() < 0.5 else None
+            done.append(await engine.sample(number, ids, options, stopper=stopper))
+            ids = [*ids, *done[-1].token_ids, *prompt(own.randrange(1, 30), seed=own.randrange(5))]
+            await asyncio.sleep(0.005 * own.random())
+        engine.close(number)
+        return done
+
+    async def run(engine: LocalEngine) -> list[Completion]:
+        for number in range(20):
+            engine.open(number)
+        found = await asyncio.wait_for(asyncio.gather(*(episode(engine, number) for number in range(20))), 60)
+        return [completion for of_episode in found for completion in of_episode]
+
+    draw = random.Random(seed)
+    options = {
+        "eos_token_ids": [0, 1],
+        "max_num_seqs": draw.choice([2, 8, 64]),
+        "max_batched_tokens": draw.choice([32, 2048]),
+        "max_cache_bytes": draw.choice([None, 100_000]),
+    }
+    assert equal(*(asyncio.run(run(engine)) for engine in engines(**options)))
