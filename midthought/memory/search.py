@@ -4,6 +4,7 @@ writes nothing."""
 from __future__ import annotations
 
 import asyncio
+import bisect
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -131,10 +132,13 @@ def share_in_a_row(query: str, text: str) -> float:
 def words_in_a_row(query: str, text: str) -> tuple[int, int]:
     """Returns (length of the longest contiguous run of the query's words in the text, number of the query's words)."""
     asked, there = words_of(query), f" {' '.join(words_of(text))} "
-    for length in range(len(asked), 0, -1):
-        if any(f" {' '.join(asked[start : start + length])} " in there for start in range(len(asked) - length + 1)):
-            return length, len(asked)
-    return 0, len(asked)
+
+    def is_missing(length: int) -> bool:
+        """Whether no run of this length occurs; then no longer one does."""
+        starts = range(len(asked) - length + 1)
+        return not any(f" {' '.join(asked[start : start + length])} " in there for start in starts)
+
+    return bisect.bisect_left(range(1, len(asked) + 1), True, key=is_missing), len(asked)
 
 
 def words_of(text: str) -> list[str]:
