@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
+import platform
 import re
 import socket
 import subprocess
@@ -336,6 +338,89 @@ def test_code_cannot_keep_memory_outside_its_limits_nor_raise_them(tool: PythonT
     ) == ["PermissionError"] * 3 + ["ValueError", "done", "done"]
 
 
+HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
+
+
+def headers(machine: str) -> dict[str, int]:
+    """The numbers of system calls in the kernel's headers; empty if they are not installed."""
+    if not Path(HEADERS[machine]).exists():
+        return {}
+    text = Path(HEADERS[machine]).read_text()
+    return {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
+
+
+@pytest.mark.parametrize("machine", HEADERS)
+def test_the_numbers_of_system_calls_are_the_kernels(machine: str) -> None:
+    if not (numbers := headers(machine)):
+        pytest.skip("the kernel's headers are not installed")
+    known = seccomp.call_numbers(machine)
+    assert known.keys() >= {"read", "prlimit64", "fcntl"}
+    assert {name: numbers.get(name) for name in known} == known
+
+
+SYSTEM_CALLS = {
+    "shmget": "0, 4096, 0o1600",
+    "shmat": "{segment}, None, 0",
+    "shmctl": "{segment}, 0, None",
+    "msgsnd": "0, b'', 0, 0",
+    "msgctl": "0, 0, None",
+    "semop": "0, b'', 0",
+    "io_setup": "8, ctypes.byref(ctypes.c_ulong())",
+    "prctl": "1, 0",
+    "mount": "b'x', b'.', b'tmpfs', 0, None",
+    "unshare": "0x10000000",
+    "chroot": "b'.'",
+    "keyctl": "0, 0",
+    "bpf": "0, None, 0",
+    "pidfd_open": "1, 0",
+    "process_vm_readv": "1, None, 0, None, 0, 0",
+    "perf_event_open": "None, 0, -1, -1, 0",
+    "mknodat": "-100, b'x', 0o10600, 0",
+    "memfd_secret": "0",
+    "landlock_create_ruleset": "None, 0, 1",
+    "seccomp": "0, 0, None",
+}
+"""System calls that code might try, and their arguments."""
+
+
+@caged
+def test_code_cannot_make_system_calls_that_computations_do_not_need(tool: PythonTool) -> None:
+    """Each call fails with "permission denied" (13), whatever the kernel would have answered."""
+    numbers = headers("x86_64")
+    if platform.machine() != "x86_64" or not numbers:
+        pytest.skip("needs the kernel's headers, on x86-64")
+    segment = ctypes.CDLL(None).shmget(0, 4096, 0o1600)
+    try:
+        code = ["import ctypes", "call = ctypes.CDLL(None, use_errno=True).syscall"]
+        code += [
+            f"print({name!r}, call({numbers[name]}, {arguments.format(segment=segment)}), ctypes.get_errno())"
+            for name, arguments in SYSTEM_CALLS.items()
+        ]
+        assert tool.execute(code="\n".join(code)).text.splitlines() == [f"{name} -1 13" for name in SYSTEM_CALLS]
+        assert ctypes.CDLL(None).shmctl(segment, 2, ctypes.create_string_buffer(256)) == 0, "it is still there"
+    finally:
+        ctypes.CDLL(None).shmctl(segment, 0, None)
+
+
+@caged
+def test_files_that_are_only_mapped_count_as_disk() -> None:
+    """Removed and closed, a file keeps its blocks as long as it is mapped."""
+    tool = PythonTool(max_seconds=30, max_disk_bytes=2**20, max_memory_bytes=2**29)
+    code = """
+import ctypes, mmap, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+for number in range(64):
+    with open("x", "w+b") as file:
+        file.truncate(2**20)
+        address = libc.mmap(None, 2**20, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file.fileno(), 0)
+    os.unlink("x")
+    ctypes.memset(address, 1, 2**20)
+time.sleep(20)
+"""
+    assert tool.execute(code=code).metadata == {"status": "disk"}
+
+
 def test_code_sees_no_environment_variable_of_ours(tool: PythonTool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
@@ -347,11 +432,13 @@ def test_code_sees_no_environment_variable_of_ours(tool: PythonTool, monkeypatch
 @caged
 def test_where_code_cannot_be_shut_in_the_tool_refuses_unless_told_otherwise() -> None:
     script = """
-import ctypes, platform, sys
+import ctypes, errno, struct
 from midthought.errors import SettingsError
 from midthought.tools.sandbox import seccomp
 from midthought.tools.builtin.python import PythonTool
-no_landlock = seccomp.program(platform.machine(), [444])
+load_number, is_landlock = (0x20, 0, 0, 0), (0x15, 0, 1, 444)
+deny, allow = (0x06, 0, 0, 0x00050000 | errno.EACCES), (0x06, 0, 0, 0x7FFF0000)
+no_landlock = [struct.pack("HBBI", *step) for step in (load_number, is_landlock, deny, allow)]
 seccomp.install(ctypes.CDLL(None, use_errno=True), no_landlock)
 try:
     PythonTool()
@@ -411,18 +498,3 @@ def is_alive(process: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except OSError:
         return False
-
-
-HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
-
-
-@pytest.mark.parametrize("machine", HEADERS)
-def test_the_numbers_of_system_calls_are_the_kernels(machine: str) -> None:
-    if not Path(HEADERS[machine]).exists():
-        pytest.skip("the kernel's headers are not installed")
-    text = Path(HEADERS[machine]).read_text()
-    numbers = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
-    newer = {"fchmodat2"}  # than some headers
-    known = {name: number for name, number in seccomp.call_numbers(machine).items() if name not in newer}
-    assert known.keys() >= {"fork", "prlimit64", "fcntl"}
-    assert {name: numbers.get(name) for name in known} == known

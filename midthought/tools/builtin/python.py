@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -206,24 +206,33 @@ def _environment(folder: str) -> dict[str, str]:
 
 def _is_full(folder: str, process: int, max_bytes: int) -> bool:
     num_bytes = 0
-    for num_files, status in enumerate(itertools.chain(_files_in(folder), _removed_files_of(process)), 1):
-        num_bytes += status.st_blocks * 512
+    for num_files, file_bytes in enumerate(itertools.chain(_files_in(folder), _removed_files_of(process)), 1):
+        num_bytes += file_bytes
         if num_files > _MAX_FILES or num_bytes > max_bytes:
             return True
     return False
 
 
-def _files_in(folder: str) -> Iterator[os.stat_result]:
+def _files_in(folder: str) -> Iterator[int]:
+    """Yields the size on disk of each file."""
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):  # just removed
-                yield os.lstat(os.path.join(parent, name))
+                yield os.lstat(os.path.join(parent, name)).st_blocks * 512
 
 
-def _removed_files_of(process: int) -> Iterator[os.stat_result]:
-    """Removed files use disk space as long as they are open. (On Linux; none are found on other systems.)"""
+def _removed_files_of(process: int) -> Iterable[int]:
+    """Returns the size of each removed file, which exists as long as it is open or mapped. (On Linux; none on other systems.)"""
+    sizes: dict[int, int] = {}
     with contextlib.suppress(OSError):
         for opened in os.scandir(f"/proc/{process}/fd"):
             status = os.stat(opened.path)
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
-                yield status
+                sizes[status.st_ino] = status.st_blocks * 512
+    with contextlib.suppress(OSError), open(f"/proc/{process}/maps", encoding="utf-8", errors="replace") as mappings:
+        for mapping in mappings:
+            addresses, permissions, _, _, inode, *path = mapping.split(maxsplit=5)
+            if permissions.endswith("s") and path and path[0].rstrip().endswith("(deleted)"):
+                start, end = (int(address, 16) for address in addresses.split("-"))
+                sizes.setdefault(int(inode), end - start)
+    return sizes.values()

@@ -1,7 +1,7 @@
-"""Blocks system calls for access to other processes, the network, or memory and disk outside the process's limits.
+"""Allows only the system calls that a computation needs: files, memory, waiting, its own signals and the clock.
 
-A seccomp filter (https://man7.org/linux/man-pages/man2/seccomp.2.html). Needs no privileges; cannot be undone. Blocked calls
-fail with "permission denied"; calls newer than this list fail as on a kernel without them.
+A seccomp filter (https://man7.org/linux/man-pages/man2/seccomp.2.html). Needs no privileges; cannot be undone. All other calls
+fail with "permission denied", also those that a kernel adds later.
 """
 
 from __future__ import annotations
@@ -12,101 +12,158 @@ import os
 import platform
 import struct
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the table below, and the kernel's constant for the architecture."""
 
 _RESTRICTED: Mapping[str, tuple[int, int]] = {"prlimit64": (302, 261), "fcntl": (72, 25)}
-"""System calls that are blocked for some arguments only."""
+"""System calls that are allowed for some arguments only."""
 _NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
-    # other processes: creating, executing, accessing
-    "fork": (57, None),
-    "vfork": (58, None),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_open": (434, 434),
-    "pidfd_send_signal": (424, 424),
-    "pidfd_getfd": (438, 438),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "process_mrelease": (448, 448),
-    "kcmp": (312, 272),
-    "setpriority": (141, 140),
-    "ioprio_set": (251, 30),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274),
-    "sched_setaffinity": (203, 122),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "setpgid": (109, 154),
-    "setsid": (112, 157),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    # the network, and other ways to use it
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    # memory and disk that no limit counts, or that outlive the process
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "shmget": (29, 194),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    "mq_open": (240, 180),
-    "fallocate": (285, 47),
-    # attributes of files: Landlock restricts only their content
-    "chmod": (90, None),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, None),
-    "fchown": (93, 55),
-    "lchown": (94, None),
-    "fchownat": (260, 54),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    "utime": (132, None),
-    "utimes": (235, None),
-    "futimesat": (261, None),
-    "utimensat": (280, 88),
-    "ioctl": (16, 29),
-    "inotify_init": (253, None),
-    "inotify_init1": (294, 26),
-    "fanotify_init": (300, 262),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    # kernel features that computations do not need
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "modify_ldt": (154, None),
-    "personality": (135, 92),
-    "sync": (162, 81),
-    "syncfs": (306, 267),
+    # files, within what Landlock and the limits permit
+    "read": (0, 63),
+    "write": (1, 64),
+    "open": (2, None),
+    "openat": (257, 56),
+    "close": (3, 57),
+    "creat": (85, None),
+    "stat": (4, None),
+    "fstat": (5, 80),
+    "lstat": (6, None),
+    "newfstatat": (262, None),
+    "fstatat": (None, 79),
+    "statx": (332, 291),
+    "access": (21, None),
+    "faccessat": (269, 48),
+    "faccessat2": (439, 439),
+    "lseek": (8, 62),
+    "pread64": (17, 67),
+    "pwrite64": (18, 68),
+    "readv": (19, 65),
+    "writev": (20, 66),
+    "preadv": (295, 69),
+    "pwritev": (296, 70),
+    "preadv2": (327, 286),
+    "pwritev2": (328, 287),
+    "truncate": (76, 45),
+    "ftruncate": (77, 46),
+    "fsync": (74, 82),
+    "fdatasync": (75, 83),
+    "fadvise64": (221, 223),
+    "readahead": (187, 213),
+    "flock": (73, 32),
+    "dup": (32, 23),
+    "dup2": (33, None),
+    "dup3": (292, 24),
+    "pipe": (22, None),
+    "pipe2": (293, 59),
+    "close_range": (436, 436),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "readlink": (89, None),
+    "readlinkat": (267, 78),
+    "getdents": (78, None),
+    "getdents64": (217, 61),
+    "getcwd": (79, 17),
+    "chdir": (80, 49),
+    "fchdir": (81, 50),
+    "umask": (95, 166),
+    "statfs": (137, 43),
+    "fstatfs": (138, 44),
+    "sendfile": (40, 71),
+    "copy_file_range": (326, 285),
+    # waiting
+    "poll": (7, None),
+    "ppoll": (271, 73),
+    "select": (23, None),
+    "pselect6": (270, 72),
+    "epoll_create": (213, None),
+    "epoll_create1": (291, 20),
+    "epoll_ctl": (233, 21),
+    "epoll_wait": (232, None),
+    "epoll_pwait": (281, 22),
+    "epoll_pwait2": (441, 441),
+    "eventfd": (284, None),
+    "eventfd2": (290, 19),
+    "timerfd_create": (283, 85),
+    "timerfd_settime": (286, 86),
+    "timerfd_gettime": (287, 87),
+    "pause": (34, None),
+    "nanosleep": (35, 101),
+    "clock_nanosleep": (230, 115),
+    "restart_syscall": (219, 128),
+    "sched_yield": (24, 124),
+    "futex": (202, 98),
+    "futex_waitv": (449, 449),
+    # memory
+    "brk": (12, 214),
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "munmap": (11, 215),
+    "mremap": (25, 216),
+    "madvise": (28, 233),
+    "msync": (26, 227),
+    "mincore": (27, 232),
+    "membarrier": (324, 283),
+    # signals to itself, timers
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "rt_sigpending": (127, 136),
+    "rt_sigtimedwait": (128, 137),
+    "rt_sigsuspend": (130, 133),
+    "sigaltstack": (131, 132),
+    "alarm": (37, None),
+    "getitimer": (36, 102),
+    "setitimer": (38, 103),
+    # what Python and the C library read about the process and the clock
+    "getpid": (39, 172),
+    "getppid": (110, 173),
+    "gettid": (186, 178),
+    "getpgrp": (111, None),
+    "getpgid": (121, 155),
+    "getsid": (124, 156),
+    "getuid": (102, 174),
+    "geteuid": (107, 175),
+    "getgid": (104, 176),
+    "getegid": (108, 177),
+    "getgroups": (115, 158),
+    "getresuid": (118, 148),
+    "getresgid": (120, 150),
+    "getrlimit": (97, 163),
+    "getrusage": (98, 165),
+    "getpriority": (140, 141),
+    "sched_getaffinity": (204, 123),
+    "sched_getparam": (143, 121),
+    "sched_getscheduler": (145, 120),
+    "sched_get_priority_max": (146, 125),
+    "sched_get_priority_min": (147, 126),
+    "sched_rr_get_interval": (148, 127),
+    "getcpu": (309, 168),
+    "uname": (63, 160),
+    "sysinfo": (99, 179),
+    "times": (100, 153),
+    "time": (201, None),
+    "gettimeofday": (96, 169),
+    "clock_gettime": (228, 113),
+    "clock_getres": (229, 114),
+    "getrandom": (318, 278),
+    # starting and ending
+    "arch_prctl": (158, None),
+    "set_tid_address": (218, 96),
+    "set_robust_list": (273, 99),
+    "get_robust_list": (274, 100),
+    "rseq": (334, 293),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
     **_RESTRICTED,
 }
+"""The allowed system calls."""
 _FIRST_UNKNOWN = 463
-"""The first number newer than this list (Linux 6.10). The numbers of the x32 ABI are far above it."""
+"""The first number newer than Linux 6.10: such a call fails as on a kernel without it, so that libraries use an older one."""
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
 """With these, a file descriptor could send signals to other processes."""
 
@@ -118,18 +175,16 @@ _NO_NEW_PRIVILEGES, _SET_SECCOMP, _MODE_FILTER = 38, 22, 2
 
 
 def restrict(libc: ctypes.CDLL) -> None:
-    """Blocks these system calls for this process. Raises OSError if the system has no seccomp filters."""
+    """Blocks all other system calls for this process. Raises OSError if the system has no seccomp filters."""
     if sys.platform != "linux" or platform.machine() not in _ARCHITECTURES:
         raise OSError(f"there is no system-call filter for {sys.platform} on {platform.machine()}")
-    numbers = call_numbers(platform.machine()).items()
-    denied = [number for name, number in numbers if number is not None and name not in _RESTRICTED]
-    install(libc, program(platform.machine(), denied))
+    install(libc, program(platform.machine()))
 
 
-def call_numbers(machine: str) -> dict[str, int | None]:
-    """Returns the numbers of the blocked system calls by name; None if `machine` (`platform.machine()`) has no such call."""
+def call_numbers(machine: str) -> dict[str, int]:
+    """Returns the numbers of the allowed system calls by name, on `machine` (`platform.machine()`)."""
     column, _ = _ARCHITECTURES[machine]
-    return {name: numbers[column] for name, numbers in _NUMBERS.items()}
+    return {name: number for name, numbers in _NUMBERS.items() if (number := numbers[column]) is not None}
 
 
 def install(libc: ctypes.CDLL, steps: Sequence[bytes]) -> None:
@@ -144,8 +199,8 @@ def install(libc: ctypes.CDLL, steps: Sequence[bytes]) -> None:
             )
 
 
-def program(machine: str, denied: Iterable[int]) -> list[bytes]:
-    """Returns the filter as BPF instructions; `denied` are numbers of system calls that are blocked for all arguments."""
+def program(machine: str) -> list[bytes]:
+    """Returns the filter as BPF instructions."""
     column, architecture = _ARCHITECTURES[machine]
     prlimit64, fcntl = (numbers[column] for numbers in _RESTRICTED.values())
     steps = [
@@ -156,16 +211,17 @@ def program(machine: str, denied: Iterable[int]) -> list[bytes]:
         _step(_IF_AT_LEAST, _FIRST_UNKNOWN, 0, 1),
         _step(_RETURN, _UNKNOWN),
     ]
-    for number in denied:
-        steps += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, _DENY)]
+    for name, number in call_numbers(machine).items():
+        if name not in _RESTRICTED:
+            steps += [_step(_IF_EQUAL, number, 0, 1), _step(_RETURN, _ALLOW)]
     return [
         *steps,
         _step(_IF_EQUAL, prlimit64, 0, 4),  # only for this process itself
         _step(_LOAD, _FIRST_ARGUMENT_AT),
-        _step(_IF_EQUAL, 0, 1, 0),
-        _step(_RETURN, _DENY),
+        _step(_IF_EQUAL, 0, 0, 1),
         _step(_RETURN, _ALLOW),
-        _step(_IF_EQUAL, fcntl, 0, 4),
+        _step(_RETURN, _DENY),
+        _step(_IF_EQUAL, fcntl, 0, 5),
         _step(_LOAD, _SECOND_ARGUMENT_AT),
         _step(_IF_EQUAL, _F_SETOWN, 3, 0),
         _step(_IF_EQUAL, _F_SETSIG, 2, 0),
