@@ -218,7 +218,7 @@ def test_a_seed_that_generators_cannot_take_is_refused(seed):
 
 
 def test_a_section_given_a_value_says_how_to_set_its_keys():
-    with pytest.raises(SettingsError, match=r"training=3: training is a section.*training\.seed="):
+    with pytest.raises(SettingsError, match=r"training=3: training is a section.*training\.algorithm="):
         ConfigStore().merged({"training": 3})
 
 

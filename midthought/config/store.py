@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar, overload
 import yaml
 from pydantic import Field, model_validator
 
+from midthought.config.algorithms import algorithm_values
 from midthought.config.former_names import in_present_names
 from midthought.config.section import Section, unknown_key
 from midthought.config.sections import (
@@ -59,6 +60,12 @@ class RecipeConfig(Section):
             )
         return self
 
+    @property
+    def num_overlong_tokens(self) -> int:
+        """`training.overlong_buffer_tokens` in tokens."""
+        buffer = self.training.overlong_buffer_tokens
+        return round(buffer * self.inference.max_tokens if buffer < 1 else buffer)
+
     def frozen(self) -> Self:
         """Returns a validated, frozen copy, with the values that follow from another section filled in.
 
@@ -87,11 +94,16 @@ class RecipeConfig(Section):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
-        """Returns a copy with the values of `changes` (nested mappings).
+        """Returns a copy with the values of `changes` (nested mappings). The preset of a `training.algorithm` in `changes`
+        replaces values of this store, but not those in `changes`.
 
         Raises `SettingsError`, with similar names, for an unknown key or a wrong value.
         """
-        return type(self)(**merge_configs(self.to_dict(), changes, known=type(self)))
+        base = self.to_dict()
+        training = changes.get("training") if isinstance(changes, Mapping) else None
+        if isinstance(training, Mapping):
+            base["training"] |= algorithm_values(training.get("algorithm"))
+        return type(self)(**merge_configs(base, changes, known=type(self)))
 
 
 class ConfigStore(RecipeConfig):

@@ -8,11 +8,12 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from midthought.config import former_names
-from midthought.config.section import Auto, Harmless, Section, settled
+from midthought.config.algorithms import AlgorithmSection
+from midthought.config.section import Auto, Harmless, settled
 from midthought.errors import near_names
 
 
-class TrainingConfig(Section):
+class TrainingConfig(AlgorithmSection):
     """PPO and related algorithms: docs/algorithms.md has the formula and the source of each."""
 
     former_names: ClassVar = former_names.TRAINING
@@ -174,9 +175,9 @@ class TrainingConfig(Section):
     """Largest weight; `.inf`: no limit."""
     rollout_correction_min: float = Field(0.0, ge=0)
     """Smallest weight that `masked` keeps."""
-    overlong_buffer_tokens: int = Field(0, ge=0)
+    overlong_buffer_tokens: float = Field(0, ge=0)
     """DAPO's overlong reward shaping: over this many tokens before `inference.max_tokens`, a penalty grows linearly with the
-    length of the episode. 0: none."""
+    length of the episode. Below 1: a share of `inference.max_tokens` (DAPO: 0.2). 0: none."""
     overlong_penalty: float = Field(1.0, gt=0)
     """Penalty of an episode of `inference.max_tokens` tokens."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)

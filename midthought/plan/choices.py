@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, read_yaml
+from midthought.config.algorithms import algorithm_summary
 from midthought.errors import MissingExtraError, ModelPathError, SettingsError
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
 from midthought.plan.engine_choice import (
@@ -65,6 +66,8 @@ class Choice:
         yield f"Chosen for {self.hardware}:"
         names = {choice.partition("=")[0] for choice in self.chosen}
         yield from table(self.config, names, on_gpu=self.hardware.kind == "gpu", is_given=self.is_given)
+        if self.algorithm:
+            yield self.algorithm
         if self.plan is None:
             yield f"Memory is not checked before this run: {self.unknown}"
         else:
@@ -75,6 +78,11 @@ class Choice:
             yield f"While the learner works, vLLM keeps the base model in CPU memory: {num_gib:.1f} GiB"
         if self.hardware.occupied:
             yield self.hardware.occupied
+
+    @property
+    def algorithm(self) -> str:
+        """The expansion of `training.algorithm` in one line; empty without it."""
+        return algorithm_summary(self.config.training)
 
     def require_possible(self) -> None:
         """Raises `SettingsError`, with settings that make it fit, if the run needs more memory than available.

@@ -194,8 +194,9 @@ class RecipeRun(ABC):
         )
         self.config, self._choice = choice.config, choice
         if self.stage != "evaluate":
-            if given:
-                self.console.note("\n".join(choice.table()))
+            lines = "\n".join(choice.table()) if given else choice.algorithm
+            if lines:
+                self.console.note(lines)
             choice.require_possible()
 
     @property

@@ -40,7 +40,9 @@ def begin(
     `config` is a YAML file, or the name of a preset. Default: the run's own settings if it is resumed or one of
     its policies is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a
     user's file replaces values of `own`. In a resumed run, `auto` is the value that the run chose at its start. A model to
-    evaluate that does not belong to a run becomes `model.local_path`. Raises `SettingsError`, `CheckpointError`.
+    evaluate that does not belong to a run becomes `model.local_path`. A `training.algorithm` in `words` replaces values of
+    presets, of a recorded run, and of a file that has this key, too; other values of the user's file win over it.
+    Raises `SettingsError`, `CheckpointError`.
     """
     if stage not in STAGES:
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, STAGES)}")
@@ -50,15 +52,18 @@ def begin(
     if stage == "evaluate" and from_path and not run_of(from_path):
         assigned = {"model": {"local_path": str(from_path)}, **assigned}
         from_path = None
-    if config is None and resume:
-        config = path / "config.yaml"
-    elif config is None and stage == "evaluate" and from_path:
-        config = (run_of(from_path) or from_path) / "config.yaml"
+    is_recorded = config is None and (resume or (stage == "evaluate" and from_path is not None))
+    if is_recorded:
+        config = (path if resume or from_path is None else run_of(from_path) or from_path) / "config.yaml"
     is_shipped = config is not None and str(config) in presets and not config.exists()
     values: dict[str, Any] = {}
     if config is not None:
         values = _values_of(presets, str(config)) if is_shipped else read_yaml(config)
-    has_model = _names_a_model(merge_configs(values, assigned)) or _is_given(from_path)
+    if is_shipped or is_recorded or (_has_algorithm(values) and _has_algorithm(assigned)):
+        base, given = values, assigned
+    else:
+        base, given = {}, merge_configs(values, assigned, settings)
+    has_model = _names_a_model(merge_configs(base, given)) or _is_given(from_path)
     if is_shipped and str(config) == FOR_MADE_MODELS and has_model:
         raise SettingsError(
             f"--config {FOR_MADE_MODELS} is for the small model that a run makes: its learning rates undo what a given model "
@@ -66,8 +71,8 @@ def begin(
         )
     if not is_shipped and (has_model or config is None):
         preset = FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS
-        values = merge_configs(_values_of(presets, preset), values, settings)
-    chosen = settings().merged(values).merged(assigned)
+        base = merge_configs(_values_of(presets, preset), base, settings)
+    chosen = settings().merged(base).merged(given)
     return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 
 
@@ -89,6 +94,11 @@ def _is_given(from_path: Path | None) -> bool:
         return True
     earlier = json.loads((run / "progress.json").read_text("utf-8")).get("from_path")
     return earlier is not None and _is_given(Path(earlier))
+
+
+def _has_algorithm(values: Mapping[str, Any]) -> bool:
+    training = values.get("training")
+    return isinstance(training, Mapping) and "algorithm" in training
 
 
 def _names_a_model(values: Mapping[str, Any]) -> bool:

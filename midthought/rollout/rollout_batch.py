@@ -192,15 +192,13 @@ def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> b
 
 def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> None:
     """Adds the overlong penalty to the rewards, as the part `overlong`. Only tokens after the prompt count."""
-    training = config.training
-    if not training.overlong_buffer_tokens:
+    num_tokens = config.num_overlong_tokens
+    if not num_tokens:
         return
     for trajectory in trajectories:
         if trajectory.reward is not None:
-            share = overlong_penalty(
-                trajectory.num_response, config.inference.max_tokens, training.overlong_buffer_tokens
-            )
-            parts = {**trajectory.reward.parts, "overlong": training.overlong_penalty * share}
+            share = overlong_penalty(trajectory.num_response, config.inference.max_tokens, num_tokens)
+            parts = {**trajectory.reward.parts, "overlong": config.training.overlong_penalty * share}
             trajectory.reward = Reward(parts=parts, turns=trajectory.reward.turns)
 
 

@@ -161,6 +161,8 @@ class Trainer:
             else None
         )
         self._console = self._stage.console if self._stage is not None else Console(quiet=not progress)
+        if choice.algorithm and self._stage is None:
+            self._console.note(choice.algorithm)
         self.callbacks = _checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
         """The metrics of every iteration, in order; `iteration` and `epoch` count from 1. Always there: `total_loss` (`loss`),
@@ -245,7 +247,11 @@ class Trainer:
         self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
         if self.iteration >= num_iters:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, num_iters)
-        title = self._stage.title if self._stage is not None else f"Training ({training.adv_estimator})"
+        title = (
+            self._stage.title
+            if self._stage is not None
+            else f"Training ({training.algorithm or training.adv_estimator})"
+        )
         stop = self._stage.stop if self._stage is not None else StopRequest()
         with stop, self._console.stage(title, total=num_iters, unit="iterations") as bar:
             bar.start_at(self.iteration)

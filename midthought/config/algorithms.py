@@ -1,0 +1,190 @@
+"""Presets of `training.algorithm`: the settings of published algorithms, each with its source (docs/algorithms.md).
+
+A preset sets `KEYS` and nothing else. It does not set the learning rate, batches, groups, lengths and the critic's warm-up, which
+depend on the model and the hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import field_validator
+
+from midthought.config.section import Section
+from midthought.errors import near_names
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A preset."""
+
+    source: str
+    """arXiv number, and where the values are from if the paper does not state them."""
+    values: Mapping[str, Any]
+    """Settings of the section `training` that differ from `COMMON`, or that define the algorithm."""
+
+
+COMMON: Mapping[str, Any] = {
+    "adv_estimator": "grpo",
+    "policy_loss": "ppo",
+    "policy_loss_options": {},
+    "loss_agg": "token-mean",
+    "loss_norm_tokens": None,
+    "clip_ratio": 0.2,
+    "clip_ratio_low": None,
+    "clip_ratio_high": None,
+    "dual_clip": None,
+    "gamma": 1.0,
+    "lam": 1.0,
+    "critic_lam": None,
+    "lam_alpha": 0.0,
+    "whiten_advantages": True,
+    "norm_adv_by_std": True,
+    "max_dynamic_batches": 1,
+    "entropy_coef": 0.0,
+    "kl_coef": 0.0,
+    "kl_kind": "k1",
+    "target_kl": None,
+    "kl_loss_coef": 0.0,
+    "kl_loss_kind": "k3",
+    "kl_loss_unbiased": False,
+    "off_policy_threshold": None,
+    "rollout_correction": "none",
+    "rollout_correction_level": "token",
+    "rollout_correction_max": 2.0,
+    "rollout_correction_min": 0.0,
+    "overlong_buffer_tokens": 0.0,
+    "overlong_penalty": 1.0,
+}
+"""Values of every preset that does not set them itself, so that changing the preset leaves nothing of the former one."""
+KEYS = frozenset(COMMON)
+
+_BY_EPISODE = {"loss_agg": "seq-mean-token-mean"}
+_BY_CONSTANT = {"adv_estimator": "dr_grpo", "loss_agg": "seq-mean-token-sum-norm"}
+_WITH_CRITIC = {"adv_estimator": "gae", "lam": 0.95}
+_WHOLE_EPISODE = {"loss_agg": "seq-mean-token-sum"}
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "ppo": Algorithm("1707.06347; KL and lambda of InstructGPT, 2203.02155", {**_WITH_CRITIC, "kl_coef": 0.02}),
+    "grpo": Algorithm("2402.03300, section 4.2", {"adv_estimator": "grpo", **_BY_EPISODE, "kl_loss_coef": 0.04}),
+    "dr_grpo": Algorithm("2503.20783, section 3.2", _BY_CONSTANT),
+    "dapo": Algorithm(
+        "2503.14476, section 4.1; at most 10 batches as in verl's recipe",
+        {
+            "adv_estimator": "grpo",
+            "loss_agg": "token-mean",
+            "clip_ratio_low": 0.2,
+            "clip_ratio_high": 0.28,
+            "max_dynamic_batches": 10,
+            "overlong_buffer_tokens": 0.2,
+        },
+    ),
+    "rloo": Algorithm("2402.14740, appendix C", {"adv_estimator": "rloo", **_WHOLE_EPISODE, "kl_coef": 0.03}),
+    "reinforce_plus_plus": Algorithm(
+        "2501.03262; KL of verl's example", {"adv_estimator": "reinforce_plus_plus", "kl_coef": 0.001}
+    ),
+    "reinforce_plus_plus_baseline": Algorithm(
+        "2501.03262; KL of verl's example",
+        {"adv_estimator": "reinforce_plus_plus_baseline", "kl_loss_coef": 0.001, "kl_loss_kind": "k2"},
+    ),
+    "remax": Algorithm(
+        "2310.10505; KL of verl's example", {"adv_estimator": "remax", **_WHOLE_EPISODE, "kl_coef": 0.001}
+    ),
+    "opo": Algorithm("2505.23585, section 4.1; averages as verl", {"adv_estimator": "opo"}),
+    "gspo": Algorithm(
+        "2507.18071, section 5.1",
+        {"policy_loss": "gspo", **_BY_EPISODE, "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
+    ),
+    "cispo": Algorithm(
+        "2506.13585; largest weight 5 of ScaleRL, 2510.13786",
+        {"policy_loss": "cispo", "clip_ratio_low": 1.0, "clip_ratio_high": 4.0},
+    ),
+    "sapo": Algorithm(
+        "2511.20347", {"policy_loss": "sapo", **_BY_EPISODE, "policy_loss_options": {"tau_pos": 1.0, "tau_neg": 1.05}}
+    ),
+    "gmpo": Algorithm(
+        "2507.20673", {"policy_loss": "gmpo", **_BY_EPISODE, "policy_loss_options": {"clip_log_ratio": 0.4}}
+    ),
+    "clip_cov": Algorithm(
+        "2505.22617; ratios up to 2 as in the authors' scripts",
+        {
+            "policy_loss": "clip_cov",
+            "clip_ratio_low": 1.0,
+            "clip_ratio_high": 1.0,
+            "policy_loss_options": {"share": 2e-4, "low": 1.0, "high": 5.0},
+        },
+    ),
+    "kl_cov": Algorithm(
+        "2505.22617 (32B; for 7B the share is 2e-3)",
+        {"policy_loss": "kl_cov", "policy_loss_options": {"share": 2e-4, "kl_coef": 1.0}},
+    ),
+    "dppo_tv": Algorithm(
+        "2602.04879; estimator and averages of verl's recipe",
+        {"policy_loss": "dppo_tv", **_BY_CONSTANT, "policy_loss_options": {"max_divergence": 0.15, "max_ratio": 20.0}},
+    ),
+    "dppo_kl": Algorithm(
+        "2602.04879; estimator and averages of verl's recipe",
+        {"policy_loss": "dppo_kl", **_BY_CONSTANT, "policy_loss_options": {"max_divergence": 0.05, "max_ratio": 20.0}},
+    ),
+    "vapo": Algorithm(
+        "2504.05118, section 5.1; without its loss on correct answers",
+        {**_WITH_CRITIC, "critic_lam": 1.0, "lam_alpha": 0.05, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28},
+    ),
+    "vc_ppo": Algorithm("2503.01491, section 5", {**_WITH_CRITIC, "critic_lam": 1.0}),
+}
+
+
+def algorithm_values(name: object) -> dict[str, Any]:
+    """Returns the settings of a preset, all of `KEYS`; none for null and for unknown names."""
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        return {}
+    return {**COMMON, **ALGORITHMS[name].values}
+
+
+class AlgorithmSection(Section):
+    """A section with the setting `algorithm`. Values that are given together with it, or later, win over the preset."""
+
+    algorithm: str | None = None
+    """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
+    `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
+    `vapo`, `vc_ppo` (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings
+    that are given with it, or later, win. Null: no preset."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**{**algorithm_values(values.get("algorithm")), **values})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "algorithm":
+            self.__dict__.update(self.changed(algorithm=value).__dict__)
+
+    def changed(self, **values: Any) -> Self:
+        """Returns a validated copy with these values, and with those of the preset if `algorithm` is one of them."""
+        return super().changed(**{**algorithm_values(values.get("algorithm")), **values})
+
+    @field_validator("algorithm")
+    @classmethod
+    def _is_known(cls, name: str | None) -> str | None:
+        if name is not None and name not in ALGORITHMS:
+            raise ValueError(near_names(name, ALGORITHMS))
+        return name
+
+
+def algorithm_summary(training: AlgorithmSection) -> str:
+    """Returns the preset's name, source and values, and the settings that differ from it; empty without a preset."""
+    if training.algorithm is None:
+        return ""
+    preset, present = algorithm_values(training.algorithm), training.model_dump()
+    others = [f"{key}={present[key]} (preset: {value})" for key, value in preset.items() if present[key] != value]
+    shown = {key: value for key, value in preset.items() if _is_shown(type(training), training.algorithm, key)}
+    words = " ".join(f"{key}={value}" for key, value in shown.items())
+    otherwise = f"; set otherwise: {', '.join(others)}" if others else ""
+    return f"training.algorithm={training.algorithm} ({ALGORITHMS[training.algorithm].source}): {words}{otherwise}"
+
+
+def _is_shown(section: type[AlgorithmSection], name: str, key: str) -> bool:
+    """Whether a preset's value defines it or is not the section's default."""
+    default = section.model_fields[key].get_default(call_default_factory=True)
+    return key in ALGORITHMS[name].values or COMMON[key] != default

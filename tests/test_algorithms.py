@@ -1,0 +1,200 @@
+"""Presets of `training.algorithm`: every name sets the values of its paper, and settings that are given with it win."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from midthought.cli import app
+from midthought.config import ConfigStore, TrainingConfig, create_default_config, merge_configs, read_yaml
+from midthought.config.algorithms import ALGORITHMS, algorithm_summary
+from midthought.errors import SettingsError
+from midthought.recipes import find_recipe
+from midthought.trainer.trainer import Trainer
+
+NAMES = [
+    *("ppo", "grpo", "dr_grpo", "dapo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "remax", "opo"),
+    *("gspo", "cispo", "sapo", "gmpo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl", "vapo", "vc_ppo"),
+]
+
+
+def of(name: str, **given) -> TrainingConfig:
+    return create_default_config(training={"algorithm": name, **given}).training
+
+
+def podcast(*words: str, config: Path | None = None, **options) -> TrainingConfig:
+    return find_recipe("podcast").begin(Path("run"), words=words, config=config, **options)[0].training
+
+
+@pytest.fixture
+def yaml(tmp_path):
+    def write(text: str) -> Path:
+        (tmp_path / "mine.yaml").write_text(text, "utf-8")
+        return tmp_path / "mine.yaml"
+
+    return write
+
+
+def test_every_method_has_a_preset_with_a_source():
+    assert list(ALGORITHMS) == NAMES
+    for name, algorithm in ALGORITHMS.items():
+        assert re.search(r"\d{4}\.\d{5}", algorithm.source), name
+        assert of(name).algorithm == name
+
+
+def test_ratios_of_whole_episodes_have_far_narrower_bounds_than_those_of_tokens():
+    dapo, gspo = of("dapo"), of("gspo")
+    assert (dapo.policy_loss, dapo.clip_low, dapo.clip_high, dapo.loss_agg) == ("ppo", 0.2, 0.28, "token-mean")
+    assert (gspo.policy_loss, gspo.clip_low, gspo.clip_high, gspo.loss_agg) == (
+        "gspo", 3e-4, 4e-4, "seq-mean-token-mean",
+    )  # fmt: skip
+
+
+def test_the_methods_differ_in_the_parts_that_their_papers_change():
+    assert (of("ppo").adv_estimator, of("ppo").kl_coef, of("ppo").lam) == ("gae", 0.02, 0.95)
+    assert (of("grpo").kl_loss_coef, of("grpo").kl_loss_kind, of("grpo").kl_coef) == (0.04, "k3", 0.0)
+    assert (of("dr_grpo").adv_estimator, of("dr_grpo").loss_agg) == ("dr_grpo", "seq-mean-token-sum-norm")
+    assert (of("vapo").lam_alpha, of("vapo").critic_lam, of("vapo").clip_high) == (0.05, 1.0, 0.28)
+    assert (of("vc_ppo").lam_alpha, of("vc_ppo").lam, of("vc_ppo").critic_lam) == (0.0, 0.95, 1.0)
+    assert (of("cispo").clip_low, of("cispo").clip_high) == (1.0, 4.0)
+    assert {of(name).entropy_coef for name in NAMES} == {0.0}
+
+
+def test_all_presets_set_the_same_keys_so_that_none_keeps_a_value_of_another():
+    config = create_default_config()
+    for name in [*NAMES, *reversed(NAMES)]:
+        config.training.algorithm = name
+        assert config.training == of(name)
+
+
+@pytest.mark.parametrize(
+    "order", [("algorithm=dapo", "clip_ratio_high=0.2"), ("clip_ratio_high=0.2", "algorithm=dapo")]
+)
+def test_words_of_the_command_line_win_over_the_preset_in_any_order(order):
+    chosen = podcast(*(f"training.{word}" for word in order))
+    assert (chosen.clip_high, chosen.max_dynamic_batches, chosen.algorithm) == (0.2, 10, "dapo")
+
+
+def test_a_value_that_equals_its_default_wins_too():
+    default = TrainingConfig().loss_agg
+    assert of("gspo", loss_agg=default).loss_agg == default != of("gspo").loss_agg
+    assert TrainingConfig(algorithm="gspo", loss_agg=default).loss_agg == default
+    assert ConfigStore(training={"algorithm": "gspo", "loss_agg": default}).training == of("gspo", loss_agg=default)
+
+
+def test_an_assignment_replaces_what_was_set_before_and_later_ones_win():
+    config = create_default_config(training={"clip_ratio": 0.1})
+    config.training.algorithm = "gspo"
+    assert config.training == of("gspo")
+    config.training.clip_ratio_high = 0.3
+    assert config.training == of("gspo", clip_ratio_high=0.3) == config.training.changed()
+    assert config.training.changed(algorithm="dapo") == of("dapo")
+    config.training.algorithm = None
+    assert config.training.policy_loss == "gspo"
+
+
+def test_a_preset_replaces_the_values_of_the_recipe_but_not_those_of_the_users_file(yaml):
+    assert podcast().kl_coef == 0.05
+    assert podcast("training.algorithm=dr_grpo").kl_coef == 0.0
+    assert podcast("training.algorithm=dr_grpo").learning_rate == podcast().learning_rate == 2e-4
+    file = yaml("training: {kl_coef: 0.5}")
+    assert podcast("training.algorithm=dr_grpo", config=file).kl_coef == 0.5
+    assert podcast(config=yaml("training: {algorithm: gspo, clip_ratio_high: 0.3}")).clip_high == 0.3
+
+
+def test_another_preset_on_the_command_line_replaces_the_one_of_the_file_and_its_values(yaml):
+    chosen = podcast("training.algorithm=gspo", config=yaml("training: {algorithm: dapo, clip_ratio_high: 0.3}"))
+    assert chosen.clip_high == 4e-4
+    record = yaml(find_recipe("podcast").begin(Path("run"), words=[])[0].to_yaml())
+    assert podcast("training.algorithm=gspo", config=record).clip_high == 4e-4
+
+
+def test_options_of_another_loss_do_not_remain():
+    config = create_default_config(training={"policy_loss": "sapo", "policy_loss_options": {"tau_neg": 1.1}})
+    assert merge_configs(config, {"training": {"algorithm": "gmpo"}}).training == of("gmpo")
+    assert of("gmpo", policy_loss_options={"clip_log_ratio": 0.3}).policy_loss_options == {"clip_log_ratio": 0.3}
+
+
+def test_a_record_keeps_its_values_even_if_it_differs_from_the_preset(tmp_path):
+    config = create_default_config(training={"algorithm": "gspo", "clip_ratio_high": 0.3})
+    (tmp_path / "config.yaml").write_text(config.to_yaml(), "utf-8")
+    assert create_default_config().merged(read_yaml(tmp_path / "config.yaml")) == config
+    recorded = find_recipe("podcast").begin(
+        tmp_path, words=["training.algorithm=gspo", "training.clip_ratio_high=0.3"]
+    )[0]
+    (tmp_path / "config.yaml").write_text(recorded.to_yaml(), "utf-8")
+    assert podcast_of(tmp_path) == recorded.training
+    assert podcast_of(tmp_path, "training.algorithm=dapo").clip_high == 0.28
+
+
+def podcast_of(path: Path, *words: str) -> TrainingConfig:
+    return find_recipe("podcast").begin(path, words=words, resume=True)[0].training
+
+
+def test_an_unknown_name_gets_the_nearest_ones():
+    for wrong in (lambda: of("gsppo"), lambda: setattr(ConfigStore().training, "algorithm", "gsppo")):
+        with pytest.raises(SettingsError, match=r"algorithm='gsppo': Did you mean 'gspo'.*Known: cispo, "):
+            wrong()
+    with pytest.raises(SettingsError, match=r"training.algorithm='drgrpo': Did you mean 'dr_grpo'"):
+        podcast("training.algorithm=drgrpo")
+
+
+def test_a_frozen_copy_keeps_its_algorithm():
+    with pytest.raises(SettingsError, match="frozen"):
+        ConfigStore().frozen().training.algorithm = "gspo"
+
+
+def test_the_summary_names_the_values_of_the_preset_and_what_was_set_otherwise():
+    assert algorithm_summary(TrainingConfig()) == ""
+    line = algorithm_summary(of("gspo", clip_ratio_high=0.3))
+    assert line.startswith("training.algorithm=gspo (2507.18071")
+    assert "adv_estimator=grpo policy_loss=gspo" in line and "kl_coef=0.0" in line and "clip_ratio_low=0.0003" in line
+    assert line.endswith("set otherwise: clip_ratio_high=0.3 (preset: 0.0004)")
+    assert "set otherwise" not in algorithm_summary(of("gspo"))
+
+
+def test_a_run_and_its_dry_run_print_the_expansion(capsys):
+    result = CliRunner().invoke(app, ["train", "podcast", "--dry-run", "training.algorithm=gspo"])
+    assert "training.algorithm=gspo (2507.18071" in result.output
+    trainer_of("gspo").cleanup()
+    assert "training.algorithm=gspo (2507.18071" in capsys.readouterr().out
+
+
+def trainer_of(name: str) -> Trainer:
+    config = create_default_config(
+        model={"hidden_size": 32, "num_layers": 1, "vocab_size": 300},
+        inference={"max_tokens": 16, "max_turns": 1},
+        training={"algorithm": name, "batch_size": 8, "mini_batch_size": 4, "num_train_iters": 1, "validate_every": 0},
+    )
+    config.training.group_size = 4 if config.training.adv_estimator != "remax" else 1
+    rows = [{"prompt": "Write.", "answer": "a"}]
+    return Trainer(config, dataset=rows, reward_fn=lambda trajectory: sum(trajectory.segments[0].token_ids) % 97)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preset_trains(name):
+    trainer = trainer_of(name)
+    (metrics,) = trainer.fit()
+    trainer.cleanup()
+    assert metrics["num_optimizer_steps"] == 2
+    assert metrics["num_skipped_steps"] == 0
+    assert math.isfinite(metrics["policy_loss"])
+
+
+def test_the_overlong_buffer_may_be_a_share_of_the_episodes_length():
+    config = create_default_config(training={"algorithm": "dapo"}, inference={"max_tokens": 400})
+    assert config.training.overlong_buffer_tokens == 0.2
+    assert config.num_overlong_tokens == 80
+    config.training.overlong_buffer_tokens = 64
+    assert config.num_overlong_tokens == 64
+
+
+PAGE = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_lists_the_values_of_every_preset(name):
+    values = " ".join(f"{key}={value}" for key, value in ALGORITHMS[name].values.items())
+    assert f"| `{name}` | `{values}` | {ALGORITHMS[name].source} |" in PAGE
