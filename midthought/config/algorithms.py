@@ -21,7 +21,7 @@ class Algorithm:
     """A preset."""
 
     source: str
-    """arXiv number, and where the values are from if the paper does not state them."""
+    """arXiv number, and the source of values that the paper does not state."""
     values: Mapping[str, Any]
     """Settings of the section `training` that differ from `COMMON`, or that define the algorithm."""
 
@@ -161,7 +161,7 @@ class AlgorithmSection(Section):
             self.__dict__.update(self.changed(algorithm=value).__dict__)
 
     def changed(self, **values: Any) -> Self:
-        """Returns a validated copy with these values, and with those of the preset if `algorithm` is one of them."""
+        """Returns a validated copy with these values; a new `algorithm` also sets its preset's values."""
         return super().changed(**{**algorithm_values(values.get("algorithm")), **values})
 
     @field_validator("algorithm")
