@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import ipaddress
 import json
-import os
 import random
 import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from midthought.errors import MissingExtraError, NoReplyError, SettingsError
+from midthought.network import is_local, read_key
 
 if TYPE_CHECKING:
     import httpx
@@ -102,7 +100,7 @@ class JsonEndpoint:
     async def _post(self, client: httpx.AsyncClient, body: bytes, read: Callable[[Any], Read]) -> Read:
         import httpx
 
-        key = _key(self._settings.api_key_env)
+        key = read_key(self._settings.api_key_env, self._settings.base_url)
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
@@ -135,7 +133,7 @@ class JsonEndpoint:
             client = httpx.AsyncClient(
                 timeout=None,
                 limits=httpx.Limits(max_keepalive_connections=0),  # they would stay open when the loop ends
-                trust_env=not _is_loopback(self._settings.base_url),  # a proxy cannot reach this machine's own ports
+                trust_env=not is_local(self._settings.base_url),  # a proxy cannot reach this machine's own ports
             )
             self._per_loop[loop] = _PerLoop(client, asyncio.Semaphore(self._settings.max_concurrency))
         return self._per_loop[loop]
@@ -186,14 +184,9 @@ def _seconds(text: str) -> float:
     return float(text) if re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,3})?", text) else 0.0
 
 
-def _key(api_key_env: str | None) -> str:
-    return os.environ.get(api_key_env, "") if api_key_env else ""
-
-
 def _check(settings: EndpointSettings) -> None:
     import httpx
 
-    key = _key(settings.api_key_env)
     try:
         url = httpx.URL(settings.base_url)
     except (httpx.InvalidURL, TypeError):
@@ -204,13 +197,7 @@ def _check(settings: EndpointSettings) -> None:
         raise SettingsError(
             f"the base_url of {url.host} holds a password; put a key into a variable named by api_key_env"
         )
-    if settings.api_key_env and not re.fullmatch(r"[!-~]+", key):
-        raise SettingsError(
-            f"the environment variable {settings.api_key_env} (api_key_env) is not set, or holds what no key holds "
-            "(blanks, line ends); put the key there"
-        )
-    if key and url.scheme == "http" and not _is_loopback(settings.base_url):
-        raise SettingsError(f"the key would travel unencrypted to {url.host}; use https")
+    read_key(settings.api_key_env, settings.base_url)
     if min(settings.timeout_seconds, settings.max_concurrency) <= 0:
         raise SettingsError(
             f"timeout_seconds={settings.timeout_seconds} and max_concurrency={settings.max_concurrency} must be positive"
@@ -219,11 +206,3 @@ def _check(settings: EndpointSettings) -> None:
         raise SettingsError(
             f"retries={settings.retries} and backoff_seconds={settings.backoff_seconds} must not be negative"
         )
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -26,6 +26,7 @@ LAYERS = [
         "precision",
         "varlen_attention",
         "random_streams",
+        "network",
         "http_json",
         "response_cache",
         "references",
@@ -42,6 +43,7 @@ LAYERS = [
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
 BELOW_IN_THEIR_LAYER = {
     ("errors", "types"),
+    ("network", "http_json"),
     ("http_json", "response_cache"),
     ("output_folder", "pretrained"),
     ("peft_weights", "peft_folders"),

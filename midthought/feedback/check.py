@@ -6,20 +6,19 @@
 from __future__ import annotations
 
 import enum
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from midthought.errors import near_names
 from midthought.feedback.critics.model import THOUGHT_END, feedback_prompt, request_body
 from midthought.feedback.critics.registry import make_critic
 from midthought.feedback.critics.settings import FeedbackSettings, read_feedback_settings
 from midthought.feedback.masking import mask_answer
+from midthought.network import is_local, read_key
 from midthought.types import Task
 
 if TYPE_CHECKING:
@@ -148,9 +147,10 @@ class _Asking:
         self.url = url.rstrip("/")
         self.root = self.url.removesuffix("/v1")
         self.settings = settings
-        self._key = key = os.environ.get(settings.api_key_env, "") if settings.api_key_env else ""
-        is_here = (urlsplit(url).hostname or "") in ("localhost", "127.0.0.1", "::1")
-        self.client = httpx.Client(headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=not is_here)
+        self._key = key = read_key(settings.api_key_env, url)
+        self.client = httpx.Client(
+            headers={"Authorization": f"Bearer {key}"} if key else {}, trust_env=not is_local(url)
+        )
         self._served: list[str] = []
         self._prompt = feedback_prompt(
             SAMPLE, SAMPLE_ANSWER, SAMPLE_REASONING, shows_solution=settings.process_feedback

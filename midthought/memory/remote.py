@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import http.client
 import json
-import os
 import random
 import ssl
 import time
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from midthought.errors import MemoryStoreError, NoReplyError, SettingsError
 from midthought.memory.chunks import Chunk
 from midthought.memory.search import Hit, Names, SearchMode, check_search
+from midthought.network import read_key
 
 _MAX_REPLY_BYTES = 64 * 1024 * 1024
 _IDS_PER_REQUEST = 500
@@ -53,8 +53,7 @@ class RemoteMemory:
         self, url: str, *, token_env: str | None = None, timeout_seconds: float = 8.0, retries: int = 3
     ) -> None:
         parts = _checked(url)
-        if token_env is not None and not os.environ.get(token_env):
-            raise SettingsError(f"the environment variable {token_env} is empty; set it to the memory service's token")
+        read_key(token_env, url)
         if timeout_seconds <= 0 or retries < 0:
             raise SettingsError(f"timeout_seconds={timeout_seconds} must be more than 0, retries={retries} 0 or more")
         self.url = url.rstrip("/")
@@ -150,7 +149,7 @@ class RemoteMemory:
 
     def _once(self, method: str, path: str, body: bytes | None, ends_at: float) -> bytes:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        token = os.environ.get(self._token_env, "") if self._token_env else ""
+        token = read_key(self._token_env, self.url)
         if token:
             headers["Authorization"] = f"Bearer {token}"
         connection, was_used = self._connection()

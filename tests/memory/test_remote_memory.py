@@ -96,7 +96,7 @@ def test_the_token_is_asked_for_and_given(store, embedder, monkeypatch):
 def test_what_is_asked_for_at_the_start_is_said_at_the_start(service, chunks, monkeypatch):
     with pytest.raises(MemoryStoreError, match="the service has table 'transcripts', not 'other'"):
         open_memory(service.url, "other")
-    with pytest.raises(SettingsError, match="NO_SUCH_TOKEN is empty"):
+    with pytest.raises(SettingsError, match="NO_SUCH_TOKEN is not set"):
         open_memory(service.url, token_env="NO_SUCH_TOKEN")
     for url in ("http://", "http://user:secret@host", "http://host?x", "http://host:port"):
         with pytest.raises(SettingsError) as raised:

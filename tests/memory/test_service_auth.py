@@ -1,7 +1,8 @@
 import pytest
 
 from midthought.errors import SettingsError
-from midthought.memory.service.auth import AccessPolicy, is_loopback, is_same_origin
+from midthought.memory.service.auth import AccessPolicy, is_same_origin
+from midthought.network import is_loopback
 
 TOKEN = "0123456789abcdef"
 

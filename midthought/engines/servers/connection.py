@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.util
-import ipaddress
 import math
-import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from midthought.engines.servers.endpoints import Endpoint
 from midthought.engines.servers.streams import RetryableError, response_error, words
 from midthought.errors import EngineError, MissingExtraError, SettingsError
+from midthought.network import is_local, read_key
 
 if TYPE_CHECKING:
     import httpx
@@ -73,7 +70,7 @@ class Connections:
         self._endpoints = endpoints
         self._retry_policy = retry_policy
         self._max_num_seqs = max_num_seqs
-        self._key = _key(api_key_env)
+        self._key = read_key(api_key_env, *(endpoint.url for endpoint in endpoints))
         self._sessions: dict[asyncio.AbstractEventLoop, Session] = {}
 
     def session(self) -> Session:
@@ -90,7 +87,7 @@ class Connections:
                 # No idle connections: nothing would close them when the loop ends.
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
                 # A proxy cannot reach this machine's own ports.
-                trust_env=not all(is_loopback(urlsplit(endpoint.url).hostname or "") for endpoint in self._endpoints),
+                trust_env=not all(is_local(endpoint.url) for endpoint in self._endpoints),
             )
             self._sessions[loop] = Session(
                 client,
@@ -152,29 +149,9 @@ def named(error: Exception) -> str:
     return words(f"{type(error).__name__}: {error}")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's loopback interface."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _is_unknown_route(answer: httpx.Response) -> bool:
     """Whether a 404 means an unknown route, not a missing file or model: web frameworks return `{"detail": "Not Found"}`."""
     try:
         return bool(answer.json() == {"detail": "Not Found"})
     except ValueError:
         return True
-
-
-def _key(api_key_env: str | None) -> str:
-    if api_key_env is None:
-        return ""
-    key = os.environ.get(api_key_env, "")
-    if not re.fullmatch(r"[!-~]+", key):
-        raise SettingsError(
-            f"the environment variable {api_key_env} (api_key_env) is not set, or contains characters that no key "
-            "contains (blanks, line ends); store the key in it"
-        )
-    return key

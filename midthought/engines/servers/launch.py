@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from midthought.engines.servers.connection import is_loopback
 from midthought.engines.servers.dialect import Dialect, ServerOptions
 from midthought.engines.servers.process import ServerProcess, free_port, interpreter_with
 from midthought.errors import SettingsError
+from midthought.network import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from midthought.errors import SettingsError
+from midthought.network import is_loopback
 
 MIN_TOKEN_CHARS = 16
 OPEN_PATHS = frozenset({"/", "/page.css", "/page.js", "/healthz"})
@@ -53,7 +53,7 @@ class AccessPolicy:
         if not is_loopback(self.host):
             return True
         name = _host_name(header)
-        return name is not None and (name == self.host.lower() or name == "localhost" or _is_loopback_address(name))
+        return name is not None and (name == self.host.lower() or is_loopback(name))
 
     def is_authorized(self, path: str, authorization: str) -> bool:
         """Whether the request may proceed. Compares in constant time."""
@@ -62,11 +62,6 @@ class AccessPolicy:
         scheme, _, given = authorization.partition(" ")
         same = hmac.compare_digest(_digest(given.strip()), _digest(self.token))
         return scheme.lower() == "bearer" and same
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    return host.lower() == "localhost" or _is_loopback_address(host.strip("[]"))
 
 
 def is_valid_token(token: str) -> bool:
@@ -92,13 +87,6 @@ def _host_name(header: str) -> str | None:
     if parts.username is not None or parts.path or parts.query or parts.fragment:
         return None
     return parts.hostname
-
-
-def _is_loopback_address(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _digest(text: str) -> bytes:

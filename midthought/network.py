@@ -1,0 +1,54 @@
+"""Hosts: which are this machine, and which may receive a key."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from urllib.parse import urlsplit
+
+from midthought.errors import SettingsError
+
+PLAIN_HTTP_HOSTS = "MIDTHOUGHT_PLAIN_HTTP_HOSTS"
+"""Environment variable: hosts, separated by commas, to which keys may go without encryption, for a network that you trust."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address, with or without brackets, is this machine's loopback interface.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("[::1]"), is_loopback("10.0.0.1")
+    (True, True, True, False)
+    """
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL names this machine's loopback interface."""
+    return is_loopback(urlsplit(url).hostname or "")
+
+
+def read_key(variable: str | None, *urls: str) -> str:
+    """Returns the key in an environment variable, for requests to these URLs; empty without a variable.
+
+    Raises SettingsError if the variable is not set or holds no key, and if the key would go unencrypted to another machine.
+    """
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "")
+    if not re.fullmatch(r"[!-~]+", key):
+        raise SettingsError(
+            f"the environment variable {variable} is not set, or contains characters that no key contains (blanks, line "
+            "ends); store the key in it"
+        )
+    permitted = os.environ.get(PLAIN_HTTP_HOSTS, "").replace(" ", "").lower().split(",")
+    for url in urls:
+        host = (urlsplit(url).hostname or "").lower()
+        if urlsplit(url).scheme == "http" and not is_loopback(host) and host not in permitted:
+            raise SettingsError(
+                f"the key in {variable} would travel unencrypted to {host}: use https, or, in a network that you trust, "
+                f"set {PLAIN_HTTP_HOSTS}={host}"
+            )
+    return key
