@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
+from midthought.algo import selection as selection
 from midthought.algo.credit import CreditInputs, advantage_estimator, check_inputs, estimate, numbered
 from midthought.argument_names import also_named
 
@@ -31,6 +32,8 @@ class AdvantageEstimator(enum.StrEnum):
     REINFORCE_PLUS_PLUS_BASELINE = "reinforce_plus_plus_baseline"
     REMAX = "remax"
     GRPO_TURNS = "grpo_turns"
+    KEEP_BEST = "keep_best"
+    KEEP_ABOVE = "keep_above"
 
 
 @also_named(index="groups", norm_adv_by_std_in_grpo="norm_by_std")
@@ -49,12 +52,13 @@ def compute_advantage(
     lam_alpha: float = 0.0,
     whiten: bool = True,
     norm_by_std: bool = True,
+    keep_threshold: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
     `values` and `turns` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is used by
     `gae` and `reinforce_plus_plus`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
-    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo` and `grpo_turns`. Raises ValueError for an unknown name, a missing
+    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo` and `grpo_turns`; `keep_threshold` by `keep_above`. Raises ValueError for an unknown name, a missing
     input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
@@ -70,6 +74,7 @@ def compute_advantage(
         lam_alpha=lam_alpha,
         whiten=whiten,
         norm_by_std=norm_by_std,
+        keep_threshold=keep_threshold,
     )
     return estimate(estimator, inputs)
 

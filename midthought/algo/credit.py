@@ -46,6 +46,8 @@ class CreditInputs:
     """Above 0: each episode has the lambda `1 - 1 / (lam_alpha · policy tokens)` instead of `lam`."""
     whiten: bool = True
     norm_by_std: bool = True
+    keep_threshold: float = 1.0
+    """`keep_above` keeps episodes with at least this score."""
 
     @property
     def scores(self) -> Tensor:
@@ -68,20 +70,25 @@ Estimator = Callable[[CreditInputs], tuple[Tensor, Tensor]]
 ESTIMATORS: Registry[Estimator] = Registry("advantage estimator")
 
 
-def advantage_estimator(name: str, *, needs: Iterable[str] = ()) -> Callable[[Estimator], Estimator]:
+def advantage_estimator(
+    name: str, *, needs: Iterable[str] = (), selects: bool = False
+) -> Callable[[Estimator], Estimator]:
     """Registers the decorated function as `training.adv_estimator=name`.
 
     `needs` lists the inputs that it requires: `values` (the run trains a critic), `groups` (groups of 2 or more; zero-variance
-    groups are dropped), `turns`, `baselines` (a greedy episode per group). Raises ValueError for an unknown input or the name
-    of a built-in estimator.
+    groups are dropped), `turns`, `baselines` (a greedy episode per group). `selects`: episodes with advantage 0 leave the batch
+    before it is scored; it cannot need `values`. Raises ValueError for an unknown input or the name of a built-in estimator.
     """
     wanted = frozenset(needs)
     if unknown := sorted(wanted - NEEDS):
         raise ValueError(f"advantage estimator {name!r} cannot need {unknown}; possible needs: {sorted(NEEDS)}")
+    if selects and "values" in wanted:
+        raise ValueError(f"advantage estimator {name!r} selects before the batch is scored, so it cannot need values")
 
     def register(function: Estimator) -> Estimator:
         ESTIMATORS.add(name, function)
         TrainingConfig.estimator_needs[name] = wanted
+        (TrainingConfig.selecting.add if selects else TrainingConfig.selecting.discard)(name)
         return function
 
     return register

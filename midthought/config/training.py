@@ -27,9 +27,13 @@ class TrainingConfig(AlgorithmSection):
         "reinforce_plus_plus_baseline": frozenset({"groups"}),
         "remax": frozenset({"baselines"}),
         "grpo_turns": frozenset({"groups", "turns"}),
+        "keep_best": frozenset({"groups"}),
+        "keep_above": frozenset(),
     }
     """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
     `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
+    selecting: ClassVar[set[str]] = {"keep_best", "keep_above"}
+    """Estimators that select the episodes to train on before they are scored."""
     policy_losses: ClassVar[dict[str, dict[str, float]]] = {
         "ppo": {},
         "gspo": {},
@@ -41,6 +45,7 @@ class TrainingConfig(AlgorithmSection):
         "kl_cov": {"share": 2e-4, "kl_coef": 1.0},
         "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
         "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
+        "nll": {},
     }
     """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
     sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl"}
@@ -93,7 +98,10 @@ class TrainingConfig(AlgorithmSection):
     """Episodes per task in an iteration. Null: 8 if the estimator compares within groups, else 1."""
     adv_estimator: str = "gae"
     """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
-    `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, or one that you registered (`@advantage_estimator`)."""
+    `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `keep_best` and `keep_above` (selected episodes only, with
+    `policy_loss=nll`), or one that you registered (`@advantage_estimator`)."""
+    keep_threshold: float = Field(1.0, allow_inf_nan=False)
+    """`keep_above` trains on episodes with at least this reward."""
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount per policy token (`gae`, `reinforce_plus_plus`)."""
     lam: float = Field(1.0, ge=0, le=1)
@@ -123,8 +131,8 @@ class TrainingConfig(AlgorithmSection):
     critic_warmup_iters: int = Field(0, ge=0)
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
-    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`
-    (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
+    """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
+    `nll` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
     policy_loss_options: dict[str, float] = Field(default_factory=dict)
     """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
@@ -284,6 +292,11 @@ class TrainingConfig(AlgorithmSection):
             raise ValueError(
                 f"max_dynamic_batches={self.max_dynamic_batches} with adv_estimator={estimator!r}: it does not compare "
                 "within groups, so no group is dropped; set max_dynamic_batches to 1"
+            )
+        if estimator in self.selecting and self.kl_coef:
+            raise ValueError(
+                f"kl_coef={self.kl_coef} with adv_estimator={estimator!r}: it selects episodes by their rewards alone; set "
+                "kl_coef to 0 (kl_loss_coef adds a KL term to the loss)"
             )
         if self.batch_size % self.episodes_per_task:
             raise ValueError(f"batch_size={self.batch_size} is not a multiple of group_size={self.episodes_per_task}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from midthought.config import RecipeConfig
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import TokenBatch
+from midthought.learning.credit import select_episodes
 from midthought.learning.phase_meter import Phase, PhaseMeter
 from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
 from midthought.rollout.rollout_metrics import rollout_metrics
@@ -39,23 +40,27 @@ def learn(
     metrics = {**rollout_metrics(rollouts.data.trajectories), **rollouts.metrics}
     metrics["time/rollout_seconds"] = rollouts.data.seconds
     metrics["batch/num_episodes"] = len(rollouts.usable)
-    if rollouts.usable:
-        batch = TokenBatch.from_trajectories(
-            rollouts.usable,
-            baselines=rollouts.baselines,
-            policy_version=rollouts.data.policy_version if config.inference.partial_rollouts else None,
-        )
+    batch = _batch(rollouts, config) if rollouts.usable else None
+    if batch is not None:
+        metrics["batch/num_unscored_tokens"] = batch.num_unscored
+        batch, selection = select_episodes(batch, config.training)
+        metrics |= selection
+    if batch is not None and len(batch):
         source.sleep()
         critic_only = iteration < config.training.num_critic_warmup_iters
         metrics |= improve(
             learner, batch, rollouts.usable, critic_only=critic_only, before_update=before_update, meter=meter
         )
-        metrics["batch/num_unscored_tokens"] = batch.num_unscored
         with meter.phase("weight_update"):
             source.update_weights()
         for phase in LEARNING_PHASES:
             metrics[f"time/{phase}_seconds"] = meter.last_seconds[phase]
     return metrics
+
+
+def _batch(rollouts: RolloutBatch, config: RecipeConfig) -> TokenBatch:
+    version = rollouts.data.policy_version if config.inference.partial_rollouts else None
+    return TokenBatch.from_trajectories(rollouts.usable, baselines=rollouts.baselines, policy_version=version)
 
 
 def improve(

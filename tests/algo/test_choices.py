@@ -51,6 +51,7 @@ def test_every_choice_of_the_settings_is_one_that_is_built_in():
         "kl_cov",
         "dppo_tv",
         "dppo_kl",
+        "nll",
     }
     assert set(TrainingConfig.policy_losses) == set(POLICY_LOSSES.names())
     for name in built_in:

@@ -189,6 +189,11 @@ def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
         return whitened([plain_to_go(episode, GAMMA) for episode in episodes])
     if name == "remax":
         return [[rest - episode.baseline for rest in plain_to_go(episode, 1.0)] for episode in episodes]
+    if name == "keep_best":
+        best = plain_in_group(episodes, lambda own, all_, _: float(own == max(all_) and len(all_) > 1))
+        return over_tokens(episodes, best)
+    if name == "keep_above":
+        return over_tokens(episodes, [float(score >= 1.0) for score in plain_scores(episodes)])
     return plain_turns(episodes)
 
 

@@ -1,0 +1,51 @@
+"""Estimators that select the episodes to train on: an episode with advantage 0 leaves the batch before it is scored.
+
+Rejection-sampling fine-tuning is one of them with `policy_loss=nll`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from midthought.algo.credit import CreditInputs, advantage_estimator
+
+TIE = 1e-6
+"""Scores that differ by less are equal: the rewards of an episode are summed in float32."""
+
+
+@advantage_estimator("keep_best", needs={"groups"}, selects=True)
+def keep_best(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = 1` if s is the highest score of the group and not also the lowest, else 0. Equal scores are all kept.
+
+    Source: RAFT, Dong et al. 2023 (arXiv 2304.06767), algorithm 1, which keeps one of equal scores. With rewards of 0 and 1 these
+    are the correct answers to the tasks that are neither always nor never solved.
+    """
+    lowest, highest = group_extremes(inputs)
+    return _over_tokens(inputs, (inputs.scores > highest - TIE) & (highest - lowest > TIE))
+
+
+@advantage_estimator("keep_above", selects=True)
+def keep_above(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = 1` if `s ≥ keep_threshold`, else 0.
+
+    Sources: RFT, Yuan et al. 2023 (arXiv 2308.01825), section 3.2, which keeps correct answers; ReST-EM, Singh et al. 2023
+    (arXiv 2312.06585), algorithm 1.
+    """
+    return _over_tokens(inputs, inputs.scores > inputs.keep_threshold - TIE)
+
+
+def group_extremes(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """Returns the lowest and the highest score of every episode's group, each [E]. Only `present` episodes are members."""
+    assert inputs.groups is not None
+    _, member = torch.unique(inputs.groups, return_inverse=True)
+    scores, present = inputs.scores, inputs.present
+    found = scores.new_zeros(int(member.max()) + 1 if len(member) else 0)
+    lowest = found.scatter_reduce(0, member[present], scores[present], "amin", include_self=False)
+    highest = found.scatter_reduce(0, member[present], scores[present], "amax", include_self=False)
+    return lowest[member], highest[member]
+
+
+def _over_tokens(inputs: CreditInputs, is_kept: Tensor) -> tuple[Tensor, Tensor]:
+    advantages = inputs.over_tokens(is_kept.to(inputs.rewards))
+    return advantages, advantages

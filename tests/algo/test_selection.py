@@ -1,0 +1,54 @@
+"""Estimators that select episodes, and the loss of supervised steps: numbers worked by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from midthought.algo.advantages import compute_advantage
+from midthought.algo.credit import advantage_estimator
+from midthought.algo.losses import compute_policy_loss
+
+
+def selected(name: str, scores: list[float], groups: list[int], **options: float) -> list[float]:
+    """The advantage of every episode, whose reward is at its second token."""
+    rewards = torch.tensor([[0.0, score] for score in scores])
+    advantages, _ = compute_advantage(name, rewards, torch.ones_like(rewards), groups=torch.tensor(groups), **options)
+    assert torch.equal(advantages[:, 0], advantages[:, 1])
+    return advantages[:, 0].tolist()
+
+
+def test_the_best_episodes_of_a_group_are_kept_and_of_an_equal_group_none():
+    assert selected("keep_best", [0.2, 0.9, 0.9, 0.5, 0.5, -1.0], [0, 0, 0, 1, 1, 2]) == [0, 1, 1, 0, 0, 0]
+    assert selected("keep_best", [-3.0, -2.0], [7, 7]) == [0, 1]
+
+
+def test_episodes_with_at_least_the_threshold_are_kept_in_any_group():
+    scores, groups = [0.2, 0.9, 1.0, 1.0, 1.5, -1.0], [0, 0, 0, 1, 1, 1]
+    assert selected("keep_above", scores, groups) == [0, 0, 1, 1, 1, 0]
+    assert selected("keep_above", scores, groups, keep_threshold=0.9) == [0, 1, 1, 1, 1, 0]
+
+
+def test_rewards_that_are_equal_but_for_the_order_of_their_sum_are_equal():
+    rewards = torch.tensor([[0.1, 0.1, 0.7], [0.7, 0.1, 0.1], [0.0, 0.0, 0.0]])
+    assert float(rewards[0].sum()) != float(rewards[1].sum())
+    advantages, _ = compute_advantage("keep_best", rewards, torch.ones(3, 3), groups=torch.tensor([0, 0, 0]))
+    assert advantages[:, 0].tolist() == [1, 1, 0]
+
+
+def test_the_loss_of_a_supervised_step_is_the_cross_entropy_of_the_kept_tokens():
+    probabilities = torch.tensor([[0.5, 0.25], [0.125, 0.5]], dtype=torch.float64)
+    advantages: Tensor = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    logprobs = probabilities.log().requires_grad_()
+    loss, _ = compute_policy_loss(
+        logprobs.detach() - 3, logprobs, advantages, torch.ones(2, 2), kind="nll", denominator=2
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(-math.log(0.5 * 0.25) / 2)
+    assert logprobs.grad.tolist() == [[-0.5, -0.5], [0.0, 0.0]]
+
+
+def test_an_estimator_that_selects_cannot_need_a_critic():
+    with pytest.raises(ValueError, match="before the batch is scored"):
+        advantage_estimator("choosy", needs={"values"}, selects=True)

@@ -1,0 +1,83 @@
+"""Rejection-sampling fine-tuning in the loop: which episodes are learned from, and that the step is a supervised one."""
+
+import copy
+
+import pytest
+import torch
+from precision import tolerance
+from training_settings import training
+
+from midthought.learning.batch import TokenBatch
+from midthought.learning.credit import select_episodes
+from midthought.learning.learner import Learner
+from midthought.learning.ppo import improve
+
+RFT = training(
+    adv_estimator="keep_best",
+    policy_loss="nll",
+    entropy_coef=0.0,
+    learning_rate=1e-2,
+    mini_batch_size=100,
+    packing=False,
+)
+
+
+@pytest.fixture
+def trajectories(make_trajectory):
+    """Two groups of four; the first has one best episode, the second two."""
+    rewards = [0.1, 0.9, 0.3, 0.2, 0.5, 0.5, 0.0, 0.4]
+    return [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
+
+
+def weights_of(policy) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
+
+
+def step(policy, trajectories, **changes) -> tuple[torch.Tensor, dict[str, float]]:
+    learner = Learner(copy.deepcopy(policy), None, None, RFT.model_copy(update=changes))
+    batch, _ = select_episodes(TokenBatch.from_trajectories(trajectories), learner.training)
+    metrics = improve(learner, batch)
+    return weights_of(learner.policy), metrics
+
+
+def test_the_episodes_that_are_kept_are_counted_and_the_others_leave_the_batch(trajectories):
+    batch, metrics = select_episodes(TokenBatch.from_trajectories(trajectories), RFT)
+    assert batch.episodes.tolist() == [1, 4, 5]
+    assert metrics == {"batch/num_episodes": 3, "batch/kept_fraction": 3 / 8}
+    assert batch.advantages.tolist() == batch.loss_mask.float().tolist()
+
+
+def test_an_estimator_that_does_not_select_leaves_the_batch_as_it_is(trajectories):
+    batch = TokenBatch.from_trajectories(trajectories)
+    assert select_episodes(batch, training(adv_estimator="grpo")) == (batch, {})
+
+
+def test_the_step_is_the_supervised_step_on_the_kept_episodes(make_policy, trajectories):
+    policy = make_policy()
+    found, metrics = step(policy, trajectories)
+    learner = Learner(copy.deepcopy(policy), None, None, RFT)
+    supervised = learner.sft_step(
+        TokenBatch.from_trajectories([trajectories[n] for n in (1, 4, 5)], demonstrations=True)
+    )
+    assert metrics["policy_loss"] == pytest.approx(supervised["loss"], rel=1e-6)
+    assert torch.allclose(found, weights_of(learner.policy), atol=1e-6)
+    assert not torch.equal(found, weights_of(policy))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"packing": True},
+        {"micro_batch_tokens": 1},
+        {"accumulation_steps": 2},
+        {"packing": True, "accumulation_steps": 3},
+    ],
+)
+def test_packing_micro_batches_and_order_do_not_change_the_step(make_policy, trajectories, changes):
+    policy = make_policy().double()
+    plain, metrics = step(policy, trajectories)
+    other, other_metrics = step(policy, trajectories[::-1], **changes)
+    assert other_metrics["grad_norm"] == pytest.approx(
+        metrics["grad_norm"], rel=tolerance(torch.float32, num_operations=4)
+    )
+    assert torch.allclose(other, plain, atol=1e-6)
