@@ -14,7 +14,6 @@ from torch import Tensor
 
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
-from midthought.learning.optimizer import BETAS
 from midthought.learning.padded_batch import PPOBatch
 
 
@@ -44,9 +43,9 @@ class TRLUpdate:
             epsilon=training.clip_low,
             temperature=1.0,
             learning_rate=training.learning_rate,
-            adam_beta1=BETAS[0],
-            adam_beta2=BETAS[1],
-            weight_decay=0.0,
+            adam_beta1=training.adam_beta1,
+            adam_beta2=training.adam_beta2,
+            weight_decay=training.weight_decay,
             max_grad_norm=training.max_grad_norm,
             lr_scheduler_type="constant",
             optim="adamw_torch_fused",

@@ -44,6 +44,7 @@ COMMON: Mapping[str, Any] = {
     "norm_adv_by_std": True,
     "max_dynamic_batches": 1,
     "entropy_coef": 0.0,
+    "target_entropy": None,
     "kl_coef": 0.0,
     "kl_kind": "k1",
     "target_kl": None,
@@ -57,6 +58,7 @@ COMMON: Mapping[str, Any] = {
     "rollout_correction_min": 0.0,
     "overlong_buffer_tokens": 0.0,
     "overlong_penalty": 1.0,
+    "mask_truncated_episodes": False,
 }
 """Values of every preset that does not set them itself, so that changing the preset leaves nothing of the former one."""
 KEYS = frozenset(COMMON)
@@ -79,6 +81,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             "clip_ratio_high": 0.28,
             "max_dynamic_batches": 10,
             "overlong_buffer_tokens": 0.2,
+            "mask_truncated_episodes": True,
         },
     ),
     "rloo": Algorithm("2402.14740, appendix C", {"adv_estimator": "rloo", **_WHOLE_EPISODE, "kl_coef": 0.03}),

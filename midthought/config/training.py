@@ -63,7 +63,7 @@ class TrainingConfig(AlgorithmSection):
     batch_size: int = Field(32, ge=1)
     """Episodes per iteration."""
     mini_batch_size: int = Field(32, ge=1)
-    """Episodes per optimizer step."""
+    """Largest number of episodes per optimizer step. The episodes of an iteration are divided evenly among its steps."""
     micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = 4096
     """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096, or fewer
     if they do not fit in the GPU's memory."""
@@ -87,6 +87,14 @@ class TrainingConfig(AlgorithmSection):
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     """`adamw_8bit`: AdamW with moments of one byte each instead of four (bitsandbytes, extra `adamw-8bit`): 6 bytes less per
     trained weight. Steps are slightly less exact."""
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of AdamW's first moment, the mean of the gradients; for the policy and the critic, as the next three."""
+    adam_beta2: float = Field(0.95, ge=0, lt=1)
+    """Decay of the second moment, the mean of their squares."""
+    adam_epsilon: float = Field(1e-8, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decay of weight matrices and embeddings, as a share of the learning rate; biases and norms do not decay."""
     offload_optimizer: Harmless[bool] = False
     """Keep the optimizer's copy of the weights, its gradients and moments in CPU memory, and take its steps on the CPU: up to
     12 bytes less per trained weight on the GPU. Costs two copies of the weights over the bus per step."""
@@ -155,7 +163,13 @@ class TrainingConfig(AlgorithmSection):
     value_loss_coef: float = Field(0.5, ge=0)
     """Weight of the value loss if policy and critic share a trunk; a separate critic has its own optimizer."""
     entropy_coef: float = Field(0.01, ge=0)
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus; with `target_entropy` its first value."""
+    target_entropy: float | None = Field(None, gt=0)
+    """Adapt the weight of the entropy bonus to this entropy, in nats per policy token (Skywork-OR1: 0.2). Null: no change."""
+    entropy_coef_step: float = Field(1e-4, gt=0)
+    """Change of the weight per iteration: up while the entropy is below `target_entropy`, else down."""
+    max_entropy_coef: float = Field(0.01, gt=0)
+    """Largest weight with `target_entropy`."""
     kl_coef: float = Field(0.01, ge=0)
     """Coefficient of the KL penalty in the reward of every policy token. Reference model: the policy before PPO."""
     kl_kind: Literal["k1", "k2", "k3", "abs"] = "k1"
@@ -188,6 +202,9 @@ class TrainingConfig(AlgorithmSection):
     length of the episode. Below 1: a share of `inference.max_tokens` (DAPO: 0.2). 0: none."""
     overlong_penalty: float = Field(1.0, gt=0)
     """Penalty of an episode of `inference.max_tokens` tokens."""
+    mask_truncated_episodes: bool = False
+    """DAPO's overlong filtering: episodes that ended at the limit of tokens or turns have no loss. They still count in the
+    statistics of their group."""
     max_grad_norm: float = Field(1.0, gt=0, allow_inf_nan=True)
     """Gradients are clipped to this norm; `.inf`: no clipping."""
     logprob_difference_warn: Harmless[float] = Field(0.05, gt=0)
@@ -308,6 +325,11 @@ class TrainingConfig(AlgorithmSection):
         if self.target_kl is not None and self.kl_coef == 0:
             raise ValueError(
                 f"target_kl={self.target_kl} cannot adapt kl_coef=0; set kl_coef above 0, or target_kl to null"
+            )
+        if self.target_entropy is not None and self.entropy_coef > self.max_entropy_coef:
+            raise ValueError(
+                f"entropy_coef={self.entropy_coef} is above max_entropy_coef={self.max_entropy_coef}; set it to a first value "
+                "between 0 and max_entropy_coef"
             )
         if self.rollout_correction_min and self.rollout_correction != "masked":
             raise ValueError(

@@ -16,14 +16,14 @@ from torch import Tensor
 from midthought.errors import MissingExtraError
 
 
-def adamw_8bit(groups: list[dict[str, Any]], betas: tuple[float, float]) -> torch.optim.Optimizer:
-    """Creates the optimizer without weight decay. Raises MissingExtraError if bitsandbytes is not installed."""
+def adamw_8bit(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Creates the optimizer; every group has its options. Raises MissingExtraError if bitsandbytes is not installed."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about 4-bit kernels, which are not used here
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:
         raise MissingExtraError("bitsandbytes", "adamw-8bit") from error
-    created: torch.optim.Optimizer = AdamW8bit(groups, betas=betas, weight_decay=0.0)
+    created: torch.optim.Optimizer = AdamW8bit(groups)
     return created
 
 

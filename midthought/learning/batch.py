@@ -22,7 +22,7 @@ from midthought.errors import RecordError, TrainingStoppedError
 from midthought.learning.micro_batching import group_by_length, pack_first_fit, split_by_rows, split_by_tokens
 from midthought.types import Segment, Trajectory
 
-OF_ROWS = ("lengths", "episodes", "groups", "baselines", "seeds")
+OF_ROWS = ("lengths", "episodes", "groups", "baselines", "seeds", "is_truncated")
 """Tensors with one value per row."""
 
 
@@ -53,11 +53,15 @@ class TokenBatch:
     batch."""
     baselines: Tensor | None = None  # [B] float32
     """The reward of the greedy episode of the same task (ReMax)."""
+    is_truncated: Tensor | None = None  # [B] bool
+    """True for rows of episodes that the limit of tokens or turns ended."""
     is_stale: Tensor | None = None  # [N] bool
     """True for stale policy tokens: sampled by a policy older than the one before the update. None: there are none."""
     temperatures: Tensor | None = None  # [N] float32
     """Temperature of the distribution that each policy token was sampled from, 1 elsewhere; None: 1 everywhere. All
     log-probabilities, entropies and KL divergences of the batch refer to that distribution."""
+    entropy_weight: float | None = None
+    """Weight of the entropy bonus in this iteration; None: as set."""
     num_unscored: int = 0
     """Number of policy tokens removed from the mask because their sampled log-probability was not finite."""
     old_logprobs: Tensor | None = None  # [N] of the policy before the update, recomputed
@@ -122,6 +126,7 @@ class TokenBatch:
             groups=torch.tensor([trajectories[row.episode].group for row in rows]),
             seeds=torch.tensor([_row_seed(trajectories[row.episode].seed, row.number) for row in rows]),
             baselines=None if baselines is None else torch.tensor([baselines[row.episode] for row in rows]),
+            is_truncated=torch.tensor([_is_truncated(trajectories[row.episode]) for row in rows]),
             is_stale=stale,
             temperatures=_temperatures(segments),
             num_unscored=num_unscored,
@@ -246,13 +251,13 @@ class TokenBatch:
         return (self.select(rows) for rows in (split_by_tokens if packed else split_by_rows)(self.lengths, num_parts))
 
     def mini_batches(self, num_episodes: int, generator: torch.Generator | None = None) -> Iterator[TokenBatch]:
-        """Yields batches of `num_episodes` whole episodes, in an order drawn from `generator` (None: in the batch's order).
+        """Yields batches of at most `num_episodes` whole episodes, in an order drawn from `generator` (None: the batch's order).
 
-        The last one may be smaller.
+        Their sizes differ by at most one episode, so no optimizer step depends on a few episodes only.
         """
         numbers = torch.unique(self.episodes)
         order = numbers[torch.randperm(len(numbers), generator=generator)] if generator is not None else numbers
-        for chosen in order.split(num_episodes):
+        for chosen in order.tensor_split(-(-len(order) // num_episodes)):
             yield self.select(torch.isin(self.episodes, chosen).nonzero()[:, 0])
 
 
@@ -283,6 +288,10 @@ def _learned(segment: Segment, demonstration: bool) -> list[bool]:
         return segment.loss_mask
     pairs = zip(segment.loss_mask, segment.sampled_logprobs, strict=True)
     return [flag and math.isfinite(logprob) for flag, logprob in pairs]
+
+
+def _is_truncated(trajectory: Trajectory) -> bool:
+    return trajectory.stop_reason is not None and trajectory.stop_reason.is_truncated
 
 
 def _row_seed(seed: int, number: int) -> int:

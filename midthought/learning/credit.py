@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
 from midthought.algo.correction import rollout_weights
+from midthought.algo.entropy import EntropyController
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 
 
+def entropy_controller(training: TrainingConfig) -> EntropyController:
+    """Returns the controller of the entropy bonus that the settings describe."""
+    step, largest = training.entropy_coef_step, training.max_entropy_coef
+    return EntropyController(training.entropy_coef, training.target_entropy, step=step, max_coef=largest)
+
+
 def credit_batch(
-    batch: TokenBatch, training: TrainingConfig, kl_controller: KLController
+    batch: TokenBatch, training: TrainingConfig, kl_controller: KLController, entropy_controller: EntropyController
 ) -> tuple[TokenBatch, dict[str, float]]:
     """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
     Estimators get one padded row per episode with all its segments, so the reward at its end reaches the earlier ones.
+    With `target_entropy`, the entropy is estimated by the mean of `-log π` over the policy tokens, which π sampled. With
+    `mask_truncated_episodes`, the batch that is returned has no rows of truncated episodes, and perhaps none at all.
+
     Metrics: `kl_reference` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
-    if the returns do not vary), `value_mean`, `return_mean`.
+    if the returns do not vary), `value_mean`, `return_mean`, `entropy_coef` (with a target), `num_masked_episodes`.
     """
     if batch.old_logprobs is None:
         raise ValueError("the batch has not been scored: call `score` before `credit`")
@@ -34,12 +46,11 @@ def credit_batch(
         rewards, kl = apply_kl_penalty(rewards, logprobs, reference, mask, coef, training.kl_kind)
         metrics["kl_reference"] = float(masked_average(kl_divergence(logprobs, reference), mask))
         kl_controller.update(float(kl), batch.num_episodes)
-    if is_selected(batch, training):
-        return batch, metrics
-    credited = _estimated(batch, rewards, training)
+    credited = batch if is_selected(batch, training) else _estimated(batch, rewards, training)
     if batch.values is not None and credited.returns is not None:
         metrics |= _critic_metrics(batch.values[mask], credited.returns[mask])
-    return credited, metrics
+    credited, more = _for_update(credited, training, entropy_controller)
+    return credited, {**metrics, **more}
 
 
 def select_episodes(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
@@ -84,6 +95,21 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
         keep_threshold=training.keep_threshold,
     )
     return batch.with_fields(advantages=batch.by_token(advantages), returns=batch.by_token(returns))
+
+
+def _for_update(
+    batch: TokenBatch, training: TrainingConfig, controller: EntropyController
+) -> tuple[TokenBatch, dict[str, float]]:
+    """Sets the weight of the entropy bonus and drops truncated episodes, if the settings say so. Also returns metrics."""
+    metrics: dict[str, float] = {}
+    if training.target_entropy is not None:
+        assert batch.old_logprobs is not None
+        metrics["entropy_coef"] = controller.update(-float(masked_average(batch.old_logprobs, batch.loss_mask)))
+        batch = replace(batch, entropy_weight=metrics["entropy_coef"])
+    if training.mask_truncated_episodes and batch.is_truncated is not None:
+        metrics["num_masked_episodes"] = len(batch.episodes[batch.is_truncated].unique())
+        batch = batch.select((~batch.is_truncated).nonzero()[:, 0])
+    return batch, metrics
 
 
 def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:

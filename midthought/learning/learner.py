@@ -21,11 +21,11 @@ from midthought.algo.kl import KLController
 from midthought.config import TrainingConfig, settled
 from midthought.learning.attention import attending_by_rows, can_pack
 from midthought.learning.batch import TokenBatch
-from midthought.learning.credit import correct_batch, credit_batch
+from midthought.learning.credit import correct_batch, credit_batch, entropy_controller
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
 from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.layers import RecomputedLayers, compile_layers
-from midthought.learning.loss import ppo_losses, select_tokens, value_losses
+from midthought.learning.loss import entropy_coef, ppo_losses, select_tokens, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
@@ -74,6 +74,7 @@ class Learner:
         self.num_policy_steps = 0
         """Optimizer steps in which the policy learned: its learning-rate schedule counts these."""
         self.kl_controller = KLController(training.kl_coef, training.target_kl, training.kl_horizon)
+        self.entropy_controller = entropy_controller(training)
         modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
         self.optimizer = Optimizer(modules, training, schedule)
         trunk = critic.trunk if critic is not None else None
@@ -97,7 +98,7 @@ class Learner:
         return self.optimizer.training
 
     def set_training(self, training: TrainingConfig, schedule: TrainingSchedule) -> None:
-        """Changes the settings for the next steps. The KL controller keeps its coefficient, and settings of how the models
+        """Changes the settings for the next steps. The controllers of KL and entropy do not change, and settings of how models
         compute (`compile`, `gradient_checkpointing`, …) stay as they were when the learner was created."""
         self.optimizer.training, self.optimizer.schedule = training, schedule
 
@@ -216,7 +217,7 @@ class Learner:
 
         Returns the metrics of `credit_batch`.
         """
-        return credit_batch(batch, self.training, self.kl_controller)
+        return credit_batch(batch, self.training, self.kl_controller, self.entropy_controller)
 
     # -- updates -----------------------------------------------------------------------------------------------
 
@@ -343,7 +344,7 @@ class Learner:
         return {"loss": -self._forward(self.policy, micro).logprobs.sum() / num_tokens}
 
     def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
-        learns_entropy = self.training.entropy_coef != 0
+        learns_entropy = entropy_coef(micro, self.training) != 0
         outputs = self._forward(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
         return ppo_losses(outputs, micro, self.training, num_tokens=num_tokens, denominator=denominator)
 
@@ -368,6 +369,7 @@ class Learner:
             "num_steps": self.num_steps,
             "num_policy_steps": self.num_policy_steps,
             "kl_controller": self.kl_controller.state_dict(),
+            "entropy_controller": self.entropy_controller.state_dict(),
             "moments": moments,
         }
 
@@ -383,6 +385,8 @@ class Learner:
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
+        if "entropy_controller" in state:
+            self.entropy_controller.load_state_dict(state["entropy_controller"])
 
 
 def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:

@@ -17,7 +17,6 @@ from midthought.errors import CheckpointError
 from midthought.learning.distributed.dtensor import part_like, whole
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule, learning_rate_factor
 
-BETAS = (0.9, 0.95)
 HALF = (torch.bfloat16, torch.float16)
 GRADIENT_NORMS = {"policy": "grad_norm", "critic": "critic_grad_norm"}
 """Metric name of each module's gradient norm."""
@@ -89,6 +88,7 @@ class Optimizer:
                 learning.grad = None
         rates = {name: self._peak(name) * self.learning_rate_factor(name, numbers[name]) for name in modules}
         for group in self._adam.param_groups:
+            group |= self._options(decays=group["decays"])
             if group["module"] in rates:
                 group["lr"] = rates[group["module"]]
         norms = {name: self._clip(module) for name, module in modules.items()}
@@ -171,15 +171,28 @@ class Optimizer:
         if self._kind == "adamw_8bit":
             from midthought.learning.adamw_8bit import adamw_8bit
 
-            return adamw_8bit(self._groups(), BETAS)
-        return torch.optim.AdamW(self._groups(), betas=BETAS, weight_decay=0.0, fused=True)
+            return adamw_8bit(self._groups())
+        return torch.optim.AdamW(self._groups(), fused=True)
 
     def _groups(self) -> list[dict[str, Any]]:
-        modules = self._modules.items()
-        groups = [
-            {"params": self._learning(module), "lr": self._peak(name), "module": name} for name, module in modules
-        ]
-        return [group for group in groups if group["params"]]
+        """Returns AdamW's parameter groups: of each module, the weights that decay (two dimensions or more), and the others."""
+        groups = []
+        for name, module in self._modules.items():
+            learning = self._learning(module)
+            for decays in (True, False):
+                chosen = [tensor for tensor in learning if (tensor.dim() > 1) == decays]
+                group = {"params": chosen, "lr": self._peak(name), "module": name, "decays": decays}
+                groups += [group | self._options(decays=decays)] if chosen else []
+        return groups
+
+    def _options(self, *, decays: bool) -> dict[str, Any]:
+        """Returns AdamW's options of a group, as set for the next step."""
+        training = self.training
+        return {
+            "betas": (training.adam_beta1, training.adam_beta2),
+            "eps": training.adam_epsilon,
+            "weight_decay": training.weight_decay if decays else 0.0,
+        }
 
     def _peak(self, module: str) -> float:
         """Returns the module's learning rate before the schedule's factor."""

@@ -33,8 +33,10 @@ class PPOBatch:
     groups: Tensor  # [B] int64
     seeds: Tensor | None = None  # [B] int64
     baselines: Tensor | None = None  # [B] float32
+    is_truncated: Tensor | None = None  # [B] bool
     is_stale: Tensor | None = None  # [B, T] bool
     temperatures: Tensor | None = None  # [B, T] float32
+    entropy_weight: float | None = None
     num_unscored: int = 0
     old_logprobs: Tensor | None = None  # [B, T]
     reference_logprobs: Tensor | None = None  # [B, T]

@@ -74,8 +74,8 @@ def improve(
 ) -> dict[str, float]:
     """Scores the batch, computes advantages, and updates the models. Returns the metrics.
 
-    `trajectories`, from which the batch was made, get the critic's `values`: one per turn, NaN if no policy token of the turn is
-    in the batch.
+    If every episode was masked (`mask_truncated_episodes`), there is no update. `trajectories`, from which the batch was made,
+    get the critic's `values`: one per turn, NaN if no policy token of the turn is in the batch.
     """
     meter = meter or PhaseMeter()
     with meter.phase("scoring"):
@@ -89,5 +89,5 @@ def improve(
                 trajectory.values = [found.get(turn, math.nan) for turn in range(len(trajectory))]
         batch, credit = learner.credit(batch)
     with meter.phase("update"):
-        updated = learner.update(batch, critic_only=critic_only)
+        updated = learner.update(batch, critic_only=critic_only) if len(batch) else {}
     return {**health, **credit, **updated}

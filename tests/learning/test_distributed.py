@@ -56,6 +56,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "packed, accumulated": {"accumulation_steps": 2, "packing": True},
     "one row at a time": {"micro_batch_tokens": 1},
     "critic only": {"critic_only": True},
+    "target entropy, weight decay": {
+        "target_entropy": 99.0,
+        "entropy_coef": 0.005,
+        "adam_beta1": 0.8,
+        "adam_epsilon": 1e-4,
+        "weight_decay": 0.1,
+    },
 }
 
 
@@ -139,6 +146,7 @@ def test_two_ranks_have_the_parameters_of_one_after_six_updates(way, ranks, make
         assert {name.partition(".")[0] for name in learned} >= ({"critic"} if options else {"policy"})
         ours, theirs = alone.state_dict(), ranked.state_dict()
         assert theirs["kl_controller"] == pytest.approx(ours["kl_controller"])
+        assert theirs["entropy_controller"] == ours["entropy_controller"]
         assert difference(ours["moments"], theirs["moments"]) < 1e-9
 
 

@@ -18,7 +18,8 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule, learning_rate_factor
 from midthought.learning.model import Critic, frozen_copy, token_logprobs
-from midthought.types import Completion, Finish, Reward, Task, Trajectory, Turn
+from midthought.learning.ppo import improve
+from midthought.types import Completion, Finish, Reward, StopReason, Task, Trajectory, Turn
 
 SETTINGS = training(learning_rate=1e-3, critic_learning_rate=1e-3, mini_batch_size=100)
 
@@ -101,6 +102,83 @@ def test_a_target_kl_moves_the_coefficient_of_the_next_iteration(make_policy, ba
     learner = build_learner(make_policy, kl_coef=0.1, kl_kind="k3", target_kl=1e-6, kl_horizon=80)
     learner.credit(learner.score(batch)[0])
     assert learner.kl_controller.coef == pytest.approx(0.1 * (1 + 0.2 * 8 / 80))
+
+
+def test_a_target_entropy_moves_the_weight_of_the_bonus_and_its_state_is_restored(make_policy, batch):
+    changes = {"target_entropy": 99.0, "entropy_coef": 0.001, "entropy_coef_step": 0.002, "max_entropy_coef": 0.004}
+    learner = build_learner(
+        make_policy, reference=False, critic=None, adv_estimator="grpo", learning_rate=1e-30, **changes
+    )
+    used = []
+    for _ in range(4):
+        credited, figures = learner.credit(learner.score(batch)[0])
+        used.append(figures["entropy_coef"])
+        metrics = learner.update(credited)
+        expected = metrics["policy_loss"] - used[-1] * metrics["entropy"]
+        assert metrics["loss"] == pytest.approx(expected, abs=1e-6)
+    assert used == pytest.approx([0.001, 0.003, 0.004, 0.004])
+    other = build_learner(make_policy, reference=False, critic=None, adv_estimator="grpo", **changes)
+    other.load_state_dict(learner.state_dict())
+    assert other.credit(other.score(batch)[0])[1]["entropy_coef"] == used[-1]
+
+
+def test_the_entropy_that_is_compared_with_the_target_is_the_mean_surprise_of_the_sampled_tokens(make_policy, batch):
+    learner = build_learner(make_policy, reference=False, critic=None, adv_estimator="grpo", entropy_coef=0.005)
+    scored, _ = learner.score(batch)
+    entropy = -float(scored.old_logprobs[batch.loss_mask].mean())
+    for target, expected in ((entropy + 1e-3, 0.005), (entropy - 1e-3, 0.0)):
+        learner = build_learner(
+            make_policy, reference=False, critic=None, adv_estimator="grpo", entropy_coef=0.005, target_entropy=target
+        )
+        assert learner.credit(scored)[1]["entropy_coef"] == expected
+
+
+def test_masked_episodes_have_no_loss_but_count_in_their_group(make_policy, make_trajectory):
+    trajectories = [make_trajectory(seed, group=seed // 4, reward=float(seed)) for seed in range(8)]
+    for seed, reason in ((1, StopReason.LENGTH), (6, StopReason.MAX_TURNS), (2, StopReason.ANSWERED)):
+        trajectories[seed].stop_reason = reason
+    batch = TokenBatch.from_trajectories(trajectories)
+    kept = [0, 2, 3, 4, 5, 7]
+    plain, masked = (
+        build_learner(
+            make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=is_masked
+        )
+        for is_masked in (False, True)
+    )
+    credited, figures = masked.credit(masked.score(batch)[0])
+    everything, others = plain.credit(plain.score(batch)[0])
+    assert figures["num_masked_episodes"] == 2
+    assert "num_masked_episodes" not in others
+    assert credited.episodes.tolist() == kept
+    torch.testing.assert_close(credited.advantages, everything.select(torch.tensor(kept)).advantages)
+    masked.update(credited)
+    plain.update(everything.select(torch.tensor(kept)))
+    torch.testing.assert_close(gradients(masked), gradients(plain))
+
+
+def test_nothing_is_learned_if_every_episode_is_masked(make_policy, make_trajectory):
+    trajectories = [make_trajectory(seed) for seed in range(4)]
+    for trajectory in trajectories:
+        trajectory.stop_reason = StopReason.LENGTH
+    learner = build_learner(
+        make_policy, critic=None, reference=False, adv_estimator="grpo", mask_truncated_episodes=True
+    )
+    before = copy.deepcopy(learner.policy.state_dict())
+    metrics = improve(learner, TokenBatch.from_trajectories(trajectories))
+    assert metrics["num_masked_episodes"] == 4
+    assert "num_optimizer_steps" not in metrics
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.policy.state_dict().items())
+
+
+@pytest.mark.parametrize("num_episodes", [33, 64, 65, 31, 1])
+def test_episodes_are_divided_evenly_among_the_steps(make_trajectory, num_episodes):
+    """33 episodes with mini_batch_size 32: a last step of one episode would weigh as much as the one of 32 before it."""
+    batch = TokenBatch.from_trajectories([make_trajectory(seed) for seed in range(num_episodes)])
+    sizes = [mini.num_episodes for mini in batch.mini_batches(32, torch.Generator().manual_seed(0))]
+    assert len(sizes) == math.ceil(num_episodes / 32)
+    assert sum(sizes) == num_episodes
+    assert max(sizes) <= 32
+    assert max(sizes) - min(sizes) <= 1
 
 
 def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_one(make_policy, batch):

@@ -211,3 +211,40 @@ def test_8_bits_without_the_package_are_an_error_that_names_the_extra(monkeypatc
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'midthought\[adamw-8bit\]'"):
         Optimizer({"policy": wide_module()}, training(optimizer="adamw_8bit"))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adamw_8bit"])
+def test_one_step_with_other_betas_epsilon_and_weight_decay_by_hand(kind):
+    """AdamW (1711.05101): w ← w (1 - lr λ) - lr m̂ / (√v̂ + ε), with m̂ = g and √v̂ = |g| at the first step."""
+    if kind == "adamw_8bit":
+        pytest.importorskip("bitsandbytes")
+    made = module(torch.float32)
+    before = {name: tensor.detach().clone() for name, tensor in made.named_parameters()}
+    options = {"adam_beta1": 0.5, "adam_beta2": 0.8, "adam_epsilon": 0.5, "weight_decay": 0.1}
+    optimizer = Optimizer(
+        {"critic": made}, training(critic_learning_rate=0.1, max_grad_norm=1e9, optimizer=kind, **options)
+    )
+    optimizer.zero_grad()
+    (made(torch.ones(1, 4)).sum() * 2.0).backward()  # every gradient is 2
+    optimizer.step({"critic": 0})
+    step = 0.1 * 2.0 / (2.0 + 0.5)
+    torch.testing.assert_close(made.weight.detach(), before["weight"] * (1 - 0.1 * 0.1) - step)
+    torch.testing.assert_close(made.bias.detach(), before["bias"] - step)
+    moment, square = ("exp_avg", "exp_avg_sq") if kind == "adamw" else ("state1", "state2")
+    state = optimizer.state_dict()
+    torch.testing.assert_close(state[f"critic.weight/{moment}"], torch.full((3, 4), 2.0 * (1 - 0.5)))
+    torch.testing.assert_close(state[f"critic.weight/{square}"], torch.full((3, 4), 4.0 * (1 - 0.8)))
+
+
+def test_settings_of_the_next_step_apply():
+    made = module(torch.float32)
+    optimizer = Optimizer({"policy": made}, SMALL)
+    learn(made, optimizer, 0)
+    before = made.weight.detach().clone()
+    optimizer.training = training(learning_rate=0.1, weight_decay=1.0, max_grad_norm=1e9)
+    optimizer.zero_grad()
+    for learning in made.parameters():
+        learning.grad = torch.zeros_like(learning)
+    optimizer.load_state_dict({})
+    optimizer.step({"policy": 1})
+    torch.testing.assert_close(made.weight.detach(), before * 0.9)

@@ -13,7 +13,15 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.model import Critic, frozen_copy
 
-SETTINGS = training(mini_batch_size=100, kl_coef=0.1, kl_loss_coef=0.1, packing=False, ppo_epochs=1)
+SETTINGS = training(
+    mini_batch_size=100,
+    kl_coef=0.1,
+    kl_loss_coef=0.1,
+    packing=False,
+    ppo_epochs=1,
+    target_entropy=99.0,
+    weight_decay=0.1,
+)
 WAYS = {
     "packed": {"packing": True},
     "packed, small": {"packing": True, "micro_batch_tokens": 64},
