@@ -101,6 +101,14 @@ class BaseEnvironment(ABC):
         result is not a tuple of a str, a finite number, a bool and a mapping.
         """
 
+    def close(self) -> Awaitable[None] | None:
+        """Releases what the environment holds, such as a connection; by default nothing. Plain or `async def`.
+
+        Called once, when the episode has its reward, has failed or was cancelled. Also called for an environment that was reset
+        and is not played. Errors are logged. A plain `step` that missed its deadline may still run in its thread.
+        """
+        return None
+
     def get_state_description(self) -> str:
         """Returns the current state for people to read; by default the last observation."""
         return self._episode_so_far.observation

@@ -14,7 +14,15 @@ from typing import Any
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, check_config
-from midthought.env.episode import EnvironmentEpisode, RewardFunction, call_blocking, submit, takes_seed, wait_for
+from midthought.env.episode import (
+    EnvironmentEpisode,
+    RewardFunction,
+    call_blocking,
+    closes,
+    submit,
+    takes_seed,
+    wait_for,
+)
 from midthought.env.reward_functions import takes_environment
 from midthought.errors import EpisodeError, MidthoughtError, SettingsError
 from midthought.types import Task
@@ -103,13 +111,20 @@ class EnvironmentTasks:
         if raise_if_all_failed and errors and len(errors) == len(starts):
             raise EpisodeError(errors[0])
         tasks = []
-        self._starts = {}
+        self.close()
         for number, start in enumerate(starts):
             task_id = f"{start.name}-{seed}-{number}"
             labels = {FAILED_RESET: start.error} if start.error else {}
             tasks.append(Task(task_id=task_id, prompt=start.prompt, answer="", labels=labels))
             self._starts[task_id] = start
         return tasks
+
+    def close(self) -> None:
+        """Closes the environments of the newest call of `make`, except those that an episode got. Errors are logged."""
+        for start in self._starts.values():
+            if not start.is_given_away:
+                _close(start)
+        self._starts = {}
 
     def episode(self, task: Task) -> EnvironmentEpisode:
         """Returns a new episode of a task, for the rollout loop."""
@@ -118,8 +133,8 @@ class EnvironmentTasks:
     def start(self, task: Task) -> BaseEnvironment:
         """Returns an environment in the initial state of the task: a deep copy of the one that was reset.
 
-        If it cannot be copied, the first episode gets it directly; for later ones the factory creates another, whose reset with
-        the same seed must return the same observation. Raises `EpisodeError` if it does not, or for an unknown task.
+        If it cannot be copied after its reset, the first episode gets it directly; for later ones another is created, whose reset
+        with the same seed must return the same observation. Raises `EpisodeError` if it does not, or for an unknown task.
         """
         start = self._starts.get(task.task_id)
         if start is None:
@@ -133,8 +148,7 @@ class EnvironmentTasks:
         try:
             return copy.deepcopy(start.environment)
         except Exception as error:
-            if isinstance(self._environment, BaseEnvironment):
-                raise _not_copied(start.environment, error) from error
+            _log.debug("%s is not copied: %s: %s", start.name, type(error).__name__, error)
         start.is_given_away = True
         return start.environment
 
@@ -177,8 +191,10 @@ class EnvironmentTasks:
         made = _Start(start.seed, self._new())
         _reset_all([made])
         if made.error or made.environment is None:
+            _close(made)
             raise EpisodeError(made.error)
         if made.observation != start.observation:
+            _close(made)
             raise EpisodeError(
                 f"{start.name} cannot be copied and reset(seed={start.seed}) returned another observation the second time; "
                 "draw all random numbers from the seed"
@@ -216,7 +232,7 @@ class EnvironmentTaskSampler:
         `EpisodeError` if all fail `MAX_TRIES` times (with one group: in two draws in a row).
         """
         if attempt == 0:
-            self._made.clear()
+            self.close()
         for number in range(MAX_TRIES):
             parts = (*self._drawn_from, iteration, attempt, *([number] if number else []))
             made = self._tasks()
@@ -230,8 +246,16 @@ class EnvironmentTaskSampler:
             self._num_failed_in_a_row += len(errors)
             if number + 1 == MAX_TRIES and self._num_failed_in_a_row >= 2 * MAX_TRIES:
                 raise EpisodeError(f"{errors[0]} ({self._num_failed_in_a_row} resets in a row failed)")
+            if number + 1 < MAX_TRIES:
+                made.close()
         self._made |= {task.task_id: made for task in tasks}
         return tasks
+
+    def close(self) -> None:
+        """Closes the environments of the newest iteration that no episode got. Running episodes close their own."""
+        for made in set(self._made.values()):
+            made.close()
+        self._made.clear()
 
     def episode(self, task: Task) -> EnvironmentEpisode:
         """Returns a new episode of a task, for the rollout loop. Raises `EpisodeError` for a task of an older iteration."""
@@ -268,6 +292,16 @@ def _reset_all(starts: Sequence[_Start]) -> None:
     finally:
         for future in futures:
             future.cancel()
+
+
+def _close(start: _Start) -> None:
+    """Closes a start's environment. Errors are logged."""
+    if start.environment is None or not closes(start.environment):
+        return
+    try:
+        call_blocking(start.environment.close, start.environment.config.step_timeout_seconds, f"{start.name}.close")
+    except EpisodeError as error:
+        _log.warning("%s", error)
 
 
 def _reset(environment: BaseEnvironment, seed: int) -> tuple[Callable[[], Any], float, str]:

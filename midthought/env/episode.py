@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import functools
 import inspect
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,8 @@ from midthought.env.reward_functions import takes_environment
 from midthought.errors import EpisodeError
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import Reward, Trajectory, Turn
+
+_log = logging.getLogger(__name__)
 
 RewardFunction = Callable[..., Any]
 """Takes `(trajectory)` or `(trajectory, environment)`; returns a number, a mapping of named parts, or a Reward. May be async."""
@@ -82,6 +85,19 @@ class EnvironmentEpisode:
         value = await call(judge, self.environment.config.step_timeout_seconds, "reward_fn")
         return _as_reward(value, len(trajectory.turns))
 
+    async def close(self) -> None:
+        """Closes the environment, within `config.step_timeout_seconds`. Errors are logged, not raised."""
+        if closes(self.environment):
+            try:
+                await call(self.environment.close, self.environment.config.step_timeout_seconds, f"{self._name}.close")
+            except EpisodeError as error:
+                _log.warning("%s", error)
+
+
+def closes(environment: BaseEnvironment) -> bool:
+    """Whether the environment's class defines `close`."""
+    return type(environment).close is not BaseEnvironment.close
+
 
 def _as_reward(value: Any, num_turns: int) -> Reward:
     if isinstance(value, Reward):
@@ -104,9 +120,14 @@ def _finite_parts(parts: Mapping[Any, Any]) -> dict[str, float]:
 
 def takes_seed(environment: BaseEnvironment) -> bool:
     """Whether `reset(seed=…)` can be called."""
+    return takes(environment.reset, seed=0)
+
+
+def takes(function: Callable[..., Any], *arguments: Any, **options: Any) -> bool:
+    """Whether the function's signature accepts these arguments."""
     try:
-        inspect.signature(environment.reset).bind(seed=0)
-    except TypeError:
+        inspect.signature(function).bind(*arguments, **options)
+    except (TypeError, ValueError):
         return False
     return True
 

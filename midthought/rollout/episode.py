@@ -38,7 +38,8 @@ from midthought.types import (
 class EpisodeEnvironment(Protocol):
     """Environment of one episode: replies to answers, and computes the reward.
 
-    If it has an attribute `environment` (`EnvironmentEpisode`), stateful tools are opened with it.
+    If it has an attribute `environment` (`EnvironmentEpisode`), stateful tools are opened with it. If it has an
+    `async def close()`, that is awaited at the end of the episode, after the tools are closed; it must not raise.
     """
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -141,6 +142,7 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
     An exception inside ends the episode as FAILED with the error's text and without a reward; cancellation is raised.
     """
     tools: EpisodeTools | None = None
+    environment: EpisodeEnvironment | None = None
     try:
         environment = parts.environment(trajectory.task)
         tools = open_tools(parts, trajectory, environment)
@@ -157,6 +159,8 @@ async def run_episode(parts: RolloutParts, trajectory: Trajectory, number: int) 
         parts.engine.close(number)
         if tools is not None:
             await tools.close()
+        if (close := getattr(environment, "close", None)) is not None:
+            await close()
 
 
 def open_tools(parts: RolloutParts, trajectory: Trajectory, environment: EpisodeEnvironment) -> EpisodeTools:

@@ -27,6 +27,8 @@ from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
 """Number of prompts that a new tokenizer is trained on."""
+NUM_OPEN_SAMPLES = 8
+"""Environments that are open at once while their prompts are read."""
 MAX_COUNTED = 10_000
 """Number of prompts, the longest texts of a data set, whose tokens are counted at the start."""
 
@@ -70,6 +72,9 @@ class TrainingTasks(ABC):
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Returns metrics of these tasks, in addition to `rollout_metrics`."""
         return {}
+
+    def close(self) -> None:  # noqa: B027
+        """Releases what the tasks hold, such as open environments; by default nothing. Called after the rollouts have ended."""
 
     def is_right(self, trajectory: Trajectory) -> bool | None:
         """Returns the exact match of the answer after the thought. None: the task has no answer to compare with."""
@@ -182,7 +187,12 @@ class EnvironmentTasks(TrainingTasks):
         self.stream = self._stream
 
     def texts(self) -> Iterable[str]:
-        return [task.prompt for task in self._samples().draw(0, NUM_SAMPLES) if FAILED_RESET not in task.labels]
+        samples = self._samples()
+        tasks = [
+            task for number in range(NUM_SAMPLES // NUM_OPEN_SAMPLES) for task in samples.draw(number, NUM_OPEN_SAMPLES)
+        ]
+        samples.close()
+        return [task.prompt for task in tasks if FAILED_RESET not in task.labels]
 
     def open(self, renderer: Renderer) -> None:
         """Does nothing: environments read text, not tokens."""
@@ -195,6 +205,10 @@ class EnvironmentTasks(TrainingTasks):
 
     def held_out_episode(self, task: Task) -> EnvironmentEpisode:
         return self._others.episode(task)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._others.close()
 
     def statistics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         failed = {trajectory.task.task_id for trajectory in trajectories if FAILED_RESET in trajectory.task.labels}

@@ -470,6 +470,7 @@ class Trainer:
             self._writer.close()
         if self.source is not None:
             self.source.close()
+        self._tasks.close()
         if self.learner is not None:
             self.learner.close()
         self.learner = self.source = self._held_out = self.model = self._engine = self._rollouts = None  # type: ignore

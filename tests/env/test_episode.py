@@ -628,3 +628,83 @@ def test_the_loop_gives_the_reward_function_the_environment_that_was_played():
     tasks = EnvironmentTasks(SimpleGameEnvironment, lambda trajectory, env: {"steps": -env.get_step_count()})
     for trajectory in roll_out(tasks, sensible_player, num_groups=1):
         assert trajectory.reward == Reward(parts={"steps": float(-len(trajectory))})
+
+
+# -- closing -----------------------------------------------------------------------------------------------------
+
+
+class Closing(Echo):
+    """Counts how often its copies were closed. `closing` is what `close` does besides."""
+
+    def __init__(self, closing: Callable[[], Any] = lambda: None) -> None:
+        super().__init__()
+        self.closing = closing
+        self.log: list[str] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Closing:
+        twin = Closing(self.closing)
+        twin.log = self.log
+        twin.reset(seed=0)
+        return twin
+
+    def close(self) -> Any:
+        self.log.append("closed")
+        return self.closing()
+
+
+class AsyncClosing(Closing):
+    async def close(self) -> None:
+        super().close()
+
+
+def failing() -> None:
+    raise OSError("gone")
+
+
+def run_with(environment: Closing, action: str = "end") -> Trajectory:
+    renderer = Renderer(byte_tokenizer())
+    parts = RolloutParts(
+        engine=ScriptedEngine(lambda *_: action + "<|im_end|>", renderer),
+        renderer=renderer,
+        call_format=InThoughtFormat(),
+        executor=ToolExecutor(ToolRegistry([])),
+        messages=lambda task: [{"role": "user", "content": task.prompt}],
+        environment=lambda task: EnvironmentEpisode(environment),
+        inference=InferenceConfig(max_tokens=64),
+    )
+    task = Task(task_id="t", prompt="start", answer="")
+    (trajectory,) = asyncio.run(run_episodes(parts, [EpisodeStart(task=task, seed=0)]))
+    return trajectory
+
+
+@pytest.mark.parametrize("kind", [Closing, AsyncClosing])
+def test_an_environment_is_closed_once_when_its_episode_has_its_reward(kind):
+    world = kind()
+    world.reset(seed=0)
+    assert run_with(world).reward is not None
+    assert world.log == ["closed"]
+
+
+def test_an_environment_is_closed_if_its_episode_fails():
+    world = Closing()  # not reset, so that its first step is an error
+    assert run_with(world).stop_reason is StopReason.FAILED
+    assert world.log == ["closed"]
+
+
+def test_an_error_of_close_is_logged_and_the_episode_counts(caplog):
+    world = Closing(failing)
+    world.reset(seed=0)
+    assert run_with(world).reward is not None
+    assert "Closing.close raised OSError: gone" in caplog.text
+
+
+def test_starts_that_are_not_played_are_closed_before_the_next_ones():
+    world = Closing()
+    tasks = EnvironmentTasks(world)
+    tasks.make(2, seed=0)
+    assert world.log == []
+    tasks.make(1, seed=1)
+    assert world.log == ["closed"] * 2
+    tasks.close()
+    tasks.close()
+    assert world.log == ["closed"] * 3
