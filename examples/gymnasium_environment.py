@@ -1,9 +1,10 @@
-"""Train in a Gymnasium environment; two functions convert observations to text and text to actions.
+"""Train in a Gymnasium environment. Two functions convert observations to text and text to actions.
 
 python examples/gymnasium_environment.py                   # tiny model, CPU, seconds
 python examples/gymnasium_environment.py --model Qwen/Qwen3-0.6B --iterations 200
 
-Needs the extra `gym`. FrozenLake is part of Gymnasium: walk over the ice to the goal and avoid the holes.
+Needs the extra `gym`. The functions are optional: without them the policy reads and writes numbers.
+FrozenLake is part of Gymnasium: walk over the ice to the goal and avoid the holes.
 """
 
 from __future__ import annotations

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, StepResult
 from midthought.env.episode import call_blocking, takes_seed
+from midthought.env.gym_spaces import action_reader, described, listed, name_reader, observation_writer
 from midthought.errors import MissingExtraError, SettingsError
 
 
 class GymnasiumEnvironment(BaseEnvironment):
-    """Adapter for a `gymnasium.Env` whose observations and actions are text or are converted to and from text.
+    """Adapter for a `gymnasium.Env`. Observations become text, the policy's text becomes an action.
 
-    An action for which `text_to_action` raises ValueError or KeyError (or, without it, one outside the Text space) is not
-    executed: the observation is the reason, the reward is 0, and it counts as a step. `done` is `terminated or truncated`;
-    `info["truncated"]` distinguishes them. `config.max_steps` applies in addition to the limits of `gym_env`.
+    Spaces Text, Discrete, MultiDiscrete, MultiBinary, Box (at most 256 numbers, no images), and Tuple and Dict of them are
+    converted by `gym_spaces`; the prompt then states the form of an action. An action for which `text_to_action` raises
+    ValueError or KeyError, or one outside the space, is not executed: the observation is the reason, the reward is 0, and it
+    counts as a step. `done` is `terminated or truncated`; `info["truncated"]` distinguishes them. `config.max_steps` applies in
+    addition to the limits of `gym_env`.
 
     Args:
-        gym_env: created or deep-copied for every episode, like every environment.
-        observation_to_text: converts an observation; required unless the observation space is Text.
-        text_to_action: converts to an action; required unless the action space is Text.
+        gym_env: a single environment. It is deep-copied for every episode; if that fails, give the trainer a factory.
+        observation_to_text: converts an observation; required for other spaces, for example images.
+        text_to_action: converts the policy's text to an action; required for other spaces.
+        action_names: names of the actions of a Discrete space, such as `["left", "down", "right", "up"]`, in order. The last name
+            in the policy's text counts.
 
-    Raises `SettingsError` if a required function is missing, and `MissingExtraError`.
+    Raises `SettingsError` for a space that needs a function, an environment of another package or of many copies
+    (`gymnasium.vector`), and names that do not fit; `MissingExtraError` without Gymnasium.
     """
 
     def __init__(
@@ -33,19 +39,32 @@ class GymnasiumEnvironment(BaseEnvironment):
         *,
         observation_to_text: Callable[[Any], str] | None = None,
         text_to_action: Callable[[str], Any] | None = None,
+        action_names: Sequence[str] | None = None,
         config: EnvironmentConfig | None = None,
     ) -> None:
         super().__init__(config)
-        text_space = _gymnasium().spaces.Text
-        for space, function, parameter in (
-            (gym_env.observation_space, observation_to_text, "observation_to_text"),
-            (gym_env.action_space, text_to_action, "text_to_action"),
-        ):
-            if function is None and not isinstance(space, text_space):
-                raise SettingsError(f"{gym_env} speaks {space}, not text; give {parameter}=…")
+        _check_environment(gym_env)
+        space = gym_env.action_space
         self.gym_env = gym_env
-        self._observation_to_text = observation_to_text or str
-        self._text_to_action = text_to_action or functools.partial(_inside_space, gym_env.action_space)
+        self._observation_to_text = observation_to_text or observation_writer(
+            gym_env.observation_space, "observation_to_text"
+        )
+        self._instructions = ""
+        if text_to_action is not None:
+            if action_names is not None:
+                raise SettingsError("text_to_action and action_names say the same thing twice; give one of them")
+            self._text_to_action = text_to_action
+        elif action_names is not None:
+            self._text_to_action = name_reader(space, action_names)
+            self._instructions = f"Answer with {listed(action_names)}."
+        else:
+            self._text_to_action = action_reader(space, "text_to_action")
+            is_text = isinstance(space, _gymnasium().spaces.Text)
+            self._instructions = "" if is_text else f"Answer with {described(space)}."
+
+    def get_prompt_prefix(self) -> str:
+        """Returns the form of an action; empty with a `text_to_action` function, whose form is not known here."""
+        return self._instructions
 
     def reset(self, seed: int | None = None) -> str:
         """Returns the first observation as text; `seed` is passed to Gymnasium."""
@@ -61,6 +80,10 @@ class GymnasiumEnvironment(BaseEnvironment):
         observation, reward, terminated, truncated, info = self.gym_env.step(gym_action)
         done = bool(terminated or truncated)
         return self._observation_to_text(observation), reward, done, {**info, "truncated": bool(truncated)}
+
+    def close(self) -> None:
+        """Closes the wrapped environment."""
+        self.gym_env.close()
 
     def get_state_description(self) -> str:
         """Returns `gym_env.render()` if it is text, else the last observation."""
@@ -108,16 +131,26 @@ def as_gymnasium(environment: BaseEnvironment) -> Any:
         def render(self) -> str:
             return environment.get_state_description()
 
+        def close(self) -> None:
+            self._call(environment.close)
+
         def _call(self, function: Callable[[], Any]) -> Any:
             return call_blocking(function, environment.config.step_timeout_seconds, type(environment).__name__)
 
     return AsGymnasium()
 
 
-def _inside_space(space: Any, text: str) -> str:
-    if not space.contains(text):
-        raise ValueError(f"{space.min_length} to {space.max_length} of these characters: {space.characters}")
-    return text
+def _check_environment(gym_env: Any) -> None:
+    gymnasium = _gymnasium()
+    if isinstance(gym_env, gymnasium.vector.VectorEnv):
+        raise SettingsError(
+            f"{gym_env} contains several environments; give one, the trainer copies it for every episode"
+        )
+    if not isinstance(gym_env, gymnasium.Env):
+        raise SettingsError(
+            f"{gym_env!r} is not a gymnasium.Env; an environment of the old package gym is wrapped by "
+            "gymnasium.make('GymV26Environment-v0', env=…) of the package shimmy"
+        )
 
 
 def _gymnasium() -> Any:

@@ -7,6 +7,7 @@ import copy
 import sys
 import warnings
 
+import numpy as np
 import pytest
 
 from midthought.config import EnvironmentConfig
@@ -69,7 +70,7 @@ def test_a_text_outside_the_action_space_is_answered_and_not_done(action):
     world = GymnasiumEnvironment(Parrot())
     world.reset()
     observation, reward, done, _ = world.step(action)
-    assert observation == "Not an action: 1 to 8 of these characters: abcdefghijklmnopqrstuvwxyz"
+    assert observation == "Not an action: answer with 1 to 8 of these characters: abcdefghijklmnopqrstuvwxyz"
     assert (reward, done, world.gym_env.heard, world.get_step_count()) == (0.0, False, [], 1)
 
 
@@ -99,13 +100,149 @@ def test_groups_of_gymnasium_environments_begin_alike():
     assert task.prompt.startswith("hello ")
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [({}, "observation_to_text"), ({"observation_to_text": str}, "text_to_action")],
+SPACES = gymnasium.spaces
+
+
+class Mirror(gymnasium.Env):
+    """Observes the last action, first a sample of the space; 1.0 for every step. Counts how often it was closed."""
+
+    def __init__(self, space: SPACES.Space, observed: SPACES.Space | None = None) -> None:
+        self.action_space, self.observation_space = space, observed or space
+        self.num_closed = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert action in self.action_space
+        return action, 1.0, False, False, {}
+
+    def close(self):
+        self.num_closed += 1
+
+
+NESTED = SPACES.Dict(
+    {"on": SPACES.MultiBinary(3), "rest": SPACES.Tuple((SPACES.Text(5), SPACES.Box(-1, 1, (2, 2)), SPACES.Discrete(3)))}
 )
-def test_a_space_that_is_no_text_needs_a_function(given, wanted):
-    with pytest.raises(SettingsError, match=rf"speaks Discrete\(.*\), not text; give {wanted}="):
-        GymnasiumEnvironment(gymnasium.make("FrozenLake-v1"), **given)
+CONVERTED = [
+    (SPACES.Discrete(4), "an integer from 0 to 3", "I go 1, no: 3", "3"),
+    (SPACES.Discrete(3, start=-1), "an integer from -1 to 1", "-1", "-1"),
+    (SPACES.MultiDiscrete([2, 3]), "a list of 2 integers: 0 to 1, 0 to 2", "1 and 2", "[1, 2]"),
+    (SPACES.MultiBinary(2), "a list of 2 numbers, each 0 or 1", "[0, 1]", "[0, 1]"),
+    (SPACES.Box(-2, 2, (1,)), "1 number, from -2 to 2", "-1.5", "[-1.5]"),
+    (SPACES.Box(-np.inf, np.inf, (2,)), "a list of 2 numbers", "123456.7, 1e-3", "[123500.0, 0.001]"),
+    (
+        SPACES.Box(np.float32([0, 1]), np.float32([1, 2.5])),
+        "a list of 2 numbers, from [0, 1] to [1, 2.5]",
+        "[0.5, 2]",
+        "[0.5, 2.0]",
+    ),
+    (
+        NESTED,
+        'a JSON object with "on": a list of 3 numbers, each 0 or 1; "rest": a JSON list of 1 to 5 of these characters: '
+        f"{SPACES.Text(5).characters}; a nested list of numbers (shape (2, 2)), from -1 to 1; an integer from 0 to 2",
+        'So: {"on": [1, 0, 1], "rest": ["ab", [[0, 1], [0.5, -1]], 2]}.',
+        '{"on": [1, 0, 1], "rest": ["ab", [[0.0, 1.0], [0.5, -1.0]], 2]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("space", "form", "text", "observed"), CONVERTED, ids=lambda value: str(value)[:20])
+def test_a_space_is_converted_to_text_and_back(space, form, text, observed):
+    world = GymnasiumEnvironment(Mirror(space))
+    assert world.get_prompt_prefix() == f"Answer with {form}."
+    first = world.reset(seed=0)
+    assert first == world.reset(seed=0)
+    assert world.step(text)[:2] == (observed, 1.0)
+    assert world.step(first)[1] == 1.0, "an observation is an action, because both spaces are the same"
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (SPACES.Discrete(4), "north"),
+        (SPACES.Discrete(4), "4"),
+        (SPACES.Discrete(4), "1.5"),
+        (SPACES.Discrete(4), "9" * 400),
+        (SPACES.MultiDiscrete([2, 3]), "1"),
+        (SPACES.MultiBinary(2), "[0, 2]"),
+        (SPACES.Box(-2, 2, (1,)), "3"),
+        (SPACES.Box(-1, 1, (2, 2)), "[[0, 1], [2]]"),
+        (SPACES.Box(-1, 1, (2, 2)), "0 0 0 0"),
+        (NESTED, '{"on": [1, 0, 1]}'),
+        (NESTED, '{"on": [1, 0, 1], "rest": 5}'),
+        (NESTED, '{"on":' * 100_000 + "}"),
+    ],
+)
+def test_a_text_that_is_no_action_gets_the_form_of_one(space, text):
+    world = GymnasiumEnvironment(Mirror(space))
+    world.reset(seed=0)
+    observation, reward, done, _ = world.step(text)
+    assert observation.startswith("Not an action: answer with ") and (reward, done) == (0.0, False)
+
+
+def test_actions_may_have_names():
+    lake = gymnasium.make("FrozenLake-v1", is_slippery=False)
+    world = GymnasiumEnvironment(lake, action_names=["left", "down", "right", "up"])
+    assert world.get_prompt_prefix() == "Answer with left, down, right or up."
+    assert world.reset(seed=0) == "0"
+    assert world.step("Not left but DOWN.")[0] == "4"
+    assert world.step("fly")[0] == "Not an action: answer with left, down, right or up"
+    with pytest.raises(SettingsError, match=r"action_names has 2 names; the action space is Discrete\(4\)"):
+        GymnasiumEnvironment(lake, action_names=["left", "right"])
+    with pytest.raises(SettingsError, match="the same thing twice"):
+        GymnasiumEnvironment(lake, action_names=["left"], text_to_action=int)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (SPACES.Box(0, 255, (8, 8, 3), np.uint8), "is an image; policies read text only"),
+        (SPACES.Box(0, 1, (300,)), "has more than 256 numbers"),
+        (SPACES.Sequence(SPACES.Discrete(2)), "cannot be converted to text; supported: Text, Discrete"),
+        (SPACES.Dict(seen=SPACES.Box(0, 255, (8, 8), np.uint8)), "is an image"),
+    ],
+)
+def test_a_space_that_cannot_be_text_needs_a_function(space, words):
+    with pytest.raises(SettingsError, match=f"{words}.*; give observation_to_text="):
+        GymnasiumEnvironment(Mirror(SPACES.Discrete(2), observed=space))
+    with pytest.raises(SettingsError, match=f"{words}.*; give text_to_action="):
+        GymnasiumEnvironment(Mirror(space, observed=SPACES.Discrete(2)))
+    world = GymnasiumEnvironment(Mirror(SPACES.Discrete(2), observed=space), observation_to_text=lambda _: "seen")
+    assert world.reset(seed=0) == "seen"
+
+
+def test_what_is_not_one_environment_of_gymnasium_is_refused():
+    with pytest.raises(SettingsError, match="contains several environments; give one"):
+        GymnasiumEnvironment(gymnasium.make_vec("CartPole-v1", num_envs=2))
+    with pytest.raises(SettingsError, match=r"is not a gymnasium\.Env"):
+        GymnasiumEnvironment(lambda: None)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Blackjack-v1", "Taxi-v4", "MountainCarContinuous-v0"])
+def test_environments_of_the_package_play_without_functions(name):
+    world = GymnasiumEnvironment(gymnasium.make(name))
+    assert world.reset(seed=0) == world.reset(seed=0) != ""
+    assert world.step("1")[3]["truncated"] is False
+    copy.deepcopy(world).close()
+
+
+def test_the_environments_that_were_made_for_an_iteration_are_closed():
+    made: list[Mirror] = []
+
+    def make() -> GymnasiumEnvironment:
+        made.append(Mirror(SPACES.Discrete(2)))
+        return GymnasiumEnvironment(made[-1])
+
+    tasks = EnvironmentTasks(make)
+    (task,) = tasks.make(1, seed=0)
+    episode = tasks.episode(task)
+    asyncio.run(episode.close())
+    assert episode.environment.gym_env.num_closed == 1 and made[0].num_closed == 0, "the episode has a copy of its own"
+    tasks.close()
+    assert [each.num_closed for each in made] == [1]
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

@@ -1,0 +1,183 @@
+"""Text for values of Gymnasium spaces, and values for text. Takes a space by its class's name; does not import Gymnasium."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from midthought.errors import SettingsError
+
+MAX_NUMBERS = 256
+"""Numbers of one Box, MultiDiscrete or MultiBinary space that are written as text; a larger space is an error."""
+_SUPPORTED = "Text, Discrete, MultiDiscrete, MultiBinary, Box, Tuple, Dict"
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+
+
+def observation_writer(space: Any, parameter: str) -> Callable[[Any], str]:
+    """Returns a function from an observation to text: a string as it is, a number, or JSON; 4 significant digits.
+
+    Raises `SettingsError` for images, for other spaces than Text, Discrete, MultiDiscrete, MultiBinary, Box, Tuple and Dict, and
+    for spaces of more than `MAX_NUMBERS` numbers. The message names `parameter`, a function that the caller can give instead.
+    """
+    _check(space, parameter)
+
+    def write(observation: Any) -> str:
+        value = _as_json(space, observation)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    return write
+
+
+def action_reader(space: Any, parameter: str) -> Callable[[str], Any]:
+    """Returns a function from text to an action. It raises ValueError, with the expected form, for any other text.
+
+    Discrete: the last integer of the text. MultiDiscrete, MultiBinary and Box of one dimension: the numbers of the text. Box of
+    more dimensions, Tuple and Dict: the JSON in the text. Raises `SettingsError` as `observation_writer` does.
+    """
+    _check(space, parameter)
+    expected = described(space)
+
+    def read(text: str) -> Any:
+        try:
+            action = _value(space, _json_in(space, text))
+            is_inside = space.contains(action)
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            is_inside = False
+        if not is_inside:
+            raise ValueError(f"answer with {expected}")
+        return action
+
+    return read
+
+
+def name_reader(space: Any, names: Sequence[str]) -> Callable[[str], Any]:
+    """Returns a function from text to an action of a Discrete space: the last of `names` in the text, in any case.
+
+    Raises `SettingsError` if `space` is not Discrete or has another number of actions.
+    """
+    if _kind(space) != "Discrete" or len(names) != space.n:
+        raise SettingsError(f"action_names has {len(names)} names; the action space is {space}, one name per action")
+    pattern = re.compile("|".join(sorted(map(re.escape, names), key=len, reverse=True)), re.IGNORECASE)
+    numbers = {name.lower(): int(space.start) + number for number, name in enumerate(names)}
+
+    def read(text: str) -> Any:
+        found = pattern.findall(text)
+        if not found:
+            raise ValueError(f"answer with {listed(names)}")
+        return numbers[found[-1].lower()]
+
+    return read
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns `a, b or c`."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def described(space: Any) -> str:
+    """Returns the form of a value for the model: `an integer from 0 to 3`."""
+    kind = _kind(space)
+    if kind == "Text":
+        return f"{space.min_length} to {space.max_length} of these characters: {space.characters}"
+    if kind == "Discrete":
+        return f"an integer from {space.start} to {space.start + space.n - 1}"
+    if kind == "MultiBinary":
+        return f"{_array(space.shape, 'number')}, each 0 or 1"
+    if kind == "MultiDiscrete":
+        limits = zip(np.ravel(space.start), np.ravel(space.start + space.nvec - 1), strict=True)
+        return f"{_array(space.shape, 'integer')}: {', '.join(f'{low} to {high}' for low, high in limits)}"
+    if kind == "Tuple":
+        return f"a JSON list of {'; '.join(map(described, space.spaces))}"
+    if kind == "Dict":
+        parts = (f"{json.dumps(key)}: {described(part)}" for key, part in space.spaces.items())
+        return f"a JSON object with {'; '.join(parts)}"
+    low, high = np.ravel(space.low), np.ravel(space.high)
+    bounds = "" if not np.isfinite([*low, *high]).all() else f", from {_short(low)} to {_short(high)}"
+    return f"{_array(space.shape, 'number')}{bounds}"
+
+
+def _check(space: Any, parameter: str) -> None:
+    kind = _kind(space)
+    if kind in ("Text", "Discrete"):
+        return
+    if kind in ("Tuple", "Dict"):
+        for part in space.spaces.values() if kind == "Dict" else space.spaces:
+            _check(part, parameter)
+        return
+    if kind not in ("MultiDiscrete", "MultiBinary", "Box"):
+        raise SettingsError(f"{space} cannot be converted to text; supported: {_SUPPORTED}; give {parameter}=…")
+    if kind == "Box" and len(space.shape) >= 2 and space.dtype == np.uint8:
+        raise SettingsError(f"{space} is an image; policies read text only; give {parameter}=…")
+    if np.prod(space.shape) > MAX_NUMBERS:
+        raise SettingsError(f"{space} has more than {MAX_NUMBERS} numbers, too many for a text; give {parameter}=…")
+
+
+def _kind(space: Any) -> str:
+    """Returns the name of the space's class in `gymnasium.spaces`, also for subclasses."""
+    names = [each.__name__ for each in type(space).__mro__ if each.__module__.startswith("gymnasium.spaces")]
+    return names[0] if names else type(space).__name__
+
+
+def _as_json(space: Any, value: Any) -> Any:
+    kind = _kind(space)
+    if kind == "Text":
+        return str(value)
+    if kind == "Discrete":
+        return int(value)
+    if kind == "Tuple":
+        return [_as_json(part, each) for part, each in zip(space.spaces, value, strict=True)]
+    if kind == "Dict":
+        return {str(key): _as_json(part, value[key]) for key, part in space.spaces.items()}
+    array = np.asarray(value)
+    return _rounded(array.tolist()) if array.dtype.kind == "f" else array.tolist()
+
+
+def _rounded(value: Any) -> Any:
+    return [_rounded(part) for part in value] if isinstance(value, list) else float(f"{value:.4g}")
+
+
+def _json_in(space: Any, text: str) -> Any:
+    """Returns what the text contains for this space, as JSON would be read. Raises ValueError."""
+    kind = _kind(space)
+    if kind == "Text":
+        return text
+    if kind in ("Tuple", "Dict") or len(space.shape) > 1:
+        opening, closing = "{}" if kind == "Dict" else "[]"
+        return json.loads(text[text.index(opening) : text.rindex(closing) + 1])
+    numbers = [float(each) for each in _NUMBER.findall(text)]
+    if kind == "Discrete" or space.shape == ():
+        return numbers[-1] if numbers else None
+    return numbers
+
+
+def _value(space: Any, given: Any) -> Any:
+    """Returns a value for `space.contains` from JSON. Raises ValueError or TypeError if the form is another."""
+    kind = _kind(space)
+    if kind == "Text":
+        return given
+    if kind == "Tuple":
+        return tuple(_value(part, each) for part, each in zip(space.spaces, given, strict=True))
+    if kind == "Dict":
+        if given.keys() != {str(key) for key in space.spaces}:
+            raise ValueError
+        return {key: _value(part, given[str(key)]) for key, part in space.spaces.items()}
+    numbers = np.asarray(given, dtype=np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError
+    if kind != "Box" and (np.round(numbers).clip(-(2**53), 2**53) != numbers).any():
+        raise ValueError
+    return space.dtype.type(numbers) if kind == "Discrete" else numbers.astype(space.dtype)
+
+
+def _array(shape: tuple[int, ...], noun: str) -> str:
+    if len(shape) > 1:
+        return f"a nested list of {noun}s (shape {shape})"
+    return f"a list of {shape[0]} {noun}s" if shape and shape[0] > 1 else f"1 {noun}"
+
+
+def _short(bounds: np.ndarray) -> str:
+    return f"{bounds[0]:.4g}" if (bounds == bounds[0]).all() else f"[{', '.join(f'{each:.4g}' for each in bounds)}]"
