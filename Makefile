@@ -1,6 +1,6 @@
 # make demo   install, run the main job on the sample episodes, end with figures and a report
 # make test   install, then lint, type check and tests; make test-all: the slow ones as well, verl and TRL as oracles,
-#             and a real vLLM or verl where MIDTHOUGHT_VLLM_PYTHON or MIDTHOUGHT_VERL_PYTHON names the interpreter of an
+#             OpenEnv, TextArena and verifiers in environments of their own, and a real vLLM or verl where MIDTHOUGHT_VLLM_PYTHON or MIDTHOUGHT_VERL_PYTHON names the interpreter of an
 #             environment that has it
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
@@ -16,6 +16,10 @@ WHEELS ?= runs/gpu-wheels
 # Tests in JOBS processes, one thread each: with more threads than cores all of them are slower.
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
+# Environments of other libraries that do not fit beside our pins, one for each list in tests/env/ecosystems.
+ECOSYSTEMS := $(VENV)/ecosystems
+ECOSYSTEM_ENVIRONMENTS := $(patsubst tests/env/ecosystems/%.txt,$(ECOSYSTEMS)/%/.ready,$(wildcard tests/env/ecosystems/*.txt))
+
 .PHONY: demo test test-all lint measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
@@ -24,9 +28,13 @@ demo: $(VENV)/.ready
 test: $(VENV)/.ready-dev lint
 	$(TESTS) -m "not slow"
 
-test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles lint
+test-all: $(VENV)/.ready-dev $(VENV)/.ready-oracles $(ECOSYSTEM_ENVIRONMENTS) lint
 	$(TESTS) -m "not slow"
 	$(BIN)/pytest -m slow
+	$(ECOSYSTEMS)/openenv/bin/python -m pytest tests/env/test_openenv.py
+	$(ECOSYSTEMS)/textarena/bin/python -m pytest tests/env/test_textarena.py tests/examples/test_examples.py -k textarena
+	$(ECOSYSTEMS)/verifiers/bin/python -m pytest tests/env/test_verifiers_v1.py tests/examples/test_examples.py -k verifiers
+	$(ECOSYSTEMS)/verifiers-v0/bin/python -m pytest tests/env/test_verifiers.py tests/examples/test_examples.py -k verifiers
 	PYTHONPATH=$(VENV)/oracles $(BIN)/pytest tests/algo/test_against_verl.py tests/algo/test_against_trl.py tests/feedback/test_loads_elsewhere.py tests/learning/test_optimizer.py tests/benchmarks
 
 lint: $(VENV)/.ready-dev
@@ -66,11 +74,19 @@ $(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,serve,mcp,data,math,judge,vllm,sglang,lora,ray,wandb,gym,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,serve,mcp,data,math,judge,vllm,sglang,lora,ray,wandb,gym,openenv,dev]'
 	touch $@
 
 $(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt
 	$(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/oracles --upgrade -r tests/algo/oracles.txt
+	touch $@
+
+# An environment that sees the packages of the main one, and has its own versions of those that conflict.
+$(ECOSYSTEMS)/%/.ready: tests/env/ecosystems/%.txt $(VENV)/.ready-dev
+	$(BIN)/python -m venv --clear $(ECOSYSTEMS)/$*
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)')" \
+	  > $$($(ECOSYSTEMS)/$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/main.pth
+	$(ECOSYSTEMS)/$*/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 clean:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from midthought.errors import DataError, MissingExtraError
 
+MAX_STREAMED_ROWS = 1_000_000
+"""Rows of a source without a length, such as `datasets.IterableDataset`; a longer one is an error, because it may never end."""
 _PARQUET_BATCH_ROWS = 256
 
 
@@ -35,14 +37,15 @@ class Row(NamedTuple):
 def rows_of(source: Any) -> Iterator[Row]:
     """Returns the rows of a file (a path that ends in .jsonl, .csv, .tsv or .parquet) or of any iterable.
 
-    Raises DataError if the source is invalid: at once if it is not a source, later if a file is truncated.
+    A `datasets.Dataset` in the format of pandas, Arrow or Polars is read as plain rows. Raises DataError if the source is
+    invalid: at once if it is not a source, later if a file is truncated or a stream has more than `MAX_STREAMED_ROWS` rows.
     """
     if isinstance(source, str | Path):
         return _file_rows(Path(source))
     if isinstance(source, Mapping):
         raise DataError(
             f"the data set is a mapping of {', '.join(map(str, source))}, not a list of rows; "
-            "give one of its splits, such as dataset['train'], or put a single row into a list"
+            f"give one of its splits, such as dataset[{next(iter(source), 'train')!r}], or put a single row into a list"
         )
     if hasattr(source, "columns"):
         raise DataError(
@@ -50,7 +53,21 @@ def rows_of(source: Any) -> Iterator[Row]:
         )
     if not isinstance(source, Iterable) or isinstance(source, bytes):
         raise DataError(f"the data set is {type(source).__name__}; give a path, a list of rows, or a `datasets` object")
-    return (Row("the data set", "row", number, value) for number, value in enumerate(source, start=1))
+    return _iterated(source)
+
+
+def _iterated(source: Iterable[Any]) -> Iterator[Row]:
+    data_format = getattr(source, "format", None)
+    if isinstance(data_format, Mapping) and data_format.get("type") in ("pandas", "arrow", "polars"):
+        source = source.with_format(None)  # type: ignore[attr-defined]
+    is_stream = not hasattr(source, "__len__")
+    for number, value in enumerate(source, start=1):
+        if is_stream and number > MAX_STREAMED_ROWS:
+            raise DataError(
+                f"the data set is a stream ({type(source).__name__}) of more than {MAX_STREAMED_ROWS:,} rows; "
+                "give a part of it, for example dataset.take(100_000)"
+            )
+        yield Row("the data set", "row", number, value)
 
 
 def _file_rows(path: Path) -> Iterator[Row]:

@@ -1,6 +1,6 @@
-"""Adapters for environments of other libraries: OpenEnv clients, and `MultiTurnEnv` of `verifiers` (before 0.4).
+"""Environments of the package `verifiers`: `MultiTurnEnv` (versions 0.1 to 0.3) here, `verifiers.v1` in `verifiers_v1`.
 
-They are duck-typed; neither package is imported.
+The adapter of `MultiTurnEnv` is duck-typed and does not import the package.
 """
 
 from __future__ import annotations
@@ -10,70 +10,40 @@ import inspect
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment, StepResult
-from midthought.errors import EpisodeError, SettingsError
-
-
-def from_openenv(
-    client: Any,
-    *,
-    text_to_action: Callable[[str], Any] | None = None,
-    observation_to_text: Callable[[Any], str] | None = None,
-    config: EnvironmentConfig | None = None,
-) -> BaseEnvironment:
-    """Returns an environment for an OpenEnv client, synchronous or asynchronous.
-
-    `client.reset()` and `client.step(action)` return a result with `observation`, `reward` (None counts as 0) and `done`.
-    `text_to_action` converts the policy's text to an action, for example `lambda text: {"code": text}`;
-    `observation_to_text` converts an observation to text, for example `lambda seen: seen.stdout`. A client is one session
-    with a server: train with a factory, `lambda: from_openenv(Client(url), …)`.
-    """
-    return OpenEnvEnvironment(client, text_to_action or str, observation_to_text or _already_text, config)
-
-
-class OpenEnvEnvironment(BaseEnvironment):
-    """See `from_openenv`."""
-
-    def __init__(
-        self,
-        client: Any,
-        text_to_action: Callable[[str], Any],
-        observation_to_text: Callable[[Any], str],
-        config: EnvironmentConfig | None,
-    ) -> None:
-        super().__init__(config)
-        self._client = client
-        self._text_to_action = text_to_action
-        self._observation_to_text = observation_to_text
-
-    def reset(self, seed: int | None = None) -> Any:
-        """Calls `client.reset`, with the seed if it takes one."""
-        seeded = {"seed": seed} if seed is not None and _takes(self._client.reset, seed=seed) else {}
-        return _then(self._client.reset(**seeded), lambda result: self._observation_to_text(result.observation))
-
-    def step(self, action: str) -> Any:
-        """Calls `client.step` with the action of the text."""
-
-        def read(result: Any) -> StepResult:
-            return self._observation_to_text(result.observation), result.reward or 0.0, bool(result.done), {}
-
-        return _then(self._client.step(self._text_to_action(action)), read)
+from midthought.env.episode import takes
+from midthought.env.verifiers_v1 import VerifiersV1Environment
+from midthought.errors import SettingsError
 
 
 def from_verifiers(
-    env: Any, *, rows: Sequence[Mapping[str, Any]] | None = None, config: EnvironmentConfig | None = None
+    env: Any, *, rows: Sequence[Any] | None = None, config: EnvironmentConfig | None = None
 ) -> BaseEnvironment:
-    """Returns an environment for the conversations of a `verifiers` `MultiTurnEnv` (versions 0.1 to 0.3).
+    """Returns an environment for a `MultiTurnEnv` (`verifiers` 0.1 to 0.3), or for a `Taskset` or an `Env` of `verifiers.v1`.
 
-    Every `reset` draws one of `rows` (None: `env.get_dataset()`), each with a `prompt` (a string or chat messages) and, if the
-    environment needs them, `answer`, `info`, `task`. The policy's answers go through `setup_state`, `env_response` and
-    `is_completed`. The rubric's reward is the reward of the last step, also if `config.max_steps` ends the episode; its metrics
-    are `info["metrics"]`. Tools of a `ToolEnv` are not available: register them as tools of this library.
+    `MultiTurnEnv`: every `reset` draws one of `rows` (None: `env.get_dataset()`), each with a `prompt` (a string or chat
+    messages) and, if the environment needs them, `answer`, `info`, `task`. The policy's answers go through `setup_state`,
+    `env_response` and `is_completed`. The rubric's reward is the reward of the last step, also if `config.max_steps` ends the
+    episode; its metrics are `info["metrics"]`. Tools of a `ToolEnv` are not available: register them as tools of this library.
+
+    `verifiers.v1`: every `reset` draws one of `rows`, tasks of the taskset (None: its first 10,000). A taskset's task is one
+    answer; an `Env` of one agent may exchange several turns with it. The task's rewards are the reward of the last step. Tasks
+    that need a runtime, tool servers or several agents are refused. A started episode cannot be copied: the other episodes of its
+    group are started again with the same seed.
+
+    Raises `SettingsError` for an empty set of rows, something else than these classes, and what is not supported.
     """
+    if hasattr(env, "load") or hasattr(env, "taskset"):
+        return VerifiersV1Environment(env, rows, config)
+    if not hasattr(env, "env_response"):
+        hint = "; a v1 environment is loaded by verifiers.v1.load_environment or load_taskset"
+        raise SettingsError(
+            f"{type(env).__name__} is neither a MultiTurnEnv nor a Taskset or Env of verifiers.v1{hint}"
+        )
     if rows is None:
         rows = env.get_dataset()
     if not len(rows):
@@ -123,7 +93,7 @@ class VerifiersEnvironment(BaseEnvironment):
 
     def _reads_messages(self) -> bool:
         """Whether `is_completed` also takes the messages (up to 0.1.5); then it is called again after the environment's reply."""
-        return _takes(self._shared.env.is_completed, [], {})
+        return takes(self._shared.env.is_completed, [], {})
 
     async def _is_completed(self) -> bool:
         is_completed, state = self._shared.env.is_completed, self._state
@@ -134,9 +104,9 @@ class VerifiersEnvironment(BaseEnvironment):
     async def _rubric_reward(self) -> float:
         """Returns the reward of `rubric.score_rollout`, with any of the signatures that it has had."""
         state, score = self._state, self._shared.env.rubric.score_rollout
-        if _takes(score, state):
+        if takes(score, state):
             result = score(state)
-        elif _takes(score, state, score_sem=None):
+        elif takes(score, state, score_sem=None):
             result = score(state, score_sem=contextlib.nullcontext())
         else:
             about = {"task": state["task"], "info": state["info"]}
@@ -202,35 +172,6 @@ def _words(messages: Sequence[Mapping[str, Any]]) -> str:
         for each in contents
     )
     return "\n\n".join(texts)
-
-
-def _already_text(observation: Any) -> str:
-    if isinstance(observation, str):
-        return observation
-    names = observation if isinstance(observation, Mapping) else getattr(observation, "__dict__", {})
-    raise EpisodeError(
-        f"the client's observation is a {type(observation).__name__} with {', '.join(map(str, names)) or 'no fields'}, "
-        "not text; give observation_to_text=…"
-    )
-
-
-def _takes(function: Callable[..., Any], *arguments: Any, **options: Any) -> bool:
-    try:
-        inspect.signature(function).bind(*arguments, **options)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _then(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns `function(value)`, or an awaitable of it if the value is awaitable."""
-    if not inspect.isawaitable(value):
-        return function(value)
-
-    async def later() -> Any:
-        return function(await value)
-
-    return later()
 
 
 async def _result_of(value: Any) -> Any:

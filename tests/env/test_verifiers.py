@@ -1,9 +1,7 @@
-"""OpenEnv clients and environments of `verifiers`, by small classes that keep their protocols in all their forms."""
+"""Environments of `verifiers` up to 0.3: small classes with the protocols of all its versions, and the package itself."""
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +12,8 @@ from midthought.config import EnvironmentConfig
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import EnvironmentTasks
 from midthought.env.episode import EnvironmentEpisode, call_blocking
-from midthought.env.verifiers import from_openenv, from_verifiers
-from midthought.errors import EpisodeError, SettingsError
-from midthought.types import Completion, Finish, Task, Trajectory, Turn
+from midthought.env.verifiers import from_verifiers
+from midthought.errors import SettingsError
 
 
 def begin(world: BaseEnvironment, **options: Any) -> str:
@@ -26,116 +23,6 @@ def begin(world: BaseEnvironment, **options: Any) -> str:
 def do(world: BaseEnvironment, action: str) -> Any:
     return call_blocking(lambda: world.step(action), 30.0, "step")
 
-
-# -- OpenEnv ---------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class StepResult:
-    observation: Any
-    reward: float | None = None
-    done: bool = False
-
-
-@dataclasses.dataclass
-class Output:
-    stdout: str
-    exit_code: int = 0
-
-
-class Client:
-    """A session that takes `{"code": …}` and ends at `exit`. As the real ones it cannot be copied."""
-
-    def __init__(self) -> None:
-        self.session = threading.Lock()
-        self.ran: list[str] = []
-
-    def reset(self, **options: Any) -> StepResult:
-        return StepResult(Output(f"ready {options}"))
-
-    def step(self, action: dict[str, str]) -> StepResult:
-        self.ran.append(action["code"])
-        done = action["code"] == "exit"
-        return StepResult(Output(f"ran {action['code']}"), reward=1.0 if done else None, done=done)
-
-
-class AsyncClient(Client):
-    async def reset(self, **options: Any) -> StepResult:
-        return super().reset(**options)
-
-    async def step(self, action: dict[str, str]) -> StepResult:
-        await asyncio.sleep(0)
-        return super().step(action)
-
-
-class PlainClient:
-    """One of text, whose reset takes nothing."""
-
-    def reset(self) -> StepResult:
-        return StepResult("hello")
-
-    def step(self, action: str) -> StepResult:
-        return StepResult(action[::-1], reward=0.5)
-
-
-def coding(client: Any) -> BaseEnvironment:
-    return from_openenv(
-        client, text_to_action=lambda text: {"code": text}, observation_to_text=lambda seen: seen.stdout
-    )
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_session_is_played_and_counted(kind):
-    world = coding(kind())
-    assert begin(world, seed=3) == "ready {'seed': 3}" and begin(world) == "ready {}"
-    assert do(world, "x = 1") == ("ran x = 1", 0.0, False, {})
-    assert do(world, "exit") == ("ran exit", 1.0, True, {})
-    assert world.is_done() and world.get_episode_reward() == 1.0
-
-
-def test_a_client_of_text_needs_no_functions_and_gets_no_seed_that_it_does_not_take():
-    world = from_openenv(PlainClient())
-    assert world.reset(seed=3) == "hello"
-    assert world.step("abc") == ("cba", 0.5, False, {})
-
-
-def test_an_observation_that_is_no_text_names_its_fields():
-    with pytest.raises(EpisodeError, match="is a Output with stdout, exit_code, not text; give observation_to_text="):
-        begin(from_openenv(Client()))
-
-
-@pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_group_has_a_session_for_every_episode(kind):
-    clients = []
-
-    def make():
-        clients.append(kind())
-        return coding(clients[-1])
-
-    tasks = EnvironmentTasks(make)
-    (task,) = tasks.make(1, seed=0)
-    episodes = [tasks.episode(task) for _ in range(3)]
-    for number, episode in enumerate(episodes):
-        trajectory = Trajectory(Task(task_id="t", prompt=task.prompt, answer=""), [1])
-        trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(0.0,), finish=Finish.END))
-        trajectory.end_turn(Turn(turn_number=0, model_output=f"x = {number}"))
-        assert asyncio.run(episode.reply(trajectory)) == f"ran x = {number}"
-        assert sorted(client.ran for client in clients if client.ran) == [[f"x = {n}"] for n in range(number + 1)]
-
-
-def test_a_session_alone_cannot_be_trained_on():
-    with pytest.raises(EpisodeError, match=r"OpenEnvEnvironment cannot be copied .* give a factory"):
-        EnvironmentTasks(coding(Client())).make(1, seed=0)
-
-
-def test_the_real_result_of_openenv_is_read():
-    real = pytest.importorskip("openenv.core.client_types").StepResult
-    client = SimpleNamespace(reset=lambda: real("hello"), step=lambda action: real(action, reward=2, done=True))
-    world = from_openenv(client)
-    assert world.reset() == "hello" and world.step("bye") == ("bye", 2.0, True, {})
-
-
-# -- verifiers -------------------------------------------------------------------------------------------------
 
 ROWS = [
     {

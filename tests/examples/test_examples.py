@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from midthought.errors import EpisodeError
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {"gymnasium_environment": "gymnasium", "mcp_tools": "mcp", "search_documents": "lancedb"}
 SCRIPTS = ["gsm8k_calculator", "search_documents", "gymnasium_environment", "mcp_tools", "ppo_critic"]
@@ -20,7 +22,7 @@ def examples_folder(monkeypatch, tmp_path) -> None:
     """As for `python examples/NAME.py`: the script's folder is on the path."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.chdir(tmp_path)
-    for name in ("options", *SCRIPTS, "verifiers_environment"):
+    for name in ("options", *SCRIPTS, "verifiers_environment", "textarena_game", "openenv_server"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -34,10 +36,25 @@ def test_an_example_trains_with_its_tiny_model(name, capsys):
     assert "iteration 1: mean reward" in capsys.readouterr().out
 
 
+def test_the_textarena_example_trains_against_its_opponent():
+    pytest.importorskip("textarena", reason="needs the package textarena: make test-all")
+    assert math.isfinite(importlib.import_module("textarena_game").main(["--iterations", "1"])[0]["reward/mean"])
+
+
+def test_the_openenv_example_needs_an_address(capsys):
+    main = importlib.import_module("openenv_server").main
+    with pytest.raises(SystemExit):
+        main([])
+    assert "--url" in capsys.readouterr().err
+    pytest.importorskip("websockets")
+    with pytest.raises(EpisodeError, match="no connection to the OpenEnv server"):
+        main(["--url", "http://127.0.0.1:1", "--field", "code"])
+
+
 def test_the_verifiers_example_runs_or_names_the_missing_package(capsys):
     main = importlib.import_module("verifiers_environment").main
     if importlib.util.find_spec("verifiers") is None:
-        with pytest.raises(SystemExit, match=r"pip install 'verifiers<0\.4'"):
+        with pytest.raises(SystemExit, match="pip install verifiers"):
             main([])
     else:
         assert math.isfinite(main(["--iterations", "1"])[0]["reward/mean"])

@@ -1,0 +1,423 @@
+"""OpenEnv: client objects, sessions with a server over its WebSocket, and a real server of the package `openenv`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import math
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from midthought import Trainer, create_default_config
+from midthought.env.environment import BaseEnvironment
+from midthought.env.environment_tasks import EnvironmentTasks
+from midthought.env.episode import call_blocking
+from midthought.env.openenv import from_openenv
+from midthought.errors import EpisodeError, MissingExtraError, SettingsError
+from midthought.types import Completion, Finish, Task, Trajectory, Turn
+
+
+@contextlib.contextmanager
+def served(application: Any) -> Iterator[str]:
+    """Serves an ASGI application on loopback; gives its address."""
+    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("websockets")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(application, log_level="error", timeout_graceful_shutdown=1))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def begin(world: BaseEnvironment, **options: Any) -> str:
+    return call_blocking(lambda: world.reset(**options), 30.0, "reset")
+
+
+def do(world: BaseEnvironment, action: str) -> Any:
+    return call_blocking(lambda: world.step(action), 30.0, "step")
+
+
+# -- client objects -------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class StepResult:
+    observation: Any
+    reward: float | None = None
+    done: bool = False
+
+
+@dataclasses.dataclass
+class Output:
+    stdout: str
+    exit_code: int = 0
+
+
+class Client:
+    """A session that takes `{"code": …}` and ends at `exit`. As the real ones it cannot be copied."""
+
+    def __init__(self) -> None:
+        self.session = threading.Lock()
+        self.ran: list[str] = []
+
+    def reset(self, **options: Any) -> StepResult:
+        return StepResult(Output(f"ready {options}"))
+
+    def step(self, action: dict[str, str]) -> StepResult:
+        self.ran.append(action["code"])
+        done = action["code"] == "exit"
+        return StepResult(Output(f"ran {action['code']}"), reward=1.0 if done else None, done=done)
+
+
+class AsyncClient(Client):
+    async def reset(self, **options: Any) -> StepResult:
+        return super().reset(**options)
+
+    async def step(self, action: dict[str, str]) -> StepResult:
+        await asyncio.sleep(0)
+        return super().step(action)
+
+
+class PlainClient:
+    """One of text, whose reset takes nothing."""
+
+    def reset(self) -> StepResult:
+        return StepResult("hello")
+
+    def step(self, action: str) -> StepResult:
+        return StepResult(action[::-1], reward=0.5)
+
+
+def coding(client: Any) -> BaseEnvironment:
+    return from_openenv(
+        client, text_to_action=lambda text: {"code": text}, observation_to_text=lambda seen: seen.stdout
+    )
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_session_is_played_and_counted(kind):
+    world = coding(kind())
+    assert begin(world, seed=3) == "ready {'seed': 3}" and begin(world) == "ready {}"
+    assert do(world, "x = 1") == ("ran x = 1", 0.0, False, {})
+    assert do(world, "exit") == ("ran exit", 1.0, True, {})
+    assert world.is_done() and world.get_episode_reward() == 1.0
+
+
+def test_a_client_of_text_needs_no_functions_and_gets_no_seed_that_it_does_not_take():
+    world = from_openenv(PlainClient())
+    assert world.reset(seed=3) == "hello"
+    assert world.step("abc") == ("cba", 0.5, False, {})
+
+
+def test_an_observation_that_is_no_text_names_its_fields():
+    with pytest.raises(EpisodeError, match="is a Output with stdout, exit_code, not text; give observation_to_text="):
+        begin(from_openenv(Client()))
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_group_has_a_session_for_every_episode(kind):
+    clients = []
+
+    def make():
+        clients.append(kind())
+        return coding(clients[-1])
+
+    tasks = EnvironmentTasks(make)
+    (task,) = tasks.make(1, seed=0)
+    episodes = [tasks.episode(task) for _ in range(3)]
+    for number, episode in enumerate(episodes):
+        trajectory = Trajectory(Task(task_id="t", prompt=task.prompt, answer=""), [1])
+        trajectory.add_sampled(Completion(token_ids=(2,), sampled_logprobs=(0.0,), finish=Finish.END))
+        trajectory.end_turn(Turn(turn_number=0, model_output=f"x = {number}"))
+        assert asyncio.run(episode.reply(trajectory)) == f"ran x = {number}"
+        assert sorted(client.ran for client in clients if client.ran) == [[f"x = {n}"] for n in range(number + 1)]
+
+
+def test_a_session_alone_cannot_be_trained_on():
+    with pytest.raises(EpisodeError, match=r"OpenEnvEnvironment cannot be copied .* give a factory"):
+        EnvironmentTasks(coding(Client())).make(1, seed=0)
+
+
+def test_a_client_is_closed_and_refused_texts_are_told():
+    class Closing(Client):
+        is_closed = False
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    def only_numbers(text: str) -> dict[str, str]:
+        return {"code": str(int(text))}
+
+    client = Closing()
+    world = from_openenv(client, text_to_action=only_numbers, observation_to_text=lambda seen: seen.stdout)
+    begin(world)
+    assert do(world, "x")[:3] == ("Not an action: invalid literal for int() with base 10: 'x'", 0.0, False)
+    call_blocking(world.close, 30.0, "close")
+    assert client.is_closed and client.ran == []
+
+
+def test_reset_options_may_follow_from_the_seed():
+    world = from_openenv(
+        Client(), observation_to_text=lambda seen: seen.stdout, reset_options=lambda n: {"index": n % 10}
+    )
+    assert begin(world, seed=27) == "ready {'index': 7, 'seed': 27}"
+    world = from_openenv(Client(), observation_to_text=lambda seen: seen.stdout, reset_options={"split": "train"})
+    assert begin(world) == "ready {'split': 'train'}"
+
+
+# -- sessions with a server, by an application that breaks on request ---------------------------------------------
+
+
+class Server:
+    """An ASGI application with the routes `/ws` and `/schema` of an OpenEnv server. Echoes `say`; other actions break it."""
+
+    def __init__(self, schema: dict[str, Any] | None = None) -> None:
+        self.schema = schema or {"properties": {"say": {"type": "string"}, "metadata": {}}, "required": ["say"]}
+        self.num_open = 0
+        self.headers: list[bytes] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.headers += [value for name, value in scope.get("headers", ()) if name == b"authorization"]
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": json.dumps({"action": self.schema}).encode()})
+        elif scope["type"] == "websocket" and scope["path"] == "/ws":
+            await receive()
+            await send({"type": "websocket.accept"})
+            self.num_open += 1
+            try:
+                while (event := await receive())["type"] == "websocket.receive":
+                    if (answer := await self.answer(**json.loads(event["text"]))) is None:
+                        await send({"type": "websocket.close"})
+                        break
+                    await send({"type": "websocket.send", "text": json.dumps(answer)})
+            finally:
+                self.num_open -= 1
+
+    async def answer(self, type: str, data: Any = None) -> dict[str, Any] | None:
+        if type == "state":
+            return {"type": "state", "data": {"step_count": 1}}
+        if type == "reset":
+            return {"type": "observation", "data": {"observation": {"text": f"seed {data.get('seed')}"}, "done": False}}
+        said = data.get("say", "")
+        if said == "sleep":
+            await asyncio.sleep(3600)
+        if said == "leave":
+            return None
+        if said in ("VALIDATION_ERROR", "EXECUTION_ERROR", "CAPACITY_REACHED"):
+            return {"type": "error", "data": {"message": "no", "code": said}}
+        seen = {
+            "observation": {"text": said, "metadata": {}},
+            "reward": 0.5,
+            "done": said == "end",
+            "metadata": {"a": 1},
+        }
+        return {"type": "observation", "data": seen}
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def url(server: Server) -> Iterator[str]:
+    with served(server) as address:
+        yield address
+
+
+def test_a_session_is_reset_stepped_asked_for_its_state_and_closed(url: str, server: Server) -> None:
+    world = from_openenv(url, headers={"Authorization": "Bearer x"})
+    assert begin(world, seed=3) == "seed 3"
+    assert do(world, "hello") == ("hello", 0.5, False, {"metadata": {"a": 1}})
+    assert call_blocking(world.state, 30.0, "state") == {"step_count": 1}
+    assert do(world, "end")[2] and world.get_episode_reward() == 1.0
+    assert server.num_open == 1 and set(server.headers) == {b"Bearer x"}
+    call_blocking(world.close, 30.0, "close")
+    assert is_soon(lambda: server.num_open == 0)
+
+
+def is_soon(condition: Any) -> bool:
+    for _ in range(500):
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_an_invalid_action_is_answered_and_the_session_goes_on(url: str) -> None:
+    world = from_openenv(url)
+    begin(world)
+    assert do(world, "VALIDATION_ERROR") == ("Not an action: no", 0.0, False, {})
+    assert do(world, "hello")[0] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("EXECUTION_ERROR", "answered step with EXECUTION_ERROR: no$"),
+        ("CAPACITY_REACHED", "CAPACITY_REACHED: no; start the server with a larger max_concurrent_envs"),
+        ("leave", "closed the connection"),
+        ("sleep", "did not finish within 0.3 seconds"),
+    ],
+)
+def test_a_server_that_fails_ends_the_episode(url: str, server: Server, action: str, words: str) -> None:
+    world = from_openenv(url)
+    begin(world)
+    with pytest.raises(EpisodeError, match=words):
+        call_blocking(lambda: world.step(action), 0.3 if action == "sleep" else 30.0, "step")
+    if action in ("leave", "sleep"):
+        with pytest.raises(EpisodeError, match=r"the session with .* is closed; call reset\(\) first"):
+            do(world, "hello")
+    assert begin(world, seed=1) == "seed 1", "a reset connects again"
+
+
+def test_an_action_of_several_fields_is_the_json_in_the_text() -> None:
+    fields = {"x": {"type": "integer"}, "how": {"type": "string"}, "metadata": {"type": "object"}}
+    with served(Server({"properties": fields, "required": ["x", "how"]})) as url:
+        world = from_openenv(url)
+        begin(world)
+        assert world.get_prompt_prefix() == "Answer with a JSON object with x (integer), how (string)."
+        refusal = "Not an action: answer with a JSON object with x (integer), how (string)"
+        assert do(world, "I say hello.")[0] == refusal
+        assert do(world, 'So: {"x": 1, "say": "hello"}.')[0] == "hello"
+        own = from_openenv(url, text_to_action=lambda text: {"say": text})
+        begin(own)
+        assert own.get_prompt_prefix() == "" and do(own, "{")[0] == "{"
+
+
+def test_episodes_of_a_group_have_sessions_of_their_own(url: str, server: Server) -> None:
+    tasks = EnvironmentTasks(from_openenv(url))
+    (task,) = tasks.make(1, seed=0)
+    worlds = [tasks.start(task) for _ in range(3)]
+    assert server.num_open == 3 and all(world.get_state_description() == task.prompt for world in worlds)
+    for world in worlds:
+        call_blocking(world.close, 30.0, "close")
+    tasks.close()
+    assert is_soon(lambda: server.num_open == 0)
+
+
+def small(**training: Any) -> Any:
+    few = {"num_train_iters": 2, "batch_size": 4, "group_size": 2, "mini_batch_size": 4, "adv_estimator": "grpo"}
+    return create_default_config(training=few | training, inference={"max_tokens": 24}, environment={"max_steps": 2})
+
+
+def test_a_model_trains_on_a_server_and_leaves_no_session(url: str, server: Server) -> None:
+    with Trainer(small(), from_openenv(url)) as trainer:
+        history = trainer.fit()
+    assert [metrics["env/num_failed_resets"] for metrics in history] == [0.0, 0.0]
+    assert all(math.isfinite(metrics["reward/mean"]) for metrics in history)
+    assert is_soon(lambda: server.num_open == 0)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    pytest.importorskip("websockets")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(
+        EpisodeError, match=rf"no connection to the OpenEnv server at http://127.0.0.1:{port} .*is it runn"
+    ):
+        begin(from_openenv(f"http://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize("address", ["localhost:8000", "ws://localhost", "http://"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(SettingsError, match=r"is not the address of an OpenEnv server; give one like 'http://"):
+        from_openenv(address)
+
+
+def test_without_the_websocket_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "websockets.asyncio.client", None)
+    with pytest.raises(MissingExtraError, match=r"midthought\[openenv\]"):
+        asyncio.run(from_openenv("http://localhost:1").reset())
+
+
+# -- the package's own server and client -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real_url() -> Iterator[str]:
+    """A server of the package `openenv`: guess a number that follows from the seed; four sessions at once."""
+    pytest.importorskip("openenv.core", reason="needs the package openenv: make test-all")
+    from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+
+    class Guess(Action):
+        number: int
+
+    class Hint(Observation):
+        text: str
+
+    class Game(Environment):
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def reset(self, seed=None, episode_id=None, **options):
+            self.number, self.num_guesses = (seed or 0) % 9, 0
+            return Hint(text=f"a number below {options.get('top', 9)}")
+
+        def step(self, action, timeout_s=None, **options):
+            self.num_guesses += 1
+            if action.number < 0:
+                raise RuntimeError("negative")
+            is_right = action.number == self.number
+            return Hint(text="right" if is_right else "wrong", reward=is_right, done=is_right)
+
+        @property
+        def state(self):
+            return State(step_count=self.num_guesses)
+
+    with served(create_fastapi_app(Game, Guess, Hint, max_concurrent_envs=4)) as address:
+        yield address
+
+
+def test_a_server_of_the_package_is_played(real_url: str) -> None:
+    world = from_openenv(real_url, reset_options={"top": 10})
+    assert begin(world, seed=5) == "a number below 10"
+    assert world.get_prompt_prefix() == "Answer with a JSON object with number (integer)."
+    assert do(world, '{"number": 4}') == ("wrong", 0.0, False, {})
+    assert do(world, '{"number": "many"}')[0].startswith("Not an action: number: Input should be a valid integer")
+    assert call_blocking(world.state, 30.0, "state")["step_count"] == 1
+    assert do(world, '{"number": 5}') == ("right", 1.0, True, {})
+    begin(world, seed=0)
+    with pytest.raises(EpisodeError, match=r"answered step with EXECUTION_ERROR: .*negative"):
+        do(world, '{"number": -1}')
+    call_blocking(world.close, 30.0, "close")
+
+
+def test_more_sessions_than_the_server_allows_fail_with_the_remedy(real_url: str) -> None:
+    worlds = [from_openenv(real_url) for _ in range(5)]
+    for world in worlds[:4]:
+        begin(world)
+    with pytest.raises(EpisodeError, match=r"CAPACITY_REACHED: .*larger max_concurrent_envs"):
+        begin(worlds[4])
+    for world in worlds:
+        call_blocking(world.close, 30.0, "close")
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_clients_of_the_package_are_played(real_url: str, in_a_loop: bool) -> None:
+    from openenv.core import GenericEnvClient
+
+    client = GenericEnvClient(base_url=real_url)
+    world = from_openenv(client if in_a_loop else client.sync(), text_to_action=lambda text: {"number": int(text)})
+    begin(world, seed=5)
+    assert do(world, "four")[0].startswith("Not an action: ")
+    assert do(world, "5") == ("right", 1.0, True, {})
+    call_blocking(world.close, 30.0, "close")
+
+
+def test_a_model_trains_on_a_server_of_the_package(real_url: str) -> None:
+    with Trainer(small(batch_size=2, mini_batch_size=2), from_openenv(real_url)) as trainer:
+        history = trainer.fit()
+    assert all(metrics["env/num_failed_resets"] == 0 for metrics in history)
