@@ -7,6 +7,7 @@ Linux resets its peak (`/proc/self/clear_refs`), other systems report the peak s
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,7 +120,8 @@ def process_peak_bytes() -> int:
 
 
 def _highest() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _status(name: str) -> int | None:
