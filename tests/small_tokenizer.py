@@ -16,7 +16,7 @@ _CORPUS = ['#call look {"word": "tide"}', "#look_result: the tide clock", "think
 
 
 def small_tokenizer(template: str = CHATML, *, pad: str | None = None, tags: Sequence[str] = ()) -> Any:
-    """About 330 tokens. `tags` are unflagged added tokens besides those of the thought, as Qwen's `<tool_call>` is."""
+    """About 330 tokens. `tags` are further unflagged added tokens besides the tags of the thought, as Qwen's `<tool_call>` is."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

@@ -24,7 +24,7 @@ def blocks(page: Path) -> list[str]:
 
 @pytest.fixture
 def scripted_model(monkeypatch) -> None:
-    """Stands in for the vLLM server that a page names."""
+    """Replaces the vLLM server that a page names by a scripted engine."""
 
     def engine(model_path: str, **options: object) -> ScriptedInferenceEngine:
         said = iter(WORDS * 50)

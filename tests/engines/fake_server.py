@@ -193,7 +193,7 @@ class FakeServer:
         return token_id, recorded.get(self.records, warm[token_id] - math.log(whole))
 
     def look_up(self, context: list[int], adapter: str | None) -> Sequence[float]:
-        """The logits after a context, those of a cached prefix where it is one."""
+        """The logits after a context; from the cache if it is a cached prefix."""
         compute = self.adapters[adapter] if adapter else self.logits
         if not callable(compute):
             assert compute is not None

@@ -1,6 +1,6 @@
 """The servers' side of weight transfer without files, on the CPU: it checks every message as the real servers do.
 
-Shared memory stands in for CUDA IPC, gloo for NCCL. Real sources: vLLM 0.32 `entrypoints/rl/online/api_router.py`,
+CUDA IPC is replaced by shared memory, NCCL by gloo. Real sources: vLLM 0.32 `entrypoints/rl/online/api_router.py`,
 `distributed/weight_transfer/{ipc_engine,nccl_common,nccl_engine}.py`, `v1/worker/gpu_worker.py`; SGLang
 `srt/entrypoints/http_server.py`, `srt/managers/io_struct.py`, `srt/utils/patch_torch.py`, and its weight updater.
 """
@@ -29,7 +29,7 @@ Logits = Callable[[list[int]], list[float]]
 def rebuild_shared_tensor(
     cls: type, size: Any, stride: Any, offset: int, storage_cls: Any, dtype: Any, device: Any, *handle: Any
 ) -> Tensor:
-    """Opens a tensor by its handle, whose first arguments are those of torch's `rebuild_cuda_tensor`."""
+    """Opens a tensor by its handle, whose first arguments are the arguments of torch's `rebuild_cuda_tensor`."""
     assert cls is Tensor and device in (0, DEVICE_ID), device
     storage = storage_cls._new_shared_filename_cpu(*handle)
     return torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)

@@ -49,7 +49,7 @@ HALF = [torch.bfloat16, torch.float16]
 
 
 def make(config: Any, dtype: torch.dtype) -> Any:
-    """Random weights whose logits are as far apart as those of trained models."""
+    """Random weights whose logits are as far apart as in trained models."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():

@@ -2,8 +2,8 @@
 
 `PYTHONPATH` names the folder of this file and that of midthought.
 
-A stub of the engine calls vLLM's worker-side classes as `v1/worker/gpu_worker.py` does. Shared memory stands in for CUDA IPC, and
-gloo for NCCL. `GET /received` returns what arrived.
+A stub of the engine calls vLLM's worker-side classes as `v1/worker/gpu_worker.py` does. CUDA IPC is replaced by shared
+memory, NCCL by gloo. `GET /received` returns what arrived.
 """
 
 from __future__ import annotations

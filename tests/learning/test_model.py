@@ -1,4 +1,4 @@
-"""Models: log-probabilities at policy tokens equal those of a plain pass, over architectures; critics."""
+"""Models: log-probabilities at policy tokens are the same as in a plain forward pass, over architectures; critics."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Calls of an unreachable tool are refused; those of a tool that only rejects a question are not."""
+"""Calls of an unreachable tool are refused; calls of a tool that only rejects a question are not."""
 
 from __future__ import annotations
 

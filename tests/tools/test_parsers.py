@@ -1,4 +1,4 @@
-"""Parsers: those of the call formats, and one that a user writes with a single method."""
+"""The parsers of the call formats, and one that a user writes with a single method."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def require_servers_weights(rows: Sequence[dict[str, Any]], tolerance: float) ->
 
 
 def require_logprobs_of(model: Any, rows: Sequence[dict[str, Any]], *, same: bool) -> None:
-    """Whether the trainer's log-probabilities of the sampled tokens are those of `model`."""
+    """Whether the trainer's log-probabilities of the sampled tokens equal the log-probabilities of `model`."""
     differences = []
     for row in rows:
         with torch.no_grad():

@@ -96,7 +96,7 @@ def loaded(config: Any, path: Path, tokenizer: Any) -> DataProto:
 
 
 def require_values(composed: Any, expected: Mapping[str, Any], bundle: Path) -> None:
-    """verl's composed configuration has these values; paths are those of the bundle."""
+    """verl's composed configuration has these values; paths are in the bundle."""
     for key, value in expected.items():
         found = OmegaConf.select(composed, key)
         want = f"{bundle}/{value}" if isinstance(value, BundlePath) else value
