@@ -1,4 +1,4 @@
-"""Episodes that outlive an iteration: none is lost or repeated, tokens name the version that sampled them, restarts change nothing."""
+"""Episodes that outlive an iteration: none is lost or repeated, tokens name their policy version, restarts change nothing."""
 
 from __future__ import annotations
 
