@@ -138,6 +138,8 @@ class ParsedAction:
     raw_text: str = ""
     success: bool = None  # type: ignore[assignment]
     error: str | None = None
+    call_id: str | None = None
+    """The call's id, if the policy wrote one."""
 
     def __post_init__(self) -> None:
         if self.success is None:

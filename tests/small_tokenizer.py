@@ -15,8 +15,8 @@ CHATML = MESSAGES + ANSWER_BEGINS
 _CORPUS = ['#call look {"word": "tide"}', "#look_result: the tide clock", "think and answer the user"] * 4
 
 
-def small_tokenizer(template: str = CHATML, *, pad: str | None = None, tags: Sequence[str] = ()) -> Any:
-    """About 330 tokens. `tags` are further unflagged added tokens besides the tags of the thought, as Qwen's `<tool_call>` is."""
+def small_backend() -> Tokenizer:
+    """About 330 tokens, none of them added."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -24,6 +24,12 @@ def small_tokenizer(template: str = CHATML, *, pad: str | None = None, tags: Seq
     backend.train_from_iterator(
         _CORPUS, trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
     )
+    return backend
+
+
+def small_tokenizer(template: str = CHATML, *, pad: str | None = None, tags: Sequence[str] = ()) -> Any:
+    """About 330 tokens. `tags` are further unflagged added tokens besides the tags of the thought, as Qwen's `<tool_call>` is."""
+    backend = small_backend()
     backend.add_special_tokens(["<|im_start|>", "<|im_end|>", *([pad] if pad else [])])
     unflagged = ("<think>", "</think>", *tags)
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in unflagged])

@@ -34,7 +34,7 @@ class ScriptedEngine:
         if eos_token_id is None and not renderer.eos_token_ids:
             raise EngineError("the tokenizer has no end-of-sequence token; set eos_token_id")
         self.eos_token_id = min(renderer.eos_token_ids) if eos_token_id is None else eos_token_id
-        self.eos_token_ids = frozenset({self.eos_token_id})
+        self.eos_token_ids = renderer.eos_token_ids | {self.eos_token_id}
         self._script = script
         self._renderer = renderer
         self._logprob = logprob

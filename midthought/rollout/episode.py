@@ -17,7 +17,9 @@ from midthought.config import InferenceConfig
 from midthought.engines.engine import Engine, Sampling
 from midthought.env.reasoning import THINK_CLOSE
 from midthought.tokenization import Renderer
+from midthought.tokenization.chat_template import Message
 from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.native import NativeCallFormat
 from midthought.tools.definition import ToolEpisode
 from midthought.tools.episode_tools import EpisodeTools
 from midthought.tools.executor import ToolExecutor
@@ -185,7 +187,8 @@ class Episode:
         self._number = number
         self._tools = tools
         self._num_calls_before_reply = 0
-        self._answers: list[Mapping[str, str]] = []
+        self._num_answered_calls = 0
+        self._answers: list[Message] = []
         """Conversation after the initial messages, without thoughts: a later segment starts with it."""
         self._first_action: ParsedAction | None = None
         self._first_call = ToolCall()
@@ -230,14 +233,18 @@ class Episode:
 
     async def run_calls(self) -> bool:
         """Runs the calls of the latest turn and appends their results to the conversation. Returns False if they do not fit."""
-        events = await self._events(self.calls)
+        calls = self.calls
+        events = await self._events(calls)
         self.calls = []
         turn = self.trajectory.turns[-1]
         turn.tool_call = events[0].call
         results = [self._parts.call_format.render_results([event]) for event in events]
         turn.observation = "\n".join(results)
-        messages = [{"role": "tool", "content": result} for result in results]
-        self._remember(turn, messages)
+        messages: list[Message] = [{"role": "tool", "content": result} for result in results]
+        call_format = self._parts.call_format
+        if isinstance(call_format, NativeCallFormat):
+            messages = call_format.result_messages(calls, events, self._num_answered_calls)
+        self._remember(turn, messages, calls)
         token_ids = self._following(messages)
         fits = self._fits(token_ids)
         self.trajectory.add_results(events, token_ids if fits else [])
@@ -248,7 +255,7 @@ class Episode:
     def reply(self, words: str) -> bool:
         """Appends a chat turn of the user or the environment to the conversation. Returns False if it does not fit."""
         self.trajectory.turns[-1].observation = words
-        messages = [{"role": "user", "content": words}]
+        messages: list[Message] = [{"role": "user", "content": words}]
         self._remember(self.trajectory.turns[-1], messages)
         if self._parts.inference.keep_thoughts:
             token_ids = self._following(messages)
@@ -300,9 +307,13 @@ class Episode:
             )
         )
 
-    def _remember(self, turn: Turn, messages: Sequence[Mapping[str, str]]) -> None:
+    def _remember(self, turn: Turn, messages: Sequence[Message], calls: Sequence[ParsedAction] = ()) -> None:
         answer = turn.model_output.rpartition(THINK_CLOSE)[2].strip()
-        self._answers += [{"role": "assistant", "content": answer}, *messages]
+        said: Message = {"role": "assistant", "content": answer}
+        if calls and isinstance(self._parts.call_format, NativeCallFormat):
+            said = self._parts.call_format.answer_message(answer, calls, self._num_answered_calls)
+            self._num_answered_calls += len(calls)
+        self._answers += [said, *messages]
 
     async def _run_in_text(self, calls: Sequence[ParsedAction]) -> bool:
         """Runs calls within a turn and inserts the results into its text. Returns False if they do not fit."""
@@ -339,9 +350,12 @@ class Episode:
         """Whether these tokens fit into the episode's budget."""
         return self.trajectory.num_response + len(token_ids) <= self._parts.inference.max_tokens
 
-    def _following(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def _following(self, messages: Sequence[Message]) -> list[int]:
         """Returns the tokens that the chat template writes between the end of the answer and the next answer."""
-        return self._parts.renderer.following(messages)
+        if not isinstance(self._parts.call_format, NativeCallFormat):
+            return self._parts.renderer.following(messages)
+        said = [*self._parts.messages(self.trajectory.task), *self._answers]
+        return self._parts.renderer.following(messages, said[: len(said) - len(messages)])
 
 
 def _segment_seed(trajectory: Trajectory) -> int:

@@ -27,6 +27,8 @@ class CallObject:
 
     name_key: str
     parameters_key: str
+    id_key: str | None = None
+    """Key of the call's id, which may be missing."""
 
     def read(self, value: Any, raw_text: str) -> ParsedAction:
         """Returns the call in a JSON value; `success` False, with an error for the model, if there is none."""
@@ -36,7 +38,9 @@ class CallObject:
             parameters = self._parameters(value)
         except BadObjectError as bad:
             return malformed(str(bad), raw_text, name)
-        return ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=True)
+        given = value.get(self.id_key) if self.id_key else None
+        call_id = given if isinstance(given, str) else None
+        return ParsedAction(tool_name=name, parameters=parameters, raw_text=raw_text, success=True, call_id=call_id)
 
     def read_object(self, text: str) -> ParsedAction:
         """Returns the call in an object's text."""

@@ -5,28 +5,30 @@ Holds one tokenizer. Does not depend on models, calls or trajectories.
 
 from __future__ import annotations
 
-import codecs
+import copy
 import functools
 import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Encoding, Tokenizer
 
 from midthought.errors import ForeignTextError, SettingsError
+from midthought.tokenization.chat_template import PROBE_ID, ChatTemplate, Content, Message, as_tool_calls
+from midthought.tokenization.decode_stream import ByteStream, DecodeStream, Spellings, WindowStream
+from midthought.tokenization.tokenizer_json import without_prefix, without_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CUT = " …[cut]"
 """Suffix of foreign text that was cut."""
-_ROLES = ("system", "user", "assistant", "tool")
-_MAX_CHARACTER_TOKENS = 4
-"""A UTF-8 character has at most four bytes, so at most four tokens."""
-
-
+_USER = {"role": "user", "content": "a"}
+_ANSWERED = (_USER, {"role": "assistant", "content": "a"})
+_CALL = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("f", {"a": "a"}, PROBE_ID)])}
+_RESULT = {"role": "tool", "content": "a", "name": "f", "tool_call_id": PROBE_ID}
 _CHARACTERS_PER_TOKEN = 8
 """Characters of a long text that are encoded first, per requested token; most texts have 3 to 5 per token."""
 _BEFORE_BREAK = re.compile(r"(?s:.*)(?:(?:[!-~]|[^\W_])(?=[ \n])|[A-Za-z](?=[\"(),:;<=>\[\]{}]))")
@@ -39,14 +41,21 @@ class Renderer:
     Foreign text (questions, transcripts, results, replies) is encoded by a copy of the tokenizer without added tokens,
     special or not: `</think>` in a transcript becomes plain pieces that spell it. Text is encoded unchanged: no token and
     no blank is prepended, even if the tokenizer would do so at the start of a text.
+
+    Args:
+        tokenizer: the tokenizer.
+        chat_template_kwargs: further arguments of its chat template, such as `enable_thinking`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
         if not tokenizer.is_fast:
             raise SettingsError(
                 f"{type(tokenizer).__name__} is not a fast tokenizer; use a model that has a tokenizer.json"
             )
         self.tokenizer = tokenizer
+        self.chat_template = ChatTemplate(tokenizer, chat_template_kwargs or {})
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         added = {token["id"]: token["content"] for token in state["added_tokens"]}
         unknown = tokenizer.unk_token_id
@@ -55,53 +64,58 @@ class Renderer:
         self._added = added
         self._is_byte_level = (state["decoder"] or {}).get("type") == "ByteLevel"
         plain = {**state, "truncation": None, "padding": None, "post_processor": None}
-        plain |= {part: _without_prefix(state[part]) for part in ("normalizer", "pre_tokenizer", "decoder")}
+        plain |= {part: without_prefix(state[part]) for part in ("normalizer", "pre_tokenizer", "decoder")}
         self._control = Tokenizer.from_str(json.dumps(plain))
-        self._spellings = _Spellings(self._control)
-        plain |= {"added_tokens": [], "model": _without_tokens(state["model"], frozenset(added))}
+        self._spellings = Spellings(self._control)
+        plain |= {"added_tokens": [], "model": without_tokens(state["model"], frozenset(added))}
         self._foreign = Tokenizer.from_str(json.dumps(plain))
         self._breaks: dict[str, bool] = {}
 
     # -- to token ids ------------------------------------------------------------------------------------------
 
-    def prompt(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> list[int]:
-        """Returns a conversation (`role`, `content`) in the chat template, each content encoded as foreign text.
+    def prompt(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> list[int]:
+        """Returns a conversation (`role`, `content`) in the chat template, each content as foreign text.
 
-        Without a chat template: the contents joined by newlines, and one more newline if `add_generation_prompt`.
+        These are the token ids of `apply_chat_template` if no content spells a control token. An answer may have `tool_calls`,
+        a result `name` and `tool_call_id`. Without a chat template: the contents joined by newlines, and one more newline if
+        `add_generation_prompt`.
         """
-        for message in messages:
-            if message["role"] not in _ROLES:
-                raise SettingsError(f"unknown role {message['role']!r}; use one of {', '.join(_ROLES)}")
-        contents = [message["content"] for message in messages]
-        roles = tuple(message["role"] for message in messages)
-        token_ids: list[int] = []
-        for part in self._template_parts(roles, add_generation_prompt):
-            token_ids += self.foreign(contents[part]) if isinstance(part, int) else self.control(part)
-        return token_ids
+        return self._encode(self._flat(self.chat_template.parts(messages, add_generation_prompt=add_generation_prompt)))
 
-    def following(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def following(self, messages: Sequence[Message], history: Sequence[Message] = _ANSWERED) -> list[int]:
         """Returns the chat template's tokens after an answer's end-of-sequence token: these messages, then the start of the next
         answer. Earlier messages are not encoded again, so a template that rewrites them has no effect.
 
-        Roles that the template rejects or omits (`tool`) are replaced by `user`.
+        `history` ends with the answer. It matters only to templates that number calls or check the order of roles. Roles that
+        the template rejects or omits (`tool`) are replaced by `user`.
         """
         try:
-            return self._after_answer(messages)
+            return self._after_answer(messages, history)
         except SettingsError:
             if all(message["role"] == "user" for message in messages):
                 raise
-            return self._after_answer([{**message, "role": "user"} for message in messages])
+            as_user = [{"role": "user", "content": message["content"]} for message in messages]
+            return self._after_answer(as_user, history)
 
-    def _after_answer(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        roles = ("user", "assistant", *(message["role"] for message in messages))
-        parts = self._template_parts(roles, add_generation_prompt=True)
-        head, *rest = parts[parts.index(1) + 1 :]
-        token_ids = self.control(str(head))
-        ends = [index for index, token_id in enumerate(token_ids) if token_id in self.eos_token_ids]
-        token_ids = token_ids[ends[0] + 1 :] if ends else token_ids
-        for part in rest:
-            token_ids += self.foreign(messages[part - 2]["content"]) if isinstance(part, int) else self.control(part)
-        return token_ids
+    def _after_answer(self, messages: Sequence[Message], history: Sequence[Message]) -> list[int]:
+        parts = self.chat_template.parts([*history, *messages], add_generation_prompt=True)
+        answer = max(n for n, part in enumerate(parts) if isinstance(part, Content) and part.message < len(history))
+        head = self._flat(parts[answer + 1 : answer + 2])
+        ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
+        return self._encode([*head[ends[0] + 1 if ends else 0 :], *self._flat(parts[answer + 2 :])])
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
+        """Returns a renderer whose chat template describes these tools (JSON Schemas as in OpenAI's `tools`).
+
+        Raises `SettingsError` if a description spells a control token, because it becomes part of the template's own text.
+        """
+        written = json.dumps(list(tools), ensure_ascii=False)
+        spelled = [content for content in self._added.values() if len(content) > 1 and content in written]
+        if spelled:
+            raise SettingsError(f"the description of a tool contains the control token {spelled[0]!r}; word it differently")
+        other = copy.copy(self)
+        other.chat_template = self.chat_template.with_tools(tools)
+        return other
 
     @functools.cached_property
     def only_appends(self) -> bool:
@@ -212,33 +226,36 @@ class Renderer:
     def _num_foreign(self, text: str) -> int:
         return len(self._foreign.encode(text, add_special_tokens=False).ids)
 
-    def _template_parts(self, roles: tuple[str, ...], add_generation_prompt: bool) -> list[str | int]:
-        """Returns the chat template's own text (str) with the message's index (int) in place of each content."""
-        if not self.tokenizer.chat_template:
-            bos_id = self.tokenizer.bos_token_id
-            has_bos = bos_id is not None and self.tokenizer("").input_ids[:1] == [bos_id]
-            joined = [part for number in range(len(roles)) for part in ("\n", number)][1:]
-            return [self.tokenizer.bos_token if has_bos else "", *joined, "\n" if add_generation_prompt else ""]
-        mark = f"content{uuid.uuid4().hex}n"
-        messages = [{"role": role, "content": f"{mark}{number}e"} for number, role in enumerate(roles)]
-        from jinja2 import TemplateError
+    def _flat(self, parts: Sequence[str | Content]) -> list[int | str]:
+        """Returns parts of a rendered conversation as control tokens (int) of the template, and other text."""
+        pieces: list[int | str] = []
+        for part in parts:
+            pieces += [part.text] if isinstance(part, Content) else self.split(part)
+        return pieces
 
-        write = self.tokenizer.apply_chat_template
-        try:
-            text = write(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
-        except TemplateError as error:
-            raise SettingsError(f"the chat template refuses the roles {roles}: {error}; use another template") from None
-        head, *rest = str(text).split(mark)
-        parts: list[str | int] = [head]
-        for piece in rest:
-            number, _, tail = piece.partition("e")
-            parts += [int(number), tail]
-        if missing := sorted(set(range(len(roles))).difference(part for part in parts if isinstance(part, int))):
-            raise SettingsError(
-                f"the chat template leaves out message {missing[0]} ({roles[missing[0]]!r}) of the roles {roles}; "
-                "put its words into another message or use another template"
-            )
-        return parts
+    def split(self, text: str) -> list[int | str]:
+        """Splits own text into control tokens (int) and the text between them."""
+        encoding = self._control.encode(text, add_special_tokens=False)
+        pieces: list[int | str] = []
+        end = 0
+        for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token_id in self.control_token_ids:
+                pieces += [text[end:start], token_id]
+                end = stop
+        return [piece for piece in (*pieces, text[end:]) if piece != ""]
+
+    def _encode(self, pieces: Sequence[int | str]) -> list[int]:
+        """Encodes text between two control tokens as a whole, because a token may contain the end of one text and the start
+        of the next one."""
+        token_ids: list[int] = []
+        text = ""
+        for piece in pieces:
+            if isinstance(piece, str):
+                text += piece
+            else:
+                token_ids += [*self.foreign(text), piece]
+                text = ""
+        return token_ids + self.foreign(text)
 
     # -- from token ids ----------------------------------------------------------------------------------------
 
@@ -248,7 +265,7 @@ class Renderer:
 
     def decode_stream(self) -> DecodeStream:
         """Returns a new stream that decodes token by token."""
-        return _ByteStream(self._spellings) if self._is_byte_level else _WindowStream(self._control)
+        return ByteStream(self._spellings) if self._is_byte_level else WindowStream(self._control)
 
     def opens_thought(self, prompt_ids: Sequence[int], think_open: str = "<think>") -> bool:
         """Whether the prompt ends in an open thought (R1 templates), ignoring blanks.
@@ -263,136 +280,41 @@ class Renderer:
 
     @functools.cached_property
     def eos_token_ids(self) -> frozenset[int]:
-        """The tokenizer's end-of-sequence token, and the control token with which the chat template ends an answer."""
+        """The tokenizer's end-of-sequence token, and the control tokens with which the chat template ends an answer and a turn
+        with calls.
+
+        If the template writes none, the answer ends with the first token of the next message (GLM), which the policy samples.
+        """
         eos_id = self.tokenizer.eos_token_id
         ends = set() if eos_id is None else {eos_id}
-        if self.tokenizer.chat_template:
-            *_, tail = self._template_parts(("user", "assistant"), add_generation_prompt=False)
-            ends.update(self.control_token_ids.intersection(self.control(str(tail).strip())[:1]))
+        if self.chat_template.is_given:
+            after = self._controls_after_answer([])
+            after = [eos_id] if eos_id in after else after
+            ends.update(after[:1] or self._controls_after_answer([_USER])[:1])
+            call = self._controls_after_answer([], is_call=True)
+            if not after:
+                call = self._controls_after_answer([_RESULT], is_call=True)[len(call) :][:1]
+            ends.update(call[-1:])
         return frozenset(ends)
 
+    @functools.cached_property
+    def _ends_in_history(self) -> frozenset[int]:
+        """`eos_token_ids`, and the token with which the template ends an answer that others follow (gpt-oss)."""
+        return self.eos_token_ids.union(self._controls_after_answer([_USER])[:1])
 
-class DecodeStream(Protocol):
-    """Decodes a stream of tokens piece by piece.
-
-    `tokenizers.decoders.DecodeStream` decodes all tokens since the last whole character again: if a model samples stray
-    bytes, this takes quadratic time, and the result differs from `decode`.
-    """
-
-    def step(self, token_id: int) -> str:
-        """Returns the text that this token completes; empty while a character is incomplete."""
-        ...
-
-
-class _Spellings(dict[int, tuple[bytes, str | None]]):
-    """Maps tokens of a byte-level tokenizer to their bytes, and to their text if the bytes are whole characters."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__()
-        self._tokenizer = tokenizer
-
-    def __missing__(self, token_id: int) -> tuple[bytes, str | None]:
-        piece = self._tokenizer.id_to_token(token_id) or ""
-        values = [_BYTES.get(character) for character in piece]
-        spelling = piece.encode() if None in values else bytes(value or 0 for value in values)
+    def _controls_after_answer(self, messages: Sequence[Message], *, is_call: bool = False) -> list[int]:
+        """Returns the control tokens of the template between the end of an answer (or a call) and the next content."""
+        history = (_USER, _CALL) if is_call else _ANSWERED
         try:
-            self[token_id] = (spelling, spelling.decode())
-        except UnicodeDecodeError:
-            self[token_id] = (spelling, None)
-        return self[token_id]
-
-
-class _ByteStream:
-    """For byte-level tokenizers, whose tokens are known bytes. The joined pieces equal `decode` of the ids, including stray
-    bytes, except for an incomplete character at the end."""
-
-    def __init__(self, spellings: _Spellings) -> None:
-        self._spellings = spellings
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._is_between_characters = True
-
-    def step(self, token_id: int) -> str:
-        spelling, text = self._spellings[token_id]
-        if text is not None and self._is_between_characters:
-            return text
-        piece = self._decoder.decode(spelling)
-        self._is_between_characters = not self._decoder.getstate()[0]
-        return piece
-
-
-class _WindowStream:
-    """For other tokenizers: decodes the tokens of the last piece and the later ones, eight at most. The joined pieces equal
-    `decode` of the ids if these spell valid UTF-8 without U+FFFD."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._read_ids: list[int] = []
-        self._read_text = ""
-        self._pending_ids: list[int] = []
-
-    def step(self, token_id: int) -> str:
-        self._pending_ids.append(token_id)
-        text = self._tokenizer.decode(self._read_ids + self._pending_ids, skip_special_tokens=False)
-        if text.endswith("\ufffd") and len(self._pending_ids) < _MAX_CHARACTER_TOKENS:
-            return ""
-        piece = text[len(self._read_text) :]
-        self._read_ids, self._pending_ids = self._pending_ids, []
-        self._read_text = self._tokenizer.decode(self._read_ids, skip_special_tokens=False)
-        return piece
+            parts = self.chat_template.parts([*history, *messages], add_generation_prompt=False)
+        except SettingsError:
+            return []
+        places = [n for n, part in enumerate(parts) if isinstance(part, Content) and part.message == 1]
+        if not places:  # the template omits calls
+            return []
+        return [piece for piece in self._flat(parts[places[-1] + 1 : places[-1] + 2]) if isinstance(piece, int)]
 
 
 def _encodable(text: str) -> str:
     """Replaces lone surrogates, which no tokenizer accepts, by question marks; the number of characters is unchanged."""
     return text.encode(errors="replace").decode()
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """Returns the characters that represent bytes in byte-level tokenizers (GPT-2): printable Latin-1 itself, others from 256."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(256 + number): byte for number, byte in enumerate(others)}
-
-
-_BYTES = _byte_alphabet()
-
-
-def _without_prefix(node: Any) -> Any:
-    """Returns a normalizer, pre-tokenizer or decoder (tokenizer.json) that neither adds nor removes a blank before a text."""
-    if not isinstance(node, dict):
-        return node
-    if node["type"] == "Prepend" or (node["type"] == "Strip" and "start" in node):
-        return None
-    node = dict(node)
-    for key in ("normalizers", "pretokenizers", "decoders"):
-        if key in node:
-            node[key] = [part for part in map(_without_prefix, node[key]) if part is not None]
-    if node["type"] == "Metaspace":
-        node["prepend_scheme"] = "never"
-    if node["type"] == "ByteLevel":
-        node["add_prefix_space"] = False
-    return node
-
-
-def _without_tokens(model: dict[str, Any], token_ids: frozenset[int]) -> dict[str, Any]:
-    """Returns a model (tokenizer.json) that cannot produce these tokens; the ids of the others are unchanged.
-
-    A vocabulary may contain added tokens as ordinary pieces, which Unigram, WordLevel and merged words would find.
-    They get names that occur in no text. Single characters keep their names: otherwise the character would be lost.
-    """
-    vocab = model["vocab"]
-    pieces = enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else ((i, p) for p, i in vocab.items())
-    hidden = {p: f"{uuid.uuid4().hex}{i}" for i, p in pieces if i in token_ids and len(p) > 1}
-    model = dict(model)
-    if isinstance(vocab, list):
-        model["vocab"] = [[hidden.get(piece, piece), score] for piece, score in vocab]
-    else:
-        model["vocab"] = {hidden.get(piece, piece): token_id for piece, token_id in vocab.items()}
-    if model.get("unk_token") is not None:
-        model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
-    if "merges" in model:
-        pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
-        model["merges"] = [
-            [left, right] for left, right in pairs if hidden.keys().isdisjoint((left, right, left + right))
-        ]
-    return model

@@ -1,0 +1,212 @@
+"""Renders conversations with a tokenizer's chat template, and separates the template's own text from the contents.
+
+Does not encode: it returns text. Does not depend on how a particular template writes anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from midthought.errors import SettingsError, near_names
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = Mapping[str, Any]
+"""`role` and `content`; an answer may have `tool_calls`, a result `name` and `tool_call_id` (OpenAI's messages)."""
+
+PROBE_ID = "callid001"
+"""Id of a call in a conversation that is rendered to examine the template. Mistral's templates require nine characters."""
+ROLES = ("system", "user", "assistant", "tool")
+_OURS = frozenset({"messages", "tools", "add_generation_prompt"})
+_OF_TRANSFORMERS = frozenset({"raise_exception", "strftime_now", "documents", "continue_final_message"})
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Text of a message at its place in the rendered conversation. `text` is what the template made of it (escaped in JSON, for
+    example)."""
+
+    message: int
+    text: str
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer, with its arguments and the tools that it describes.
+
+    Args:
+        tokenizer: any tokenizer of transformers; without a chat template, contents are joined by newlines.
+        arguments: further arguments of the template, such as `enable_thinking`. Raises `SettingsError`, with the names
+            that the template uses, if it does not use one.
+        tools: JSON Schemas as in OpenAI's `tools`; empty: none are described.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, arguments: Mapping[str, Any], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._arguments = dict(arguments)
+        self._tools = [dict(tool) for tool in tools] or None
+        for name in arguments:
+            if name not in self.argument_names:
+                known = near_names(name, self.argument_names) if self.argument_names else "It uses none."
+                raise SettingsError(f"model.chat_template_kwargs: the chat template does not use {name!r}. {known}")
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
+        """Returns the same template with other tools."""
+        return ChatTemplate(self._tokenizer, self._arguments, tools)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the tokenizer has a chat template."""
+        return bool(self._tokenizer.chat_template)
+
+    @functools.cached_property
+    def argument_names(self) -> list[str]:
+        """Names of the arguments that the template uses besides messages, tools and special tokens."""
+        if not self.is_given:
+            return []
+        from jinja2 import Environment, TemplateSyntaxError, meta
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.nodes import CallBlock, Node
+        from jinja2.parser import Parser
+
+        class Generation(Extension):
+            """Accepts `{% generation %}` blocks, which transformers adds to Jinja."""
+
+            tags = {"generation"}
+
+            def parse(self, parser: Parser) -> Node:
+                line = next(parser.stream).lineno
+                body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+                return CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+        environment = Environment(extensions=[loopcontrols, Generation])
+        try:
+            used = meta.find_undeclared_variables(environment.parse(self._source))
+        except TemplateSyntaxError as error:
+            raise SettingsError(f"the chat template is not valid Jinja: {error}") from None
+        special = set(self._tokenizer.special_tokens_map)
+        return sorted(used - _OURS - _OF_TRANSFORMERS - special)
+
+    @property
+    def _source(self) -> str:
+        return str(self._tokenizer.get_chat_template(tools=self._tools))
+
+    def text(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
+        """Returns the rendered conversation. Raises `SettingsError` if the template refuses it."""
+        as_text = any(message.get("tool_calls") for message in messages) and self._takes_arguments_as_text
+        return self._render([_plain(message, as_text) for message in messages], add_generation_prompt)
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
+        from jinja2 import TemplateError
+
+        render = functools.partial(self._tokenizer.apply_chat_template, tokenize=False, **self._arguments)
+        if self._tools:
+            render = functools.partial(render, tools=self._tools)
+        try:
+            return str(render(list(messages), add_generation_prompt=add_generation_prompt))
+        except (TemplateError, TypeError) as error:
+            roles = tuple(message["role"] for message in messages)
+            raise SettingsError(f"the chat template refuses the roles {roles}: {error}; use another template") from None
+
+    @functools.cached_property
+    def _takes_arguments_as_text(self) -> bool:
+        """Whether the template expects the arguments of a call as JSON text, as in OpenAI's API, and not as an object."""
+        answer = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("f", {"key": "value"}, PROBE_ID)])}
+        try:
+            return "'value'" in self._render([{"role": "user", "content": "a"}, answer])
+        except SettingsError:
+            return True
+
+    def parts(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> list[str | Content]:
+        """Returns the template's own text (str) and the contents, in order.
+
+        Contents are the messages' texts, and the keys and strings in the arguments of calls. Results and arguments are given
+        to the template, which may escape them; other contents are inserted unchanged. Raises `SettingsError` for an unknown
+        role, and if the template refuses the conversation or leaves a content out (other than text beside calls).
+        """
+        for message in messages:
+            if message["role"] not in ROLES:
+                raise SettingsError(f"unknown role {message['role']!r}; use one of {', '.join(ROLES)}")
+        if not self.is_given:
+            return self._joined(messages, add_generation_prompt)
+        mark = f"content{uuid.uuid4().hex}"
+        marked = [_marked(message, f"{mark}n{number}") for number, message in enumerate(messages)]
+        text = self.text(marked, add_generation_prompt=add_generation_prompt)
+        head, *rest = re.split(rf"{mark}n(\d+)([bi])(.*?){mark}e", text, flags=re.DOTALL)
+        parts: list[str | Content] = [head]
+        for number, kind, inner, tail in zip(*(rest[start::4] for start in range(4)), strict=True):
+            parts += [Content(int(number), messages[int(number)]["content"] if kind == "b" else inner), tail]
+        found = {part.message for part in parts if isinstance(part, Content)}
+        for number, message in enumerate(messages):
+            if number not in found and not message.get("tool_calls"):
+                raise SettingsError(
+                    f"the chat template leaves out message {number} ({message['role']!r}) of the roles "
+                    f"{tuple(message['role'] for message in messages)}; put its words into another message or use another template"
+                )
+        return parts
+
+    def _joined(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[str | Content]:
+        bos_id = self._tokenizer.bos_token_id
+        has_bos = bos_id is not None and self._tokenizer("").input_ids[:1] == [bos_id]
+        parts: list[str | Content] = [str(self._tokenizer.bos_token) if has_bos else ""]
+        for number, message in enumerate(messages):
+            parts += [*(["\n"] if number else []), Content(number, message["content"])]
+        return [*parts, "\n" if add_generation_prompt else ""]
+
+
+def as_tool_calls(calls: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[dict[str, Any]]:
+    """Returns (name, arguments, id) of calls as `tool_calls` of an OpenAI message."""
+    return [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+        for name, arguments, call_id in calls
+    ]
+
+
+def _plain(message: Message, arguments_as_text: bool) -> dict[str, Any]:
+    """Returns the message with the arguments of its calls as the template expects them."""
+    if not message.get("tool_calls"):
+        return dict(message)
+    calls = []
+    for call in message["tool_calls"]:
+        arguments = call["function"]["arguments"]
+        if isinstance(arguments, str) and not arguments_as_text:
+            arguments = json.loads(arguments)
+        elif not isinstance(arguments, str) and arguments_as_text:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return {**message, "tool_calls": calls}
+
+
+def _marked(message: Message, mark: str) -> dict[str, Any]:
+    """Returns the message with marks around its contents."""
+    end = mark.rpartition("n")[0] + "e"
+
+    def inside(value: Any) -> Any:
+        if isinstance(value, str):
+            return f"{mark}i{value}{end}"
+        if isinstance(value, Mapping):
+            return {f"{mark}i{key}{end}": inside(inner) for key, inner in value.items()}
+        return [inside(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    marked = dict(message)
+    if message["role"] == "tool":
+        marked["content"] = inside(message["content"])
+    elif message["content"] or not message.get("tool_calls"):
+        marked["content"] = f"{mark}b{end}"
+    if calls := message.get("tool_calls"):
+        marked["tool_calls"] = []
+        for call in calls:
+            arguments = call["function"]["arguments"]
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+            marked["tool_calls"].append({**call, "function": {**call["function"], "arguments": inside(arguments)}})
+    if message.get("reasoning_content"):
+        marked["reasoning_content"] = inside(message["reasoning_content"])
+    return marked

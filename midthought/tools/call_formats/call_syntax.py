@@ -1,0 +1,233 @@
+"""How a chat template writes calls: the text around them, and how name and arguments are written.
+
+Writes and reads calls of one turn. Does not depend on a tokenizer: `detection.py` finds the syntax of a template.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from midthought.tools.call_formats.call_object import CallObject, malformed
+from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
+from midthought.types import ParsedAction
+
+Call = tuple[str, Mapping[str, Any], str]
+"""Name, arguments and id of a call."""
+ParameterTypes = Callable[[str, str], str | None]
+"""Returns the JSON Schema type of a tool's parameter; None if it is unknown."""
+
+_NAME = re.compile(r"\s*([\w.\-/]+)")
+_LEADING_TAG = re.compile(r"^\s*<\|[^<>|]*\|>")
+_LAST_TAG = re.compile(r"(<[^<>]*>|\[[A-Z_]+\])\s*$")
+_LAST_WORD = re.compile(r"(\S+)\s*$")
+_PYTHON_WORDS = {"True": True, "False": False, "None": None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallSyntax:
+    r"""Literal texts of a chat template.
+
+    `style` is how name and arguments are written:
+    - `object`: one JSON object with both, `{"name": "add", "arguments": {"a": 1}}`;
+    - `name_then_object`: the name, then the arguments as a JSON object;
+    - `name_then_tags`: the name, then every argument between tags.
+    """
+
+    label: str
+    """Name for messages and records, such as `hermes`."""
+    style: Literal["object", "name_then_object", "name_then_tags"]
+    after_content: str = ""
+    """Between a text and the calls that follow it in one turn."""
+    before_calls: str = ""
+    before_call: str = ""
+    after_call: str = ""
+    between_calls: str = ""
+    after_calls: str = ""
+    keys: tuple[tuple[str, Any], ...] = ()
+    """`object`: its keys in order, each with NAME, ARGUMENTS, ID, INDEX or a constant."""
+    before_arguments: str = ""
+    """Between name and arguments; `{id}` is the call's id."""
+    before_key: str = ""
+    after_key: str = ""
+    after_value: str = ""
+    without_arguments: str = ""
+    """`name_then_tags`: the text after the name of a call without arguments, up to the end of the call."""
+    has_python_words: bool = False
+    """`name_then_tags`: whether true and null are written True and None."""
+    name_is_in_id: bool = False
+    """Whether the id is written in place of the name (Kimi): `functions.NAME:INDEX`."""
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def make_id(self, name: str, index: int) -> str:
+        """Returns the id of the conversation's call number `index`, from 0: nine characters, as Mistral's templates require."""
+        return f"functions.{name}:{index}" if self.name_is_in_id else f"call{index:05d}"
+
+    def write(self, calls: Sequence[Call], first_index: int = 0, escaped: Sequence[str] = ()) -> str:
+        """Returns the calls of one turn as the template writes them. `first_index`: number of calls in earlier turns.
+
+        Markers in the strings of JSON arguments are escaped, so that they cannot end the call; `escaped`: further such tags.
+        """
+        tags = [tag for tag in (self.opening, self.closing, *escaped) if tag]
+        written = [self._write(call, first_index + number, tags) for number, call in enumerate(calls)]
+        inner = self.between_calls.join(f"{self.before_call}{call}" for call in written)
+        return f"{self.before_calls}{inner}{self.after_calls}"
+
+    def _write(self, call: Call, index: int, tags: Sequence[str]) -> str:
+        name, arguments, call_id = call
+        if self.style == "object":
+            kinds = {NAME: name, ARGUMENTS: dict(arguments), ID: call_id, INDEX: str(index)}
+            return write_json({key: kinds.get(kind, kind) for key, kind in self.keys}, tags) + self.after_call
+        head = call_id if self.name_is_in_id else name
+        if self.style == "name_then_object":
+            before = self.before_arguments.replace("{id}", call_id)
+            return f"{head}{before}{write_json(dict(arguments), tags)}{self.after_call}"
+        if not arguments:
+            return head + self.without_arguments
+        pairs = (
+            f"{self.before_key}{key}{self.after_key}{self._value(value)}{self.after_value}" for key, value in arguments.items()
+        )
+        return f"{head}{self.before_arguments}{''.join(pairs)}{self.after_call}"
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        if self.has_python_words and not isinstance(value, list | dict):
+            return str(value)
+        return json.dumps(value, ensure_ascii=False)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def opening(self) -> str:
+        """The marker at which a call, or a list of calls, begins; empty if the whole turn is the call (Llama)."""
+        return _marker(self.before_call) or _marker(self.before_calls)
+
+    @property
+    def closing(self) -> str:
+        """The marker that ends what `opening` began; empty if there is none."""
+        after = self.after_call if _marker(self.before_call) else self.after_call + self.after_calls
+        return (after.strip().lstrip("]").split() or [""])[-1]
+
+    def first_marker(self, text: str) -> int:
+        """Returns the position at which the calls of a turn begin; the length of the text if there are none."""
+        markers = [marker for marker in (_marker(self.before_calls), self.opening) if marker]
+        places = [place for marker in markers if (place := text.find(marker)) >= 0]
+        return min(places, default=len(text) if markers or not self._is_object(text) else 0)
+
+    def read(self, text: str, types: ParameterTypes) -> list[ParsedAction]:
+        """Returns the calls of a turn's text without thoughts, in order, malformed ones included."""
+        if not self.opening:
+            return self._object.read_block(_LEADING_TAG.sub("", text), text) if self._is_object(text) else []
+        return [call for raw, block in self._blocks(text) for call in self._read_block(block, raw, types)]
+
+    @property
+    def _object(self) -> CallObject:
+        key_of = {kind: key for key, kind in self.keys}
+        return CallObject(key_of[NAME], key_of[ARGUMENTS], key_of.get(ID))
+
+    def _is_object(self, text: str) -> bool:
+        if self.style != "object":
+            return False
+        bare = _LEADING_TAG.sub("", text).lstrip()
+        return bare.startswith(("{", "[{")) and f'"{self._object.name_key}"' in bare
+
+    def _blocks(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yields (text with markers, text between markers) of every block, up to its closing marker or the next opening one."""
+        places = [*re.finditer(r"\s*".join(map(re.escape, self.opening.split())), text)]
+        for number, place in enumerate(places, 1):
+            piece = text[place.end() : places[number].start() if number < len(places) else len(text)]
+            inner, closing, _ = piece.partition(self.closing) if self.closing else (piece, "", "")
+            yield f"{place[0]}{inner}{closing}", inner
+
+    def _read_block(self, block: str, raw: str, types: ParameterTypes) -> list[ParsedAction]:
+        if self.style == "object":
+            return self._object.read_block(block, raw)
+        if self.style == "name_then_object":
+            return self._read_named_object(block, raw)
+        return [self._read_tags(block, raw, types)]
+
+    def _read_named_object(self, block: str, raw: str) -> list[ParsedAction]:
+        last = _LAST_TAG.search(self.before_arguments) or _LAST_WORD.search(self.before_arguments)
+        head, found, rest = block.partition(last[1]) if last else (block[: block.find("{")], "{" in block, block[block.find("{") :])
+        if not found:
+            # Without a tag the marker may be prose.
+            return [malformed(self._remedy(), raw)] if self.opening[0] in "<[" else []
+        name, call_id = self._head(head)
+        if name is None:
+            return [malformed(f"no tool is named; {self._remedy()}", raw)]
+        start = rest.find("{")
+        length = ObjectScanner().feed(rest[start:]) if start >= 0 and not rest[:start].strip() else 0
+        if not length:
+            return [malformed(f"the arguments are not a JSON object; {self._remedy()}", raw, name)]
+        try:
+            arguments = load_object(rest[start : start + length])
+        except BadObjectError as bad:
+            return [malformed(str(bad), raw, name)]
+        return [_call(name, arguments, raw, call_id)]
+
+    def _head(self, head: str) -> tuple[str | None, str | None]:
+        """Returns the name and the id in the text before the arguments."""
+        found = _NAME.match(head)
+        if found is None:
+            return None, None
+        if self.name_is_in_id:
+            return found[1].removeprefix("functions."), head.strip()
+        before, has_id, _ = self.before_arguments.partition("{id}")
+        call_id = head[found.end() :].partition(before.strip())[2].strip() if has_id else ""
+        return found[1], call_id or None
+
+    def _read_tags(self, block: str, raw: str, types: ParameterTypes) -> ParsedAction:
+        name, _ = self._head(block)
+        if name is None:
+            return malformed(f"no tool is named; {self._remedy()}", raw)
+        pair = f"{_flexible(self.before_key)}(.*?){_flexible(self.after_key)}(.*?){_flexible(self.after_value)}"
+        arguments: dict[str, Any] = {}
+        for key, value in re.findall(pair, block, flags=re.DOTALL):
+            arguments[key.strip()] = self._read_value(value, types(name, key.strip()))
+        if len(arguments) != block.count(self.before_key.strip()):
+            return malformed(f"an argument is not closed or occurs twice; {self._remedy()}", raw, name)
+        return _call(name, arguments, raw, None)
+
+    def _read_value(self, text: str, kind: str | None) -> Any:
+        """Returns a string if the parameter is one, else the JSON value, else the text, which the tool's schema then refuses."""
+        if kind == "string":
+            return text
+        if self.has_python_words and text.strip() in _PYTHON_WORDS:
+            return _PYTHON_WORDS[text.strip()]
+        try:
+            return load_object(f'{{"value": {text}}}')["value"]
+        except BadObjectError:
+            pass
+        try:
+            return ast.literal_eval(text.strip()) if kind in ("array", "object") else text
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return text
+
+    def _remedy(self) -> str:
+        arguments = {"ARGUMENT": "VALUE"}
+        return f"write {self.write([('NAME', arguments, self.make_id('NAME', 0))])}"
+
+
+NAME, ARGUMENTS, ID, INDEX = "\0name", "\0arguments", "\0id", "\0index"
+"""What stands under a key of a call's object."""
+
+
+def _call(name: str, arguments: Mapping[str, Any], raw: str, call_id: str | None) -> ParsedAction:
+    return ParsedAction(tool_name=name, parameters=arguments, raw_text=raw, success=True, call_id=call_id)
+
+
+def _marker(text: str) -> str:
+    """Returns the text without blanks, line ends and the bracket of a JSON list around or after it."""
+    return text.strip().rstrip("[ \n")
+
+
+def _flexible(literal: str) -> str:
+    """Returns a pattern for the literal in which line ends and blanks may be missing."""
+    middle = r"\s*".join(map(re.escape, literal.split()))
+    return ("\n?" if literal[:1] == "\n" else "") + middle + ("\n?" if literal[-1:] == "\n" else "")

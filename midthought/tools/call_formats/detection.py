@@ -1,0 +1,325 @@
+"""Finds out how a chat template writes calls, by rendering conversations with known calls. Does not depend on model names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from midthought.errors import SettingsError
+from midthought.tokenization import Renderer
+from midthought.tokenization.chat_template import PROBE_ID, as_tool_calls
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.call_syntax import ARGUMENTS, ID, INDEX, NAME, CallSyntax
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.definition import ToolDefinition, ToolParameter
+
+_USER = {"role": "user", "content": "probequestion"}
+_ANSWER = "probeanswer"
+_TOOL = "probetool"
+_ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probevalueb"}
+_PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
+_LABELS = {
+    "<function=": "qwen3_coder",
+    "<tool_call>": "hermes",
+    "<|python_tag|>": "llama",
+    "[TOOL_CALLS]": "mistral",
+    "<｜tool▁call▁begin｜>": "deepseek",
+    "to=functions.": "harmony",
+    "<|tool_call_begin|>": "kimi",
+    "<|tool_call|>": "tool_call_list",
+    "<|START_ACTION|>": "command_r",
+    "<minimax:tool_call>": "minimax",
+    "<tool_calls>": "hunyuan",
+}
+"""Known markers, and the names under which formats with them are reported. They have no other effect."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DetectedCallFormat:
+    """Result of `detect_call_format`: the format, or why there is none."""
+
+    call_format: NativeCallFormat | None
+    reason: str
+    """One sentence for the user."""
+    example: str = ""
+    """A call as the template writes it."""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.example!r}" if self.example else self.reason
+
+
+def detect_call_format(renderer: Renderer, definitions: Sequence[ToolDefinition] = ()) -> DetectedCallFormat:
+    """Returns the model's own call format, read from what its chat template writes for a known call and its result.
+
+    `definitions`: the tools that will be called; see `NativeCallFormat`.
+    """
+    template = renderer.chat_template
+    if not template.is_given:
+        return DetectedCallFormat(call_format=None, reason="the tokenizer has no chat template")
+    probe = _Probe(renderer)
+    try:
+        syntax = probe.syntax()
+    except _NotWritten as error:
+        return DetectedCallFormat(call_format=None, reason=str(error))
+    describes_tools = probe.describes_tools()
+    call_format = NativeCallFormat(syntax, describes_tools=describes_tools, definitions=definitions)
+    described = "and describes the tools" if describes_tools else "but does not describe the tools"
+    return DetectedCallFormat(
+        call_format=call_format,
+        reason=f"the chat template writes calls ({syntax.label}) {described}",
+        example=call_format.render_call("NAME", {"ARGUMENT": "VALUE"}),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChosenCallFormat:
+    """Call format of a run, and the renderer to use with it."""
+
+    call_format: ToolCallFormat
+    renderer: Renderer
+    """Its chat template describes the tools if it can."""
+    reason: str
+    """One line for the user."""
+
+
+def choose_call_format(
+    renderer: Renderer, definitions: Sequence[ToolDefinition], *, describe_tools: bool = True
+) -> ChosenCallFormat:
+    """Returns the model's own call format if its chat template has one, else `#call` in the thought (`InThoughtFormat`).
+
+    Raises `SettingsError` if the chat template describes the tools, and a description spells a control token.
+    """
+    detected = detect_call_format(renderer, definitions)
+    if detected.call_format is None:
+        return ChosenCallFormat(
+            call_format=InThoughtFormat(), renderer=renderer, reason=f"in_thought (#call), because {detected.reason}"
+        )
+    if definitions and describe_tools and detected.call_format.describes_tools:
+        renderer = renderer.with_tools([definition.json_schema() for definition in definitions])
+    return ChosenCallFormat(call_format=detected.call_format, renderer=renderer, reason=str(detected))
+
+
+class _NotWritten(Exception):
+    """The template does not write calls in a form that can be read."""
+
+
+class _Probe:
+    """Renders conversations with known calls and takes the text around name and arguments apart."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._template = renderer.chat_template
+
+    def describes_tools(self) -> bool:
+        """Whether a prompt with a tool contains its name and its description."""
+        try:
+            text = self._template.with_tools([_PROBE.json_schema()]).text([_USER], add_generation_prompt=True)
+        except SettingsError:
+            return False
+        return _TOOL in text and "probedescription" in text
+
+    def syntax(self) -> CallSyntax:
+        """Returns the syntax. Raises `_NotWritten`, with the reason, if there is none."""
+        call_id, one = PROBE_ID, self._turn([(_ARGUMENTS, PROBE_ID)])
+        name_is_in_id = _TOOL not in one and call_id in one
+        if name_is_in_id:
+            call_id = f"functions.{_TOOL}:0"
+            one = self._turn([(_ARGUMENTS, call_id)])
+        before, body, after = self._split(one, call_id, name_is_in_id)
+        syntax = self._style(before, body, after, call_id, name_is_in_id)
+        syntax = self._with_markers(syntax, before, after, call_id)
+        markers = "".join((syntax.before_calls, syntax.before_call, syntax.before_arguments, syntax.before_key))
+        label = next((label for marker, label in _LABELS.items() if marker in before + body), "")
+        if not label:
+            label = "glm" if "<arg_key>" in markers else "template" if syntax.opening else "llama"
+        if label == "hermes" and syntax.style == "name_then_tags":
+            label = "glm"
+        syntax = replace(syntax, label=label, after_content=self._after_content(before))
+        self._require_result()
+        return syntax
+
+    # -- rendering ---------------------------------------------------------------------------------------------
+
+    def _turn(self, calls: Sequence[tuple[Mapping[str, Any], str]], content: str = "") -> str:
+        """Returns what the template writes for an answer with these calls (arguments, id), without the end of the turn."""
+        named = [(_TOOL, arguments, call_id) for arguments, call_id in calls]
+        message = {"role": "assistant", "content": content, "tool_calls": as_tool_calls(named)}
+        plain = self._template.text([_USER, {"role": "assistant", "content": _ANSWER}]).partition(_ANSWER)[0]
+        try:
+            text = self._template.text([_USER, message])
+        except SettingsError as error:
+            raise _NotWritten(f"the chat template refuses calls ({error})") from None
+        start = len(os.path.commonprefix([plain, text]))
+        cut = plain[:start]
+        if start < len(plain) and cut.rfind("<") > cut.rfind(">"):  # inside a tag
+            start = cut.rfind("<")
+        turn = re.sub(r"(?is)^.*<[^<>]*think[^<>]*>\s*", "", text[start:], count=1)
+        pieces: list[str] = []
+        for piece in self._renderer.split(turn):
+            if piece in self._renderer.eos_token_ids:
+                break
+            pieces.append(self._renderer.decode([piece]) if isinstance(piece, int) else piece)
+        return "".join(pieces)
+
+    def _require_result(self) -> None:
+        """Raises `_NotWritten` if the template refuses or omits the result of a call."""
+        call = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([(_TOOL, _ARGUMENTS, PROBE_ID)])}
+        result = {"role": "tool", "name": _TOOL, "tool_call_id": PROBE_ID, "content": "proberesult"}
+        try:
+            written = self._template.text([_USER, call, result], add_generation_prompt=True)
+        except SettingsError as error:
+            raise _NotWritten(f"the chat template writes calls but refuses results ({error})") from None
+        if "proberesult" not in written:
+            raise _NotWritten("the chat template writes calls but omits results")
+
+    # -- one call ----------------------------------------------------------------------------------------------
+
+    def _split(self, turn: str, call_id: str, name_is_in_id: bool) -> tuple[str, str, str]:
+        """Returns the text before the call, from its name or object to the end of its arguments, and after it."""
+        head = call_id if name_is_in_id else _TOOL
+        if head not in turn or not all(text in turn for pair in _ARGUMENTS.items() for text in pair):
+            raise _NotWritten("the chat template omits calls")
+        arguments = _object_with(turn, lambda value: value == _ARGUMENTS)
+        if arguments is None:
+            start, end = turn.index(head), turn.index("probevalueb") + len("probevalueb")
+            return turn[:start], turn[start:end], turn[end:]
+        whole = _object_with(turn, lambda value: _ARGUMENTS in value.values() and _TOOL in value.values())
+        start, end = whole or (turn.index(head), arguments[1])
+        if whole is None and turn.index(head) > arguments[0]:
+            raise _NotWritten("the chat template writes the arguments of a call before its name")
+        return turn[:start], turn[start:end], turn[end:]
+
+    def _style(self, before: str, body: str, after: str, call_id: str, name_is_in_id: bool) -> CallSyntax:
+        if body.startswith("{"):
+            keys = tuple((key, _kind(value, call_id)) for key, value in json.loads(body).items())
+            return CallSyntax(label="", style="object", keys=keys)
+        head = call_id if name_is_in_id else _TOOL
+        arguments = _object_with(body, lambda value: value == _ARGUMENTS)
+        if arguments is not None:
+            between = body[len(head) : arguments[0]].replace(call_id, "{id}")
+            return CallSyntax(
+                label="", style="name_then_object", before_arguments=between, name_is_in_id=name_is_in_id
+            )
+        return self._tags(body, after, call_id)
+
+    def _tags(self, body: str, after: str, call_id: str) -> CallSyntax:
+        (key_a, value_a), (key_b, value_b) = _ARGUMENTS.items()
+        texts = re.split("|".join((_TOOL, key_a, value_a, key_b, value_b)), body)
+        if len(texts) != 6:
+            raise _NotWritten("the chat template writes calls in a form that is not supported")
+        _, before_first, after_key, between, also_after_key, _ = texts
+        before_key = _tag_suffix(before_first, between)
+        after_value = between[: len(between) - len(before_key)]
+        if not (after_key == also_after_key and before_key and after_value.strip() and after.startswith(after_value)):
+            raise _NotWritten("the chat template writes calls in a form that is not supported")
+        empty = self._turn([({}, call_id)]).partition(_TOOL)[2]
+        truth = self._turn([({"probekeya": True}, call_id)]).partition(f"probekeya{after_key}")[2]
+        return CallSyntax(
+            label="",
+            style="name_then_tags",
+            before_arguments=before_first[: len(before_first) - len(before_key)],
+            before_key=before_key,
+            after_key=after_key,
+            after_value=after_value,
+            without_arguments=empty,
+            has_python_words=truth.startswith("True"),
+        )
+
+    # -- several calls -----------------------------------------------------------------------------------------
+
+    def _with_markers(self, syntax: CallSyntax, before: str, after: str, call_id: str) -> CallSyntax:
+        """Separates the markers around each call from those around all of them, by a turn with two calls."""
+        if syntax.style == "name_then_tags":
+            after = after.removeprefix(syntax.after_value)
+        single = replace(syntax, before_call=before, after_call=after)
+        second = {key: f"{value}2" for key, value in _ARGUMENTS.items()}
+        second_id = f"functions.{_TOOL}:1" if syntax.name_is_in_id else "callid002"
+        try:
+            turn = self._turn([(_ARGUMENTS, call_id), (second, second_id)])
+        except _NotWritten:
+            return _with_empty(single)
+        one = before + syntax.write([(_TOOL, _ARGUMENTS, call_id)])
+        if "probevalueb2" not in turn or not turn.startswith(one):
+            return _with_empty(single)
+        end = turn.index(_first(syntax, second, second_id, turn), len(one))
+        between = turn[len(one) : end]
+        before_call = _tag_suffix(before, between)
+        rest = between[: len(between) - len(before_call)]
+        after_call = _tag_prefix(rest, after)
+        return _with_empty(
+            replace(
+                syntax,
+                before_calls=before[: len(before) - len(before_call)],
+                before_call=before_call,
+                after_call=after_call,
+                between_calls=rest[len(after_call) :],
+                after_calls=after[len(after_call) :],
+            )
+        )
+
+    def _after_content(self, before: str) -> str:
+        """Returns what separates a text from the calls after it."""
+        try:
+            turn = self._turn([(_ARGUMENTS, PROBE_ID)], content=_ANSWER)
+        except _NotWritten:
+            return ""
+        found = re.search(f"{_ANSWER}(.*?){re.escape(before)}", turn, flags=re.DOTALL)
+        return found[1] if found and before else ""
+
+
+def _with_empty(syntax: CallSyntax) -> CallSyntax:
+    """Removes the markers around all calls from the text after a call without arguments."""
+    return replace(syntax, without_arguments=syntax.without_arguments.removesuffix(syntax.after_calls))
+
+
+def _first(syntax: CallSyntax, arguments: Mapping[str, Any], call_id: str, turn: str) -> str:
+    """Returns the text with which the second call's body begins in the turn."""
+    if syntax.style != "object":
+        return call_id if syntax.name_is_in_id else _TOOL
+    place = _object_with(turn, lambda value: arguments in value.values())
+    return turn[slice(*place)] if place else _TOOL
+
+
+def _kind(value: Any, call_id: str) -> Any:
+    if value == _TOOL:
+        return NAME
+    if value == _ARGUMENTS:
+        return ARGUMENTS
+    if value == call_id:
+        return ID
+    return INDEX if value == "0" else value
+
+
+def _object_with(text: str, matches: Any) -> tuple[int, int] | None:
+    """Returns start and end of the first JSON object in the text that matches."""
+    decoder = json.JSONDecoder()
+    for found in re.finditer(r"\{", text):
+        try:
+            value, end = decoder.raw_decode(text, found.start())
+        except ValueError:
+            continue
+        if matches(value):
+            return found.start(), end
+    return None
+
+
+def _tag_suffix(first: str, second: str) -> str:
+    """Returns the longest common suffix that does not begin inside a tag or a word."""
+    length = len(os.path.commonprefix([first[::-1], second[::-1]]))
+    suffix = first[len(first) - length :]
+    found = re.search(r"[<\[]", suffix)
+    if found is not None:
+        return suffix[found.start() :]
+    return suffix if length == len(first) or not suffix.strip() else ""
+
+
+def _tag_prefix(first: str, second: str) -> str:
+    """Returns the longest common prefix that does not end inside a tag."""
+    prefix = os.path.commonprefix([first, second])
+    is_inside = prefix.rfind("<") > prefix.rfind(">")
+    return prefix[: prefix.rfind("<")] if is_inside else prefix

@@ -1,0 +1,213 @@
+"""The chat templates of tests/chat_templates, with the control tokens of their models, on a small byte-level tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from small_tokenizer import small_backend
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+FOLDER = Path(__file__).parent / "chat_templates"
+THINK = ("<think>", "</think>")
+TOOL_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+DEEPSEEK = tuple(
+    f"<｜{name}｜>"
+    for name in (
+        "User Assistant tool▁calls▁begin tool▁calls▁end tool▁call▁begin tool▁call▁end tool▁sep "
+        "tool▁outputs▁begin tool▁outputs▁end tool▁output▁begin tool▁output▁end"
+    ).split()
+)
+MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
+MISTRAL_11 = (*MISTRAL, "[ARGS]", "[CALL_ID]", "[TOOL_CONTENT]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """A chat template, and how a model with it writes."""
+
+    name: str
+    models: str
+    """Models that use it."""
+    tokens: Sequence[str]
+    """Control tokens besides the end and the start of a text."""
+    eos: str
+    bos: str | None = None
+    label: str | None
+    """Name of the detected call format; None: none."""
+    call_end: str = ""
+    """Token with which the model ends a turn with calls; empty: `eos`."""
+    answer_end: str = ""
+    """Token with which the model ends an answer; empty: `eos`."""
+    thought: str = ""
+    """A thought before a call, `{}` in place of its text; empty: the template writes none."""
+    before_answer: str = ""
+    """What the model writes before an answer that follows a result: a thought (`{}` in place of its text), or a header."""
+    is_parallel: bool = True
+    """Whether a turn may have several calls."""
+
+    @property
+    def text(self) -> str:
+        return (FOLDER / f"{self.name}.jinja").read_text("utf-8")
+
+    def tokenizer(self) -> Any:
+        """Returns a new tokenizer with the template."""
+        backend = small_backend()
+        names = dict.fromkeys((*self.tokens, self.eos, *([self.bos] if self.bos else ())))
+        backend.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        made = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=self.eos, bos_token=self.bos)
+        made.chat_template = self.text
+        return made
+
+
+CHATML = ("<|im_start|>", *TOOL_TAGS, *THINK)
+PUBLISHED = [
+    Published(name="qwen2_5", models="Qwen2.5, Hermes 2 Pro, Hermes 3", tokens=CHATML, eos="<|im_end|>", label="hermes"),
+    Published(
+        name="qwen3",
+        models="Qwen3",
+        tokens=CHATML,
+        eos="<|im_end|>",
+        label="hermes",
+        thought="<think>\n{}\n</think>\n\n",
+        before_answer="<think>\n\n</think>\n\n",
+    ),
+    Published(name="qwen3_coder", models="Qwen3-Coder", tokens=CHATML, eos="<|im_end|>", label="qwen3_coder"),
+    Published(
+        name="llama3_1",
+        models="Llama 3.1, 3.2, 3.3",
+        tokens=("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>", "<|eom_id|>"),
+        eos="<|eot_id|>",
+        bos="<|begin_of_text|>",
+        label="llama",
+        is_parallel=False,
+    ),
+    Published(
+        name="mistral_v3",
+        models="Mistral 7B v0.3, Mixtral 8x22B",
+        tokens=MISTRAL,
+        eos="</s>",
+        bos="<s>",
+        label="mistral",
+        before_answer=" ",
+    ),
+    Published(
+        name="mistral_v11", models="Mistral Small 3.1, 3.2", tokens=MISTRAL_11, eos="</s>", bos="<s>", label="mistral"
+    ),
+    Published(
+        name="mistral_v13", models="Magistral, Devstral 2", tokens=MISTRAL_11, eos="</s>", bos="<s>", label="mistral"
+    ),
+    Published(
+        name="deepseek_v3",
+        models="DeepSeek V3, R1",
+        tokens=(*DEEPSEEK, *THINK),
+        eos="<｜end▁of▁sentence｜>",
+        bos="<｜begin▁of▁sentence｜>",
+        label="deepseek",
+    ),
+    Published(
+        name="deepseek_v3_1",
+        models="DeepSeek V3.1",
+        tokens=(*DEEPSEEK, *THINK),
+        eos="<｜end▁of▁sentence｜>",
+        bos="<｜begin▁of▁sentence｜>",
+        label="deepseek",
+    ),
+    Published(
+        name="gpt_oss",
+        models="gpt-oss",
+        tokens=("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>"),
+        eos="<|return|>",
+        label="harmony",
+        call_end="<|call|>",
+        thought="<|channel|>analysis<|message|>{}<|end|><|start|>assistant",
+        before_answer="<|channel|>final<|message|>",
+        is_parallel=False,
+    ),
+    Published(
+        name="glm_4_5",
+        models="GLM-4.5, 4.6",
+        tokens=(
+            *("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "/nothink"),
+            *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", *TOOL_TAGS, *THINK),
+        ),
+        eos="<|endoftext|>",
+        label="glm",
+        call_end="<|observation|>",
+        answer_end="<|user|>",
+        thought="\n<think>{}</think>\n",
+        before_answer="\n<think></think>\n",
+    ),
+    Published(
+        name="kimi_k2",
+        models="Kimi K2",
+        tokens=(
+            *("<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|tool_calls_section_begin|>"),
+            *("<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        ),
+        eos="<|im_end|>",
+        label="kimi",
+    ),
+    Published(
+        name="granite_3_3",
+        models="Granite 3.3",
+        tokens=("<|start_of_role|>", "<|end_of_role|>", "<|tool_call|>"),
+        eos="<|end_of_text|>",
+        label="tool_call_list",
+    ),
+    Published(
+        name="phi_4_mini",
+        models="Phi-4-mini",
+        tokens=(
+            *("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>"),
+            "<|tool_response|>",
+        ),
+        eos="<|end|>",
+        label="tool_call_list",
+    ),
+    Published(
+        name="command_r7b",
+        models="Command R7B, Command A",
+        tokens=tuple(
+            f"<|{name}|>"
+            for name in (
+                "START_OF_TURN_TOKEN SYSTEM_TOKEN USER_TOKEN CHATBOT_TOKEN START_THINKING END_THINKING START_ACTION "
+                "END_ACTION START_TOOL_RESULT END_TOOL_RESULT START_RESPONSE END_RESPONSE"
+            ).split()
+        ),
+        eos="<|END_OF_TURN_TOKEN|>",
+        bos="<BOS_TOKEN>",
+        label="command_r",
+        thought="<|START_THINKING|>{}<|END_THINKING|>",
+        before_answer="<|START_RESPONSE|>",
+        answer_end="<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
+    ),
+    Published(
+        name="minimax_m2",
+        models="MiniMax-M2",
+        tokens=("]~!b[", "]~b]", "<minimax:tool_call>", "</minimax:tool_call>", *THINK),
+        eos="[e~[",
+        label="minimax",
+        thought="{}\n</think>\n\n",
+        before_answer="{}\n</think>\n\n",
+    ),
+    Published(
+        name="hunyuan_a13b",
+        models="Hunyuan-A13B",
+        tokens=("<|extra_0|>", "<|extra_4|>"),
+        eos="<|eos|>",
+        bos="<|startoftext|>",
+        label="hunyuan",
+    ),
+    Published(
+        name="gemma_3",
+        models="Gemma 3",
+        tokens=("<start_of_turn>",),
+        eos="<end_of_turn>",
+        bos="<bos>",
+        label=None,
+    ),
+]
