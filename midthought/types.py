@@ -185,6 +185,9 @@ class Turn:
     """1, 2, …"""
     model_output: str = ""
     """The policy's text, without tool results."""
+    answer: str | None = None
+    """The answer in `model_output` if the chat template marks it (gpt-oss: the channel `final`); None: the text after the
+    thought."""
     begins_in_thought: bool = False
     """Whether the chat template opened the thought that the policy continues."""
     parsed_action: ParsedAction | None = None

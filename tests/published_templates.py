@@ -14,14 +14,15 @@ from transformers import PreTrainedTokenizerFast
 FOLDER = Path(__file__).parent / "chat_templates"
 THINK = ("<think>", "</think>")
 TOOL_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-DEEPSEEK = tuple(
-    f"<｜{name}｜>"
-    for name in (
-        "User Assistant tool▁calls▁begin tool▁calls▁end tool▁call▁begin tool▁call▁end tool▁sep "
-        "tool▁outputs▁begin tool▁outputs▁end tool▁output▁begin tool▁output▁end"
-    ).split()
+DEEPSEEK = (
+    *("<｜User｜>", "<｜Assistant｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>"),
+    *("<｜tool▁call▁end｜>", "<｜tool▁sep｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>"),
+    *("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
 )
-MISTRAL = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
+MISTRAL = (
+    *("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+)
 MISTRAL_11 = (*MISTRAL, "[ARGS]", "[CALL_ID]", "[TOOL_CONTENT]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
 
 
@@ -65,7 +66,9 @@ class Published:
 
 CHATML = ("<|im_start|>", *TOOL_TAGS, *THINK)
 PUBLISHED = [
-    Published(name="qwen2_5", models="Qwen2.5, Hermes 2 Pro, Hermes 3", tokens=CHATML, eos="<|im_end|>", label="hermes"),
+    Published(
+        name="qwen2_5", models="Qwen2.5, Hermes 2 Pro, Hermes 3", tokens=CHATML, eos="<|im_end|>", label="hermes"
+    ),
     Published(
         name="qwen3",
         models="Qwen3",
@@ -171,12 +174,10 @@ PUBLISHED = [
     Published(
         name="command_r7b",
         models="Command R7B, Command A",
-        tokens=tuple(
-            f"<|{name}|>"
-            for name in (
-                "START_OF_TURN_TOKEN SYSTEM_TOKEN USER_TOKEN CHATBOT_TOKEN START_THINKING END_THINKING START_ACTION "
-                "END_ACTION START_TOOL_RESULT END_TOOL_RESULT START_RESPONSE END_RESPONSE"
-            ).split()
+        tokens=(
+            *("<|START_OF_TURN_TOKEN|>", "<|SYSTEM_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>"),
+            *("<|START_THINKING|>", "<|END_THINKING|>", "<|START_ACTION|>", "<|END_ACTION|>", "<|START_TOOL_RESULT|>"),
+            *("<|END_TOOL_RESULT|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
         ),
         eos="<|END_OF_TURN_TOKEN|>",
         bos="<BOS_TOKEN>",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. Log-probabilities are accurate to 1e-4 only in float32. `auto`: bfloat16 for a model from
     `local_path` on a GPU, else float32."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the model's chat template, such as `{"enable_thinking": false}`, wherever a prompt is rendered."""
     attn_implementation: Harmless[Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"]] = "auto"
     """Attention of a model from `local_path`, as transformers names it; packed rows (`training.packing`) always use `sdpa`'s
     kernels. `auto`: on a GPU `sdpa` if the model's memory can be planned, else transformers' default."""

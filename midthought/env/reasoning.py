@@ -36,6 +36,8 @@ def last_answer(trajectory: Trajectory) -> str | None:
     if not trajectory.turns:
         return None
     turn = trajectory.turns[-1]
+    if turn.answer is not None:
+        return turn.answer
     _, closed, answer = turn.model_output.rpartition(THINK_CLOSE)
     is_open = THINK_OPEN in answer or (turn.begins_in_thought and not closed)
     return None if is_open else answer.strip()

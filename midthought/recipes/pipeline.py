@@ -213,7 +213,7 @@ class RecipeRun(ABC):
         policy, tokenizer = self._loaded or self._make_policy()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
         self.policy = placed(policy, self._device)
-        self.tasks.open(Renderer(tokenizer))
+        self.tasks.open(Renderer(tokenizer, self.config.model.chat_template_kwargs))
 
     @property
     def _tokenizer(self) -> Any:

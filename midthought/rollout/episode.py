@@ -297,10 +297,13 @@ class Episode:
             return
         if runs[-1][-1] in renderer.eos_token_ids:
             runs[-1] = runs[-1][:-1]
+        text = "\n".join(map(renderer.decode, runs))
+        call_format = self._parts.call_format
         trajectory.end_turn(
             Turn(
                 turn_number=len(trajectory.turns) + 1,
-                model_output="\n".join(map(renderer.decode, runs)),
+                model_output=text,
+                answer=call_format.syntax.answer(text) if isinstance(call_format, NativeCallFormat) else None,
                 begins_in_thought=self._in_thought,
                 parsed_action=self._first_action,
                 tool_call=self._first_call,
@@ -308,7 +311,7 @@ class Episode:
         )
 
     def _remember(self, turn: Turn, messages: Sequence[Message], calls: Sequence[ParsedAction] = ()) -> None:
-        answer = turn.model_output.rpartition(THINK_CLOSE)[2].strip()
+        answer = turn.model_output.rpartition(THINK_CLOSE)[2].strip() if turn.answer is None else turn.answer
         said: Message = {"role": "assistant", "content": answer}
         if calls and isinstance(self._parts.call_format, NativeCallFormat):
             said = self._parts.call_format.answer_message(answer, calls, self._num_answered_calls)

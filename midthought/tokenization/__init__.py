@@ -9,7 +9,6 @@ import copy
 import functools
 import json
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +79,8 @@ class Renderer:
         a result `name` and `tool_call_id`. Without a chat template: the contents joined by newlines, and one more newline if
         `add_generation_prompt`.
         """
-        return self._encode(self._flat(self.chat_template.parts(messages, add_generation_prompt=add_generation_prompt)))
+        parts = self.chat_template.parts(messages, add_generation_prompt=add_generation_prompt)
+        return self._encode(self._flat(parts))
 
     def following(self, messages: Sequence[Message], history: Sequence[Message] = _ANSWERED) -> list[int]:
         """Returns the chat template's tokens after an answer's end-of-sequence token: these messages, then the start of the next
@@ -112,23 +112,25 @@ class Renderer:
         written = json.dumps(list(tools), ensure_ascii=False)
         spelled = [content for content in self._added.values() if len(content) > 1 and content in written]
         if spelled:
-            raise SettingsError(f"the description of a tool contains the control token {spelled[0]!r}; word it differently")
+            raise SettingsError(
+                f"the description of a tool contains the control token {spelled[0]!r}; word it differently"
+            )
         other = copy.copy(self)
+        for name in ("only_appends", "eos_token_ids", "_ends_in_history"):
+            other.__dict__.pop(name, None)
         other.chat_template = self.chat_template.with_tools(tools)
         return other
 
     @functools.cached_property
     def only_appends(self) -> bool:
         """Whether the chat template keeps earlier turns unchanged, including thoughts, when a turn is added."""
-        spoken = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<think>\nb\n</think>\n\nc"}]
-        if not self.tokenizer.chat_template:
+        spoken = [_USER, {"role": "assistant", "content": "<think>\nprobethought\n</think>\n\nc"}]
+        if not self.chat_template.is_given:
             return True
-        from jinja2 import TemplateError
-
-        write = functools.partial(self.tokenizer.apply_chat_template, tokenize=False)
         try:
-            return str(write([*spoken, {"role": "user", "content": "d"}])).startswith(str(write(spoken)).rstrip())
-        except TemplateError:
+            later = self.chat_template.text([*spoken, _USER])
+            return "probethought" in later and later.startswith(self.chat_template.text(spoken).rstrip())
+        except SettingsError:
             return False
 
     def foreign(self, text: str, max_tokens: int | None = None) -> list[int]:

@@ -80,7 +80,7 @@ class ChatTemplate:
         class Generation(Extension):
             """Accepts `{% generation %}` blocks, which transformers adds to Jinja."""
 
-            tags = {"generation"}
+            tags = {"generation"}  # noqa: RUF012
 
             def parse(self, parser: Parser) -> Node:
                 line = next(parser.stream).lineno
@@ -107,11 +107,12 @@ class ChatTemplate:
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         from jinja2 import TemplateError
 
-        render = functools.partial(self._tokenizer.apply_chat_template, tokenize=False, **self._arguments)
+        render: Any = self._tokenizer.apply_chat_template
+        options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, **self._arguments}
         if self._tools:
-            render = functools.partial(render, tools=self._tools)
+            options["tools"] = self._tools
         try:
-            return str(render(list(messages), add_generation_prompt=add_generation_prompt))
+            return str(render(list(messages), **options))
         except (TemplateError, TypeError) as error:
             roles = tuple(message["role"] for message in messages)
             raise SettingsError(f"the chat template refuses the roles {roles}: {error}; use another template") from None
@@ -121,7 +122,7 @@ class ChatTemplate:
         """Whether the template expects the arguments of a call as JSON text, as in OpenAI's API, and not as an object."""
         answer = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("f", {"key": "value"}, PROBE_ID)])}
         try:
-            return "'value'" in self._render([{"role": "user", "content": "a"}, answer])
+            return "{'key'" in self._render([{"role": "user", "content": "a"}, answer])
         except SettingsError:
             return True
 
@@ -147,9 +148,10 @@ class ChatTemplate:
         found = {part.message for part in parts if isinstance(part, Content)}
         for number, message in enumerate(messages):
             if number not in found and not message.get("tool_calls"):
+                roles = tuple(message["role"] for message in messages)
                 raise SettingsError(
-                    f"the chat template leaves out message {number} ({message['role']!r}) of the roles "
-                    f"{tuple(message['role'] for message in messages)}; put its words into another message or use another template"
+                    f"the chat template leaves out message {number} ({message['role']!r}) of the roles {roles}; "
+                    "put its words into another message or use another template"
                 )
         return parts
 

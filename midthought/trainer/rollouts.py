@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from midthought.rollout.in_flight import InFlightEpisodes
 from midthought.rollout.local_rollouts import LocalRollouts, Rollouts
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.detection import choose_call_format
+from midthought.tools.call_formats.in_thought import InThoughtFormat
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.parsers import ActionParser
@@ -35,7 +38,10 @@ MAX_LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class PromptBuilder:
-    """Builds the prompt of every episode: the system prompt, the tool instructions, then the task."""
+    """Builds the prompt of every episode: the system prompt, the tool instructions, then the task.
+
+    If the chat template describes the tools, there are no instructions.
+    """
 
     system_prompt: str
     registry: ToolRegistry
@@ -51,8 +57,15 @@ class PromptBuilder:
         return task.messages(self.system_prompt, self.instructions())
 
 
+AUTO_CALL_FORMAT = "auto"
+"""The model's own call format, if its chat template has one; otherwise `#call` in the thought."""
+
+
 def as_call_format(given: str | ActionParser | ToolCallFormat) -> ToolCallFormat:
-    """Returns the call format of a name or a parser, or the given call format. Raises SettingsError for anything else."""
+    """Returns the call format of a name or a parser, or the given call format; for `auto`, what is used until the tokenizer is
+    known (`native_prompts`). Raises SettingsError for anything else."""
+    if given == AUTO_CALL_FORMAT:
+        return InThoughtFormat()
     if isinstance(given, str):
         return find_call_format(given)
     if isinstance(given, ActionParser):
@@ -62,6 +75,13 @@ def as_call_format(given: str | ActionParser | ToolCallFormat) -> ToolCallFormat
             f"call_format={given!r}: give a name, an ActionParser or a ToolCallFormat (an object, not a class)"
         )
     return given
+
+
+def native_prompts(prompts: PromptBuilder, renderer: Renderer) -> tuple[PromptBuilder, Renderer, str]:
+    """Returns the prompts in the model's own call format, the renderer that describes the tools, and a line for the user."""
+    definitions = prompts.registry.definitions()
+    chosen = choose_call_format(renderer, definitions, describe_tools=prompts.describes_tools)
+    return dataclasses.replace(prompts, call_format=chosen.call_format), chosen.renderer, chosen.reason
 
 
 @dataclass(frozen=True, slots=True)

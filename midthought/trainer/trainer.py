@@ -34,7 +34,6 @@ from midthought.report.json_lines import json_value
 from midthought.rollout.rollout_batch import RolloutBatch, collect
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats import ToolCallFormat
-from midthought.tools.call_formats.registry import DEFAULT_CALL_FORMAT
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
@@ -42,12 +41,14 @@ from midthought.trainer.episodes import as_rollout, restore_stream, sort_episode
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
 from midthought.trainer.rollouts import (
+    AUTO_CALL_FORMAT,
     PromptBuilder,
     as_call_format,
     check_source,
     longest_sequence,
     make_source,
     make_worker_group,
+    native_prompts,
 )
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.tasks import TrainingTasks, make_tasks
@@ -97,7 +98,8 @@ class Trainer:
         model: a loaded causal LM (then its `tokenizer` as well), trained in place. None: `config.model.local_path`, and
             if that is empty, a small Qwen3 with random weights.
         tools: the tools that the policy may call.
-        call_format: how calls are written: a name, an `ActionParser` or a `ToolCallFormat`.
+        call_format: how calls are written: a name, an `ActionParser` or a `ToolCallFormat`. `auto`: the model's own format
+            if its chat template has one, else `in_thought` (docs/chat_templates.md).
         system_prompt: text before every task.
         describe_tools: whether tool descriptions and call instructions follow the system prompt.
         reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
@@ -130,7 +132,7 @@ class Trainer:
         model: Any = None,
         tokenizer: Any = None,
         tools: ToolRegistry | Iterable[Tool] = (),
-        call_format: str | ActionParser | ToolCallFormat = DEFAULT_CALL_FORMAT,
+        call_format: str | ActionParser | ToolCallFormat = AUTO_CALL_FORMAT,
         system_prompt: str = "",
         describe_tools: bool = True,
         reward_funcs: Sequence[Any] = (),
@@ -182,7 +184,12 @@ class Trainer:
         require_finite(self.model, "the model that the run starts from", "Give a model whose weights are finite")
         self.meter = PhaseMeter(self.model)
         """Seconds and peak memory of the phases so far."""
-        self.renderer = Renderer(self.tokenizer)
+        self.renderer = Renderer(self.tokenizer, self.config.model.chat_template_kwargs)
+        if call_format == AUTO_CALL_FORMAT and registry.definitions():
+            prompts, self.renderer, reason = native_prompts(prompts, self.renderer)
+            self._console.note(f"Call format: {reason}")
+        self.call_format = prompts.call_format
+        """How calls are written."""
         self._tasks.open(self.renderer)
         self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
         self._open_sources(prompts, model_path="" if model is not None else self.config.model.local_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from published_templates import PUBLISHED, Published
 
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
+from midthought.env.reasoning import last_answer
+from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import ChosenCallFormat, choose_call_format
@@ -25,7 +28,7 @@ WITH_CALLS = [published for published in PUBLISHED if published.label]
 PARALLEL = [published for published in WITH_CALLS if published.is_parallel]
 QUESTION = "What is in the library about the sea?"
 RESULT = 'The "tide" clock\nsays: {"high": 3} — 水, <b>&amp;</b>'
-ARGUMENTS = {"query": 'a "tide"\nclock — 水 {x} \\ \'it\'', "limit": 3, "filters": {"lang": ["en", "中"], "old": False}}
+ARGUMENTS = {"query": "a \"tide\"\nclock — 水 {x} \\ 'it'", "limit": 3, "filters": {"lang": ["en", "中"], "old": False}}
 
 
 class Look(Tool):
@@ -65,7 +68,13 @@ def chosen(published: Published, **arguments: Any) -> ChosenCallFormat:
     return choose_call_format(Renderer(published.tokenizer(), arguments), [Look.definition])
 
 
-def play(choice: ChosenCallFormat, turns: Sequence[str], replies: Sequence[str] = (), result: str | None = None, **limits: Any) -> Trajectory:
+def play(
+    choice: ChosenCallFormat,
+    turns: Sequence[str],
+    replies: Sequence[str] = (),
+    result: str | None = None,
+    **limits: Any,
+) -> Trajectory:
     """One episode in which the policy writes these turns, with the tokens at their ends."""
     script = iter(turns)
     task = Task(task_id="t", prompt=QUESTION, answer="")
@@ -89,7 +98,9 @@ def native(choice: ChosenCallFormat) -> NativeCallFormat:
     return choice.call_format
 
 
-def call_turn(published: Published, choice: ChosenCallFormat, thought: str, calls: Sequence[Any], before: int = 0) -> str:
+def call_turn(
+    published: Published, choice: ChosenCallFormat, thought: str, calls: Sequence[Any], before: int = 0
+) -> str:
     written = native(choice).render_calls(calls, before)
     return published.thought.format(thought) + written + (published.call_end or published.eos)
 
@@ -98,7 +109,9 @@ def answer_turn(published: Published, text: str) -> str:
     return published.before_answer.format("Now I know.") + text + (published.answer_end or published.eos)
 
 
-def said_by_assistant(published: Published, choice: ChosenCallFormat, thought: str, calls: Sequence[Any], before: int) -> Any:
+def said_by_assistant(
+    published: Published, choice: ChosenCallFormat, thought: str, calls: Sequence[Any], before: int
+) -> Any:
     ids = [native(choice).syntax.make_id(name, number) for number, (name, _) in enumerate(calls, before)]
     tool_calls = [
         {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -113,7 +126,9 @@ def answer(published: Published, text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **thought}
 
 
-def results(choice: ChosenCallFormat, calls: Sequence[Any], texts: Sequence[str], before: int = 0) -> list[dict[str, Any]]:
+def results(
+    choice: ChosenCallFormat, calls: Sequence[Any], texts: Sequence[str], before: int = 0
+) -> list[dict[str, Any]]:
     return [
         {
             "role": "tool",
@@ -167,7 +182,9 @@ def test_the_call_format_is_found_from_what_the_template_writes(published: Publi
 
 def test_a_template_without_calls_says_why_and_falls_back_to_calls_in_the_thought() -> None:
     choice = chosen(PUBLISHED[-1])
-    assert choice.reason == "in_thought (#call), because the chat template refuses calls" or "omits calls" in choice.reason
+    assert (
+        choice.reason == "in_thought (#call), because the chat template refuses calls" or "omits calls" in choice.reason
+    )
 
 
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)
@@ -180,7 +197,9 @@ def test_a_call_is_written_as_the_template_writes_it(published: Published) -> No
     assert native(choice).render_calls(calls) in text
 
 
-@pytest.mark.parametrize("arguments", [ARGUMENTS, {}, {"query": "true"}, {"query": "12"}, {"query": "</s> ] } x"}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [ARGUMENTS, {}, {"query": "true"}, {"query": "12"}, {"query": "</s> ] } x"}], ids=str
+)
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)
 def test_a_written_call_is_read_back(published: Published, arguments: Any) -> None:
     call_format = native(chosen(published))
@@ -194,7 +213,9 @@ def test_a_written_call_is_read_back(published: Published, arguments: Any) -> No
 
 
 @pytest.mark.parametrize("published", WITH_CALLS, ids=named)
-def test_an_episode_has_the_tokens_of_the_whole_conversation_and_trains_on_what_was_sampled(published: Published) -> None:
+def test_an_episode_has_the_tokens_of_the_whole_conversation_and_trains_on_what_was_sampled(
+    published: Published,
+) -> None:
     choice = chosen(published)
     rounds = [[("look_up", ARGUMENTS)], [("look_up", {"query": "the sea"})]]
     turns = [
@@ -216,6 +237,7 @@ def test_an_episode_has_the_tokens_of_the_whole_conversation_and_trains_on_what_
     assert_same(published, choice, trajectory.token_ids, messages)
     sampled = [choice.renderer.decode(run) for run in trajectory.sampled_runs()]
     assert sampled == turns
+    assert last_answer(trajectory) == "It is about the tide."
     assert sum(trajectory.loss_mask) == sum(len(choice.renderer.control(turn)) for turn in turns)
 
 
@@ -246,3 +268,158 @@ def test_a_result_that_spells_control_tokens_contains_none(published: Published)
         return [token_id for token_id, is_sampled in pairs if not is_sampled and token_id in tokens]
 
     assert control_tokens(spelled) == control_tokens("harmless")
+
+
+# -- a user who replies ----------------------------------------------------------------------------------------
+
+KEEPS_ANSWERS = [published for published in WITH_CALLS if published.name not in ("mistral_v3", "gpt_oss")]
+"""Templates that write an answer without a thought in the same way when another message follows."""
+
+
+def one_call(published: Published, choice: ChosenCallFormat, thought: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """The policy's turns of a call and an answer, and the conversation up to the answer."""
+    calls = [("look_up", ARGUMENTS)]
+    turns = [call_turn(published, choice, thought, calls), answer_turn(published, "Tides.")]
+    messages = [
+        *first_messages(choice),
+        said_by_assistant(published, choice, thought, calls, 0),
+        *results(choice, calls, [RESULT]),
+        answer(published, "Tides."),
+    ]
+    return turns, messages
+
+
+@pytest.mark.parametrize("published", [p for p in KEEPS_ANSWERS if not p.thought], ids=named)
+def test_a_reply_is_appended_as_the_template_writes_it(published: Published) -> None:
+    choice = chosen(published)
+    turns, messages = one_call(published, choice, "")
+    trajectory = play(choice, [*turns, answer_turn(published, "Yes.")], replies=["\n  Sure?"])
+    messages += [{"role": "user", "content": "\n  Sure?"}, answer(published, "Yes.")]
+    if published.name == "llama3_1":  # trims the contents of user messages
+        messages[-2] = {"role": "user", "content": "\n  Sure?".strip()}
+        trajectory = play(choice, [*turns, answer_turn(published, "Yes.")], replies=["Sure?"])
+    assert_same(published, choice, trajectory.token_ids, messages)
+
+
+@pytest.mark.parametrize("published", [p for p in WITH_CALLS if p.thought and p.name != "command_r7b"], ids=named)
+def test_without_earlier_thoughts_a_reply_starts_a_segment_that_the_template_would_write(published: Published) -> None:
+    choice = chosen(published)
+    turns, messages = one_call(published, choice, "I look it up.")
+    trajectory = play(choice, [*turns, answer_turn(published, "Yes.")], replies=["Sure?"], keep_thoughts=False)
+    assert len(trajectory.segments) == 2
+    second = trajectory.segments[1]
+    conversation = [*messages, {"role": "user", "content": "Sure?"}]
+    tools = [Look.definition.json_schema()]
+    expected = published.tokenizer().apply_chat_template(
+        conversation, tools=tools, add_generation_prompt=True, return_dict=False
+    )
+    assert second.token_ids[: second.spans[0].end] == expected
+    assert choice.renderer.decode(second.token_ids[second.spans[0].end :]) == answer_turn(published, "Yes.")
+
+
+def test_a_template_that_repeats_the_tools_before_the_last_message_does_not_only_append() -> None:
+    (mistral,) = (published for published in PUBLISHED if published.name == "mistral_v3")
+    assert Renderer(mistral.tokenizer()).only_appends
+    assert not chosen(mistral).renderer.only_appends
+
+
+# -- bad calls -------------------------------------------------------------------------------------------------
+
+BAD = {
+    "qwen3": [
+        '<tool_call>\n{"name": "look_up", "arguments": {"query": }}\n</tool_call>',
+        "<tool_call>\nlook\n</tool_call>",
+    ],
+    "qwen3_coder": ["<tool_call>\n<function=look_up>\n<parameter=query>\nx\n</function>\n</tool_call>"],
+    "llama3_1": ['{"name": "look_up", "parameters": ', '<|python_tag|>{"name": "look_up"]'],
+    "mistral_v3": ['[TOOL_CALLS] [{"name": "look_up"', "[TOOL_CALLS] look_up"],
+    "mistral_v13": ["[TOOL_CALLS]look_up[ARGS]query", "[TOOL_CALLS]look_up", "[TOOL_CALLS][ARGS]{}"],
+    "deepseek_v3_1": ["<｜tool▁call▁begin｜>look_up<｜tool▁sep｜>{<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>look_up"],
+    "gpt_oss": [" to=functions.look_up<|channel|>commentary json<|message|>x"],
+    "glm_4_5": ["<tool_call>look_up\n<arg_key>query</arg_key>\n</tool_call>", "<tool_call></tool_call>"],
+    "kimi_k2": ["<|tool_call_begin|>functions.look_up:0<|tool_call_argument_begin|>x<|tool_call_end|>"],
+}
+BAD_CALLS = [(published, text) for published in PUBLISHED for text in BAD.get(published.name, ())]
+
+
+@pytest.mark.parametrize(("published", "text"), BAD_CALLS, ids=lambda given: getattr(given, "name", repr(given)))
+def test_a_malformed_call_is_answered_with_an_error(published: Published, text: str) -> None:
+    choice = chosen(published)
+    turns = [text + (published.call_end or published.eos), answer_turn(published, "Sorry.")]
+    if published.name == "qwen3":
+        turns[0] = "<think>\nHm.\n</think>\n\n" + turns[0]
+    trajectory = play(choice, turns)
+    assert [event.outcome for event in trajectory.tool_events] == [ToolOutcome.MALFORMED]
+    assert "error: " in choice.renderer.decode(trajectory.token_ids)
+
+
+@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
+def test_an_answer_without_a_marker_is_no_call(published: Published) -> None:
+    call_format = native(chosen(published))
+    for text in ('I would call look_up({"query": 1}).', "functions.look_up is a tool.", '{"answer": {"query": 1}}', ""):
+        assert call_format.parse_all(text) == []
+
+
+def test_a_call_inside_a_thought_is_no_call() -> None:
+    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    call_format = native(chosen(qwen))
+    call = call_format.render_call("look_up", {"query": "x"})
+    assert call_format.parse_all(f"<think>{call}</think>{call}") == call_format.parse_all(call)
+    assert call_format.parse_all(f"{call}", in_thought=True) == []
+
+
+def test_gpt_oss_may_name_the_recipient_in_either_place_of_the_header() -> None:
+    (gpt_oss,) = (published for published in PUBLISHED if published.name == "gpt_oss")
+    header = "<|channel|>commentary to=functions.look_up <|constrain|>json<|message|>"
+    (call,) = native(chosen(gpt_oss)).parse_all(header + '{"query": "x"}')
+    assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
+
+
+def test_llama_may_write_its_python_tag_before_a_call() -> None:
+    (llama,) = (published for published in PUBLISHED if published.name == "llama3_1")
+    (call,) = native(chosen(llama)).parse_all('<|python_tag|>{"name": "look_up", "parameters": {"query": "x"}}')
+    assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
+
+
+def test_values_of_tags_have_the_types_of_the_tools_schema() -> None:
+    (coder,) = (published for published in PUBLISHED if published.name == "qwen3_coder")
+    arguments = {"query": "12", "limit": 12, "filters": {"old": True, "none": None}}
+    call_format = native(chosen(coder))
+    (call,) = call_format.parse_all(call_format.render_call("look_up", arguments))
+    assert call.parameters == arguments
+
+
+# -- prompts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("published", PUBLISHED, ids=named)
+def test_a_prompt_has_the_token_ids_of_apply_chat_template(published: Published) -> None:
+    tokenizer = published.tokenizer()
+    blank = "" if published.name in ("llama3_1", "gemma_3") else " "  # they trim contents
+    messages = [{"role": "system", "content": "Be\nbrief."}, {"role": "user", "content": f"{blank}Wie? 水{blank}"}]
+    if blank:
+        messages += [answer(published, "the tide"), {"role": "user", "content": "the tide\n"}]
+    expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert Renderer(tokenizer).prompt(messages) == expected
+
+
+def test_arguments_of_the_template_apply_to_every_prompt_and_reply() -> None:
+    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    choice = chosen(qwen, enable_thinking=False)
+    calls = [("look_up", {"query": "x"})]
+    turns = [native(choice).render_calls(calls) + "<|im_end|>", "Done.<|im_end|>"]
+    text = choice.renderer.decode(play(choice, turns).token_ids)
+    assert text.count("<|im_start|>assistant\n<think>\n\n</think>\n\n") == 2
+
+
+def test_an_argument_that_the_template_does_not_use_is_an_error_that_names_those_it_uses() -> None:
+    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    with pytest.raises(SettingsError, match=r"does not use 'enable_thought'\. Did you mean 'enable_thinking'"):
+        Renderer(qwen.tokenizer(), {"enable_thought": False})
+
+
+def test_a_description_of_a_tool_with_a_control_token_is_an_error() -> None:
+    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    tool = ToolDefinition("look", "Ends with <|im_end|>.", [])
+    with pytest.raises(SettingsError, match=re.escape("contains the control token '<|im_end|>'")):
+        choose_call_format(Renderer(qwen.tokenizer()), [tool])

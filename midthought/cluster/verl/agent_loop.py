@@ -5,9 +5,7 @@ Our `Renderer` tokenizes prompts, calls and results, so verl trains on the same 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from midthought.errors import DataError, EpisodeError
 from midthought.references import load
 from midthought.rollout.episode import RolloutParts, run_episode
 from midthought.tokenization import Renderer
+from midthought.tools.call_formats.detection import choose_call_format
 from midthought.tools.call_formats.registry import find_call_format
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
@@ -135,19 +134,20 @@ def _share(tokenizer: Any, tools: tuple[Any, ...], given: Mapping[str, Any], tem
 
 
 def _make(tokenizer: Any, tools: tuple[Any, ...], options: LoopOptions, template: Mapping[str, Any]) -> _Shared:
-    written = tokenizer
-    if template:  # verl's data.apply_chat_template_kwargs, such as enable_thinking
-        written = copy.copy(tokenizer)
-        written.apply_chat_template = functools.partial(tokenizer.apply_chat_template, **template)
-    renderer = Renderer(written)
+    renderer = Renderer(tokenizer, template)
     ours = [as_midthought_tool(tool) for tool in tools]
     supply = load(options.supply)(renderer, ours, options.supply_options) if options.supply else EpisodeSetup()
-    call_format = supply.call_format or find_call_format(options.call_format)
+    registry = ToolRegistry(ours)
+    if supply.call_format is None and options.call_format == "auto":
+        chosen = choose_call_format(renderer, registry.definitions())
+        call_format, renderer = chosen.call_format, chosen.renderer
+    else:
+        call_format = supply.call_format or find_call_format(options.call_format)
     parts = RolloutParts(
         engine=None,  # type: ignore[arg-type]  # every episode's own
         renderer=renderer,
         call_format=call_format,
-        executor=supply.executor or ToolExecutor(ToolRegistry(ours), timeout_seconds=options.tool_timeout_seconds),
+        executor=supply.executor or ToolExecutor(registry, timeout_seconds=options.tool_timeout_seconds),
         messages=lambda task: task.messages(),
         environment=supply.environment,
     )

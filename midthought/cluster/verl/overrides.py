@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from midthought.cluster.verl.derived_values import ESTIMATORS, KL_KINDS, LOSSES, DerivedValues, require_supported
 from midthought.cluster.verl.settings import AGENT_NAME
+from midthought.config import ModelConfig
 
 DISABLED_DUAL_CLIP = 1.0e6
 """verl always applies dual clipping; with this bound it has no effect."""
@@ -222,9 +223,13 @@ def overrides_of(derived: DerivedValues) -> dict[str, Any]:
     Raises `SettingsError` if verl does not support a setting, or sizes are not multiples of each other.
     """
     require_supported(derived)
-    return with_overrides(
-        {row.key: row.value(derived) for row in TABLE if row.applies(derived)}, derived.verl.overrides
-    )
+    values = {row.key: row.value(derived) for row in TABLE if row.applies(derived)}
+    return with_overrides(values | template_arguments(derived.config.model), derived.verl.overrides)
+
+
+def template_arguments(model: ModelConfig) -> dict[str, Any]:
+    """Returns the keys for `model.chat_template_kwargs`, which are new ones in verl's configuration."""
+    return {f"+data.apply_chat_template_kwargs.{name}": value for name, value in model.chat_template_kwargs.items()}
 
 
 def with_overrides(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

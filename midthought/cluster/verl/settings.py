@@ -75,7 +75,8 @@ class LoopOptions(Section):
     """Options of our agent loop in `agent_loop.yaml`. Options that are also settings have the settings' defaults."""
 
     call_format: str = DEFAULT_CALL_FORMAT
-    """Name of the call format: in_thought, react, hermes, json, function_calling, or one that you registered."""
+    """Name of the call format: in_thought, react, hermes, json, function_calling, or one that you registered. `auto`: the model's
+    own format if its chat template has one; it then describes the tools, so your prompts should not."""
     max_segment_length: int = Field(_INFERENCE.max_segment_length, ge=1)
     """Maximum tokens sampled in one request."""
     max_tool_calls_per_cot: int = Field(_INFERENCE.max_tool_calls_per_cot, ge=0)

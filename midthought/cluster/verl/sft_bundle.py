@@ -10,7 +10,7 @@ from midthought.cluster.verl.bundle import SCRIPT, requirements, script, shell_o
 from midthought.cluster.verl.hydra_syntax import hydra_override
 from midthought.cluster.verl.installed import compose, has_verl
 from midthought.cluster.verl.job import VerlSftJob
-from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, with_overrides
+from midthought.cluster.verl.overrides import CHECKPOINT_CONTENTS, BundlePath, template_arguments, with_overrides
 from midthought.cluster.verl.settings import VerlConfig
 from midthought.cluster.verl.wheel import Wheel
 from midthought.errors import SettingsError
@@ -81,7 +81,7 @@ def sft_overrides(job: VerlSftJob, verl: VerlConfig) -> dict[str, Any]:
         values |= {"model.lora_rank": model.adapter_rank, "model.lora_alpha": model.lora_alpha}
     else:
         values["checkpoint.save_contents"] = list(CHECKPOINT_CONTENTS)
-    return with_overrides(values, sft.overrides)
+    return with_overrides(values | template_arguments(model), sft.overrides)
 
 
 def _require_supported(job: VerlSftJob, verl: VerlConfig) -> None:

@@ -41,6 +41,8 @@ class CallSyntax:
     label: str
     """Name for messages and records, such as `hermes`."""
     style: Literal["object", "name_then_object", "name_then_tags"]
+    around_answer: tuple[str, str] = ("", "")
+    """Around an answer without calls, after its thought: `<|channel|>final<|message|>` in harmony."""
     after_content: str = ""
     """Between a text and the calls that follow it in one turn."""
     before_calls: str = ""
@@ -90,7 +92,8 @@ class CallSyntax:
         if not arguments:
             return head + self.without_arguments
         pairs = (
-            f"{self.before_key}{key}{self.after_key}{self._value(value)}{self.after_value}" for key, value in arguments.items()
+            f"{self.before_key}{key}{self.after_key}{self._value(value)}{self.after_value}"
+            for key, value in arguments.items()
         )
         return f"{head}{self.before_arguments}{''.join(pairs)}{self.after_call}"
 
@@ -119,6 +122,14 @@ class CallSyntax:
         markers = [marker for marker in (_marker(self.before_calls), self.opening) if marker]
         places = [place for marker in markers if (place := text.find(marker)) >= 0]
         return min(places, default=len(text) if markers or not self._is_object(text) else 0)
+
+    def answer(self, text: str) -> str | None:
+        """Returns the answer in a turn's text; None if the template does not mark it."""
+        before, after = self.around_answer
+        if before not in text or not before:
+            return None
+        answer = text.rpartition(before)[2]
+        return (answer.partition(after)[0] if after else answer).strip()
 
     def read(self, text: str, types: ParameterTypes) -> list[ParsedAction]:
         """Returns the calls of a turn's text without thoughts, in order, malformed ones included."""
@@ -154,7 +165,9 @@ class CallSyntax:
 
     def _read_named_object(self, block: str, raw: str) -> list[ParsedAction]:
         last = _LAST_TAG.search(self.before_arguments) or _LAST_WORD.search(self.before_arguments)
-        head, found, rest = block.partition(last[1]) if last else (block[: block.find("{")], "{" in block, block[block.find("{") :])
+        head, found, rest = (
+            block.partition(last[1]) if last else (block[: block.find("{")], "{" in block, block[block.find("{") :])
+        )
         if not found:
             # Without a tag the marker may be prose.
             return [malformed(self._remedy(), raw)] if self.opening[0] in "<[" else []

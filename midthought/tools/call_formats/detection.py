@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ _ANSWER = "probeanswer"
 _TOOL = "probetool"
 _ARGUMENTS: dict[str, Any] = {"probekeya": "probevaluea", "probekeyb": "probevalueb"}
 _PROBE = ToolDefinition(_TOOL, "probedescription", [ToolParameter(key, "string", "text") for key in _ARGUMENTS])
+_UNSUPPORTED = "the chat template writes calls in a form that is not supported"
 _LABELS = {
     "<function=": "qwen3_coder",
     "<tool_call>": "hermes",
@@ -64,7 +65,7 @@ def detect_call_format(renderer: Renderer, definitions: Sequence[ToolDefinition]
     probe = _Probe(renderer)
     try:
         syntax = probe.syntax()
-    except _NotWritten as error:
+    except (_NotWritten, SettingsError) as error:
         return DetectedCallFormat(call_format=None, reason=str(error))
     describes_tools = probe.describes_tools()
     call_format = NativeCallFormat(syntax, describes_tools=describes_tools, definitions=definitions)
@@ -112,15 +113,16 @@ class _Probe:
     """Renders conversations with known calls and takes the text around name and arguments apart."""
 
     def __init__(self, renderer: Renderer) -> None:
-        self._renderer = renderer
-        self._template = renderer.chat_template
+        self._renderer = renderer.with_tools([_PROBE.json_schema()])
+        try:
+            self._renderer.chat_template.text([_USER], add_generation_prompt=True)
+        except SettingsError:
+            self._renderer = renderer
+        self._template = self._renderer.chat_template
 
     def describes_tools(self) -> bool:
         """Whether a prompt with a tool contains its name and its description."""
-        try:
-            text = self._template.with_tools([_PROBE.json_schema()]).text([_USER], add_generation_prompt=True)
-        except SettingsError:
-            return False
+        text = self._template.text([_USER], add_generation_prompt=True)
         return _TOOL in text and "probedescription" in text
 
     def syntax(self) -> CallSyntax:
@@ -141,7 +143,8 @@ class _Probe:
             label = "glm"
         syntax = replace(syntax, label=label, after_content=self._after_content(before))
         self._require_result()
-        return syntax
+        self._require_readable(syntax)
+        return replace(syntax, around_answer=self._around_answer())
 
     # -- rendering ---------------------------------------------------------------------------------------------
 
@@ -154,17 +157,39 @@ class _Probe:
             text = self._template.text([_USER, message])
         except SettingsError as error:
             raise _NotWritten(f"the chat template refuses calls ({error})") from None
-        start = len(os.path.commonprefix([plain, text]))
+        start = len(_common_prefix(plain, text))
         cut = plain[:start]
         if start < len(plain) and cut.rfind("<") > cut.rfind(">"):  # inside a tag
             start = cut.rfind("<")
-        turn = re.sub(r"(?is)^.*<[^<>]*think[^<>]*>\s*", "", text[start:], count=1)
+        return self._own_turn(text[start:])
+
+    def _own_turn(self, turn: str) -> str:
+        """Returns the text without a thought at its start, up to the token that ends the turn."""
+        turn = re.sub(r"(?is)^.*<[^<>]*think[^<>]*>\s*", "", turn, count=1)
         pieces: list[str] = []
         for piece in self._renderer.split(turn):
             if piece in self._renderer.eos_token_ids:
                 break
             pieces.append(self._renderer.decode([piece]) if isinstance(piece, int) else piece)
         return "".join(pieces)
+
+    def _require_readable(self, syntax: CallSyntax) -> None:
+        """Raises `_NotWritten` if other arguments are not written as the template writes them, or not read back."""
+        arguments = {"probekey": 'a "b"', "probelist": [1, None]}
+        call_id = syntax.make_id(_TOOL, 0)
+        written = syntax.write([(_TOOL, arguments, call_id)])
+        found = syntax.read(written, lambda tool, key: "string" if key == "probekey" else "array")
+        is_read = [(call.tool_name, call.parameters) for call in found] == [(_TOOL, arguments)]
+        if not is_read or written.strip() not in self._turn([(arguments, call_id)]):
+            raise _NotWritten(_UNSUPPORTED)
+
+    def _around_answer(self) -> tuple[str, str]:
+        """Returns what stands around an answer after its thought."""
+        prompt = self._template.text([_USER], add_generation_prompt=True)
+        text = self._template.text([_USER, {"role": "assistant", "content": _ANSWER}])
+        start = min(len(_common_prefix(prompt, text)), text.index(_ANSWER))
+        before, _, after = self._own_turn(text[start:]).partition(_ANSWER)
+        return before.strip(), after.strip()
 
     def _require_result(self) -> None:
         """Raises `_NotWritten` if the template refuses or omits the result of a call."""
@@ -202,21 +227,19 @@ class _Probe:
         arguments = _object_with(body, lambda value: value == _ARGUMENTS)
         if arguments is not None:
             between = body[len(head) : arguments[0]].replace(call_id, "{id}")
-            return CallSyntax(
-                label="", style="name_then_object", before_arguments=between, name_is_in_id=name_is_in_id
-            )
+            return CallSyntax(label="", style="name_then_object", before_arguments=between, name_is_in_id=name_is_in_id)
         return self._tags(body, after, call_id)
 
     def _tags(self, body: str, after: str, call_id: str) -> CallSyntax:
         (key_a, value_a), (key_b, value_b) = _ARGUMENTS.items()
         texts = re.split("|".join((_TOOL, key_a, value_a, key_b, value_b)), body)
         if len(texts) != 6:
-            raise _NotWritten("the chat template writes calls in a form that is not supported")
+            raise _NotWritten(_UNSUPPORTED)
         _, before_first, after_key, between, also_after_key, _ = texts
         before_key = _tag_suffix(before_first, between)
         after_value = between[: len(between) - len(before_key)]
         if not (after_key == also_after_key and before_key and after_value.strip() and after.startswith(after_value)):
-            raise _NotWritten("the chat template writes calls in a form that is not supported")
+            raise _NotWritten(_UNSUPPORTED)
         empty = self._turn([({}, call_id)]).partition(_TOOL)[2]
         truth = self._turn([({"probekeya": True}, call_id)]).partition(f"probekeya{after_key}")[2]
         return CallSyntax(
@@ -310,7 +333,7 @@ def _object_with(text: str, matches: Any) -> tuple[int, int] | None:
 
 def _tag_suffix(first: str, second: str) -> str:
     """Returns the longest common suffix that does not begin inside a tag or a word."""
-    length = len(os.path.commonprefix([first[::-1], second[::-1]]))
+    length = len(_common_prefix(first[::-1], second[::-1]))
     suffix = first[len(first) - length :]
     found = re.search(r"[<\[]", suffix)
     if found is not None:
@@ -320,6 +343,11 @@ def _tag_suffix(first: str, second: str) -> str:
 
 def _tag_prefix(first: str, second: str) -> str:
     """Returns the longest common prefix that does not end inside a tag."""
-    prefix = os.path.commonprefix([first, second])
+    prefix = _common_prefix(first, second)
     is_inside = prefix.rfind("<") > prefix.rfind(">")
     return prefix[: prefix.rfind("<")] if is_inside else prefix
+
+
+def _common_prefix(first: str, second: str) -> str:
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    return "".join(character for character, _ in same)

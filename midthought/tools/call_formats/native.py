@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from midthought.tokenization.chat_template import as_tool_calls
+from midthought.tokenization.chat_template import Message, as_tool_calls
 from midthought.tools.call_formats.call_syntax import Call, CallSyntax
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.streaming import StreamingCallFormat, result_text
@@ -54,14 +54,18 @@ class NativeCallFormat(StreamingCallFormat):
         with_ids = [(name, arguments, self.syntax.make_id(name, index)) for index, (name, arguments) in numbered]
         return self.syntax.write(with_ids, first_index, self.think_tags)
 
-    def answer_message(self, text: str, calls: Sequence[ParsedAction], first_index: int) -> dict[str, Any]:
+    def answer_message(self, text: str, calls: Sequence[ParsedAction], first_index: int) -> Message:
         """Returns a turn with calls as a message for the chat template. A call that cannot be read has no arguments there."""
-        content = text[: self.syntax.first_marker(text)].strip()
-        return {"role": "assistant", "content": content, "tool_calls": as_tool_calls(self._identified(calls, first_index))}
+        content = "" if self.syntax.around_answer[0] else text[: self.syntax.first_marker(text)].strip()
+        return {
+            "role": "assistant",
+            "content": content,
+            "tool_calls": as_tool_calls(self._identified(calls, first_index)),
+        }
 
     def result_messages(
         self, calls: Sequence[ParsedAction], events: Sequence[ToolEvent], first_index: int
-    ) -> list[dict[str, str]]:
+    ) -> list[Message]:
         """Returns the results as messages for the chat template."""
         return [
             {"role": "tool", "name": name, "tool_call_id": call_id, "content": result_text([event])}

@@ -85,6 +85,12 @@ def test_layer_inputs_are_offloaded_by_verls_own_key_if_they_are_here() -> None:
     assert [offloaded[key] for key in keys] == [True, True]
 
 
+def test_arguments_of_the_chat_template_are_new_keys_of_verls() -> None:
+    found = overrides_of(derived(model={"chat_template_kwargs": {"enable_thinking": False}}))
+    assert found["+data.apply_chat_template_kwargs.enable_thinking"] is False
+    assert not any("apply_chat_template_kwargs" in key for key in overrides_of(derived()))
+
+
 def test_micro_batches_are_packed_by_tokens_or_padded_by_rows() -> None:
     packed = overrides_of(derived())
     assert packed[f"{ACTOR}.use_dynamic_bsz"] is True

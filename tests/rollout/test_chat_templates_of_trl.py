@@ -1,0 +1,85 @@
+"""The published chat templates that TRL contains, as an oracle for the detection and for the text around calls and results."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_tokenizer import small_backend
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+from midthought.tokenization import Renderer
+from midthought.tokenization.chat_template import as_tool_calls
+from midthought.tools.call_formats.detection import choose_call_format
+from midthought.tools.call_formats.native import NativeCallFormat
+from midthought.tools.definition import ToolDefinition, ToolParameter
+from midthought.types import ParsedAction, ToolCall, ToolEvent, ToolOutcome
+
+TRL = importlib.util.find_spec("trl")
+if TRL is None or TRL.origin is None:
+    pytest.skip("TRL is not installed", allow_module_level=True)
+TEMPLATES = {path.stem: path for path in sorted((Path(TRL.origin).parent / "chat_templates").glob("*.jinja"))}
+
+FORMATS = {
+    "deepseekv3": "deepseek",
+    "glm4moe": "glm",
+    "gptoss": "harmony",
+    "llama3_1": "llama",
+    "llama3_2": "llama",
+    "nemotron_3_nano": "qwen3_coder",
+    "qwen2_5": "hermes",
+    "qwen3": "hermes",
+    "qwen3_5_think": "qwen3_coder",
+    "qwen3_instruct_2507": "hermes",
+    "qwen3_vl": "hermes",
+}
+WITHOUT = ("cohere", "gemma", "gemma3", "llama3", "phi3", "smolvlm")
+ENDS = ("<|im_end|>", "<|eot_id|>", "<|return|>", "<｜end▁of▁sentence｜>", "<|END_OF_TURN_TOKEN|>", "<end_of_turn>")
+TAGS = re.compile(r"<\|[^<>|]*\|>|<｜[^<>｜]*｜>|</?(?:think|tool_call|tool_response|arg_key|arg_value)>|<end_of_turn>")
+TOOL = ToolDefinition("look_up", "Searches.", [ToolParameter("query", "string", "Words.")])
+ARGUMENTS = {"query": 'the "tide"\nclock 水'}
+USER = {"role": "user", "content": "What is there?"}
+
+
+def renderer_of(name: str) -> Renderer:
+    if name not in TEMPLATES:
+        pytest.skip(f"this version of TRL has no template {name}")
+    text = TEMPLATES[name].read_text("utf-8")
+    eos = next((end for end in ENDS if end in text), "<|endoftext|>")
+    backend = small_backend()
+    names = [*dict.fromkeys([*sorted(TAGS.findall(text)), eos, "<s>"])]
+    backend.add_tokens([AddedToken(tag, special=True, normalized=False) for tag in names])
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos, bos_token="<s>")
+    tokenizer.chat_template = text
+    return Renderer(tokenizer)
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_template_without_calls_falls_back(name: str) -> None:
+    assert choose_call_format(renderer_of(name), [TOOL]).call_format.name == "in_thought"
+
+
+@pytest.mark.parametrize(("name", "label"), FORMATS.items())
+def test_a_call_and_its_result_are_written_as_the_template_writes_them(name: str, label: str) -> None:
+    choice = choose_call_format(renderer_of(name), [TOOL])
+    call_format, renderer = choice.call_format, choice.renderer
+    assert isinstance(call_format, NativeCallFormat)
+    assert call_format.name == label
+    call_id = call_format.syntax.make_id("look_up", 0)
+    answer = {"role": "assistant", "content": "", "tool_calls": as_tool_calls([("look_up", ARGUMENTS, call_id)])}
+    written = call_format.render_call("look_up", ARGUMENTS)
+    assert written in renderer.chat_template.text([USER, answer])
+    (found,) = call_format.parse_all(written)
+    assert (found.tool_name, found.parameters) == ("look_up", ARGUMENTS)
+    call = ParsedAction(tool_name="look_up", parameters=ARGUMENTS)
+    event = ToolEvent(call=ToolCall(tool_name="look_up", result='a "b"\n水'), outcome=ToolOutcome.OK)
+    results = call_format.result_messages([call], [event], 0)
+    after = renderer.following(results, [USER, answer])
+    whole = renderer.prompt([USER, answer, *results])
+    assert whole[-len(after) :] == after
+    before = renderer.decode(whole[: -len(after)]).rstrip()
+    assert any(before.endswith(written.strip() + end) for end in map(renderer.decode, zip(renderer.eos_token_ids)))
