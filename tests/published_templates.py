@@ -204,6 +204,17 @@ PUBLISHED = [
         label="hunyuan",
     ),
     Published(
+        name="lfm2",
+        models="LFM2, LFM2.5",
+        tokens=(
+            *("<|im_start|>", "<|tool_list_start|>", "<|tool_list_end|>", "<|tool_call_start|>", "<|tool_call_end|>"),
+            *("<|tool_response_start|>", "<|tool_response_end|>"),
+        ),
+        eos="<|im_end|>",
+        bos="<|startoftext|>",
+        label="python",
+    ),
+    Published(
         name="gemma_3",
         models="Gemma 3",
         tokens=("<start_of_turn>",),

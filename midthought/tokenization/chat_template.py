@@ -74,7 +74,7 @@ class ChatTemplate:
             return []
         from jinja2 import Environment, TemplateSyntaxError, meta
         from jinja2.ext import Extension, loopcontrols
-        from jinja2.nodes import CallBlock, Node
+        from jinja2.nodes import CallBlock, Name, Node, Test
         from jinja2.parser import Parser
 
         class Generation(Extension):
@@ -87,13 +87,15 @@ class ChatTemplate:
                 body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
                 return CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
-        environment = Environment(extensions=[loopcontrols, Generation])
         try:
-            used = meta.find_undeclared_variables(environment.parse(self._source))
+            parsed = Environment(extensions=[loopcontrols, Generation]).parse(self._source)
         except TemplateSyntaxError as error:
             raise SettingsError(f"the chat template is not valid Jinja: {error}") from None
-        special = set(self._tokenizer.special_tokens_map)
-        return sorted(used - _OURS - _OF_TRANSFORMERS - special)
+        own = {name.name for name in parsed.find_all(Name) if name.ctx == "store"}
+        tests = (test.node for test in parsed.find_all(Test) if test.name in ("defined", "undefined"))
+        own -= {node.name for node in tests if isinstance(node, Name)}  # an argument with a default
+        used = meta.find_undeclared_variables(parsed)
+        return sorted(used - own - _OURS - _OF_TRANSFORMERS - set(self._tokenizer.special_tokens_map))
 
     @property
     def _source(self) -> str:

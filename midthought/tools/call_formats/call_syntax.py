@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from midthought.tools.call_formats.call_object import CallObject, malformed
 from midthought.tools.call_formats.json_object import BadObjectError, ObjectScanner, load_object, write_json
+from midthought.tools.call_formats.python_calls import read_python_calls
 from midthought.types import ParsedAction
 
 Call = tuple[str, Mapping[str, Any], str]
@@ -35,12 +36,13 @@ class CallSyntax:
     `style` is how name and arguments are written:
     - `object`: one JSON object with both, `{"name": "add", "arguments": {"a": 1}}`;
     - `name_then_object`: the name, then the arguments as a JSON object;
-    - `name_then_tags`: the name, then every argument between tags.
+    - `name_then_tags`: the name, then every argument between tags;
+    - `keywords`: a Python call, `add(a=1)`, in a list.
     """
 
     label: str
     """Name for messages and records, such as `hermes`."""
-    style: Literal["object", "name_then_object", "name_then_tags"]
+    style: Literal["object", "name_then_object", "name_then_tags", "keywords"]
     around_answer: tuple[str, str] = ("", "")
     """Around an answer without calls, after its thought: `<|channel|>final<|message|>` in harmony."""
     after_content: str = ""
@@ -60,7 +62,9 @@ class CallSyntax:
     without_arguments: str = ""
     """`name_then_tags`: the text after the name of a call without arguments, up to the end of the call."""
     has_python_words: bool = False
-    """`name_then_tags`: whether true and null are written True and None."""
+    """`name_then_tags`, `keywords`: whether true and null are written True and None."""
+    quote: str = ""
+    """`keywords`: the quotation mark around strings."""
     name_is_in_id: bool = False
     """Whether the id is written in place of the name (Kimi): `functions.NAME:INDEX`."""
 
@@ -85,6 +89,9 @@ class CallSyntax:
         if self.style == "object":
             kinds = {NAME: name, ARGUMENTS: dict(arguments), ID: call_id, INDEX: str(index)}
             return write_json({key: kinds.get(kind, kind) for key, kind in self.keys}, tags) + self.after_call
+        if self.style == "keywords":
+            pairs = (f"{key}={self._quoted(value)}" for key, value in arguments.items())
+            return f"{name}({', '.join(pairs)}){self.after_call}"
         head = call_id if self.name_is_in_id else name
         if self.style == "name_then_object":
             before = self.before_arguments.replace("{id}", call_id)
@@ -96,6 +103,12 @@ class CallSyntax:
             for key, value in arguments.items()
         )
         return f"{head}{self.before_arguments}{''.join(pairs)}{self.after_call}"
+
+    def _quoted(self, value: Any) -> str:
+        if not isinstance(value, str):
+            return self._value(value)
+        escaped = json.dumps(value, ensure_ascii=False)[1:-1].replace('\\"', '"')
+        return f"{self.quote}{escaped.replace(self.quote, chr(92) + self.quote)}{self.quote}"
 
     def _value(self, value: Any) -> str:
         if isinstance(value, str):
@@ -121,7 +134,8 @@ class CallSyntax:
         """Returns the position at which the calls of a turn begin; the length of the text if there are none."""
         markers = [marker for marker in (_marker(self.before_calls), self.opening) if marker]
         places = [place for marker in markers if (place := text.find(marker)) >= 0]
-        return min(places, default=len(text) if markers or not self._is_object(text) else 0)
+        is_call = not markers and self._begins_call(_LEADING_TAG.sub("", text))
+        return min(places, default=0 if is_call else len(text))
 
     def answer(self, text: str) -> str | None:
         """Returns the answer in a turn's text; None if the template does not mark it."""
@@ -134,7 +148,8 @@ class CallSyntax:
     def read(self, text: str, types: ParameterTypes) -> list[ParsedAction]:
         """Returns the calls of a turn's text without thoughts, in order, malformed ones included."""
         if not self.opening:
-            return self._object.read_block(_LEADING_TAG.sub("", text), text) if self._is_object(text) else []
+            block = _LEADING_TAG.sub("", text)
+            return self._read_block(block, text, types) if self._begins_call(block) else []
         return [call for raw, block in self._blocks(text) for call in self._read_block(block, raw, types)]
 
     @property
@@ -142,11 +157,12 @@ class CallSyntax:
         key_of = {kind: key for key, kind in self.keys}
         return CallObject(key_of[NAME], key_of[ARGUMENTS], key_of.get(ID))
 
-    def _is_object(self, text: str) -> bool:
-        if self.style != "object":
-            return False
-        bare = _LEADING_TAG.sub("", text).lstrip()
-        return bare.startswith(("{", "[{")) and f'"{self._object.name_key}"' in bare
+    def _begins_call(self, text: str) -> bool:
+        """Whether a turn without markers is a call."""
+        if self.style == "keywords":
+            return re.match(r"\s*\[\s*[\w.]+\(", text) is not None
+        is_object = self.style == "object" and text.lstrip().startswith(("{", "[{"))
+        return is_object and f'"{self._object.name_key}"' in text
 
     def _blocks(self, text: str) -> Iterator[tuple[str, str]]:
         """Yields (text with markers, text between markers) of every block, up to its closing marker or the next opening one."""
@@ -159,6 +175,8 @@ class CallSyntax:
     def _read_block(self, block: str, raw: str, types: ParameterTypes) -> list[ParsedAction]:
         if self.style == "object":
             return self._object.read_block(block, raw)
+        if self.style == "keywords":
+            return read_python_calls(block, raw)
         if self.style == "name_then_object":
             return self._read_named_object(block, raw)
         return [self._read_tags(block, raw, types)]

@@ -137,6 +137,8 @@ class _Probe:
         syntax = self._with_markers(syntax, before, after, call_id)
         markers = "".join((syntax.before_calls, syntax.before_call, syntax.before_arguments, syntax.before_key))
         label = next((label for marker, label in _LABELS.items() if marker in before + body), "")
+        if syntax.style == "keywords":
+            label = "python"
         if not label:
             label = "glm" if "<arg_key>" in markers else "template" if syntax.opening else "llama"
         if label == "hermes" and syntax.style == "name_then_tags":
@@ -174,13 +176,15 @@ class _Probe:
         return "".join(pieces)
 
     def _require_readable(self, syntax: CallSyntax) -> None:
-        """Raises `_NotWritten` if other arguments are not written as the template writes them, or not read back."""
-        arguments = {"probekey": 'a "b"', "probelist": [1, None]}
+        """Raises `_NotWritten` if a call is not written as the template writes it, or if quotes or lists are not read back."""
+        arguments = {"probekey": 'a "b" \'c\'', "probelist": [1, None]}
         call_id = syntax.make_id(_TOOL, 0)
-        written = syntax.write([(_TOOL, arguments, call_id)])
-        found = syntax.read(written, lambda tool, key: "string" if key == "probekey" else "array")
+        found = syntax.read(
+            syntax.write([(_TOOL, arguments, call_id)]), lambda tool, key: "string" if key == "probekey" else "array"
+        )
         is_read = [(call.tool_name, call.parameters) for call in found] == [(_TOOL, arguments)]
-        if not is_read or written.strip() not in self._turn([(arguments, call_id)]):
+        plain = syntax.write([(_TOOL, _ARGUMENTS, call_id)])
+        if not is_read or plain.strip() not in self._turn([(_ARGUMENTS, call_id)]):
             raise _NotWritten(_UNSUPPORTED)
 
     def _around_answer(self) -> tuple[str, str]:
@@ -232,6 +236,10 @@ class _Probe:
 
     def _tags(self, body: str, after: str, call_id: str) -> CallSyntax:
         (key_a, value_a), (key_b, value_b) = _ARGUMENTS.items()
+        keywords = re.fullmatch(rf"{_TOOL}\({key_a}=(['\"]){value_a}\1, {key_b}=\1{value_b}", body)
+        if keywords is not None:
+            truth = self._turn([({key_a: True}, call_id)]).partition(f"{key_a}=")[2]
+            return CallSyntax(label="", style="keywords", quote=keywords[1], has_python_words=truth.startswith("True"))
         texts = re.split("|".join((_TOOL, key_a, value_a, key_b, value_b)), body)
         if len(texts) != 6:
             raise _NotWritten(_UNSUPPORTED)
@@ -259,6 +267,8 @@ class _Probe:
         """Separates the markers around each call from those around all of them, by a turn with two calls."""
         if syntax.style == "name_then_tags":
             after = after.removeprefix(syntax.after_value)
+        elif syntax.style == "keywords":
+            after = after.removeprefix(f"{syntax.quote})")
         single = replace(syntax, before_call=before, after_call=after)
         second = {key: f"{value}2" for key, value in _ARGUMENTS.items()}
         second_id = f"functions.{_TOOL}:1" if syntax.name_is_in_id else "callid002"

@@ -1,0 +1,52 @@
+"""Reads calls in Python's syntax, `[add(a=1, b=2)]`, without running anything."""
+
+from __future__ import annotations
+
+import ast
+import json
+import warnings
+from typing import Any
+
+from midthought.tools.call_formats.call_object import malformed
+from midthought.types import ParsedAction
+
+_REMEDY = "write [NAME(ARGUMENT=VALUE)]"
+_JSON_WORDS = {"true": True, "false": False, "null": None}
+
+
+def read_python_calls(text: str, raw_text: str) -> list[ParsedAction]:
+    """Returns the calls of a list, or a single call. Values are literals; `true`, `false` and `null` are accepted, too.
+
+    Text that is no such list is one malformed call.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # invalid escapes
+            node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [malformed(f"not a Python call ({type(error).__name__}); {_REMEDY}", raw_text)]
+    nodes = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    return [_read(each, raw_text) for each in nodes] or [malformed(f"no call in it; {_REMEDY}", raw_text)]
+
+
+def _read(node: ast.expr, raw_text: str) -> ParsedAction:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+        return malformed(f"not a Python call; {_REMEDY}", raw_text)
+    name = ast.unparse(node.func)
+    if node.args or any(keyword.arg is None for keyword in node.keywords):
+        return malformed(f"every argument needs its name; {_REMEDY}", raw_text, name)
+    try:
+        arguments = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
+        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError):
+        return malformed(f"an argument is not a value that JSON has; {_REMEDY}", raw_text, name)
+    return ParsedAction(tool_name=name, parameters=arguments, raw_text=raw_text, success=True)
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _JSON_WORDS:
+        return _JSON_WORDS[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(element) for element in node.elts]
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        return {ast.literal_eval(key): _value(value) for key, value in zip(node.keys, node.values, strict=True) if key}
+    return ast.literal_eval(node)
