@@ -104,6 +104,25 @@ class Renderer:
         ends = [index for index, piece in enumerate(head) if piece in self._ends_in_history]
         return self._encode([*head[ends[0] + 1 if ends else 0 :], *self._flat(parts[answer + 2 :])])
 
+    def answer(self, message: Message, history: Sequence[Message]) -> list[int]:
+        """Returns the tokens that the policy would sample for this answer after `prompt(history)`: thought (`reasoning_content`),
+        text, calls, and the token that ends the turn. Names of control tokens in the text become those tokens.
+
+        Raises `SettingsError` if the template writes the answer in a form that does not continue the prompt.
+        """
+        prompt = self.chat_template.text(history, add_generation_prompt=True)
+        text = self.chat_template.text([*history, message])
+        if not text.startswith(prompt):
+            raise SettingsError(
+                f"the chat template does not write this answer as a continuation of its prompt, which ends with "
+                f"{prompt[-40:]!r}; add the thought (reasoning_content) that the prompt begins, or leave it out"
+            )
+        pieces = self.split(text[len(prompt) :])
+        ends = [index for index, piece in enumerate(pieces) if piece in self.eos_token_ids]
+        if ends:
+            return self._encode(pieces[: ends[0] + 1])
+        return [*self._encode(pieces), *self._end_token(is_call=bool(message.get("tool_calls")))]
+
     def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
         """Returns a renderer whose chat template describes these tools (JSON Schemas as in OpenAI's `tools`).
 
@@ -290,14 +309,20 @@ class Renderer:
         eos_id = self.tokenizer.eos_token_id
         ends = set() if eos_id is None else {eos_id}
         if self.chat_template.is_given:
-            after = self._controls_after_answer([])
-            after = [eos_id] if eos_id in after else after
-            ends.update(after[:1] or self._controls_after_answer([_USER])[:1])
-            call = self._controls_after_answer([], is_call=True)
-            if not after:
-                call = self._controls_after_answer([_RESULT], is_call=True)[len(call) :][:1]
-            ends.update(call[-1:])
+            ends.update(self._end_token(is_call=False), self._end_token(is_call=True))
         return frozenset(ends)
+
+    def _end_token(self, *, is_call: bool) -> list[int]:
+        """Returns the control token that ends an answer, or a turn with calls; empty if there is none."""
+        eos_id = self.tokenizer.eos_token_id
+        answered = self._controls_after_answer([])
+        written = self._controls_after_answer([], is_call=True) if is_call else answered
+        if not answered:  # the first token of the next message
+            later = self._controls_after_answer([_RESULT if is_call else _USER], is_call=is_call)
+            return later[len(written) :][:1]
+        if is_call:
+            return written[-1:]
+        return [eos_id] if eos_id in answered else answered[:1]
 
     @functools.cached_property
     def _ends_in_history(self) -> frozenset[int]:

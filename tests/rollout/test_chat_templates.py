@@ -14,7 +14,8 @@ from published_templates import PUBLISHED, Published
 from midthought.config import InferenceConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.env.reasoning import last_answer
-from midthought.errors import SettingsError
+from midthought.errors import DataError, SettingsError
+from midthought.rollout.demonstration import demonstration
 from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
 from midthought.tokenization import Renderer
 from midthought.tools.call_formats.detection import ChosenCallFormat, choose_call_format
@@ -321,6 +322,41 @@ def test_a_template_that_repeats_the_tools_before_the_last_message_does_not_only
     (mistral,) = (published for published in PUBLISHED if published.name == "mistral_v3")
     assert Renderer(mistral.tokenizer()).only_appends
     assert not chosen(mistral).renderer.only_appends
+
+
+# -- demonstrations --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("published", WITH_CALLS, ids=named)
+def test_a_demonstration_has_the_tokens_and_the_mask_of_an_episode(published: Published) -> None:
+    choice = chosen(published)
+    turns, messages = one_call(published, choice, "I look it up.")
+    episode = play(choice, turns)
+    messages = json.loads(json.dumps(messages))
+    messages[2]["tool_calls"][0]["id"] = messages[3]["tool_call_id"] = "call_of_openai"
+    messages[2]["tool_calls"][0]["function"]["arguments"] = json.dumps(ARGUMENTS, ensure_ascii=False)
+    shown = demonstration(episode.task, messages, choice.renderer, native(choice))
+    assert choice.renderer.decode(shown.token_ids) == choice.renderer.decode(episode.token_ids)
+    assert (shown.token_ids, shown.loss_mask) == (episode.token_ids, episode.loss_mask)
+    assert shown.tool_events[0].call.parameters == ARGUMENTS
+
+
+@pytest.mark.parametrize(
+    "roles", [["user"], ["assistant"], ["user", "assistant", "user"], ["user", *["assistant"] * 2]]
+)
+def test_a_demonstration_alternates_and_ends_with_an_answer(roles: list[str]) -> None:
+    choice = chosen(PUBLISHED[0])
+    messages = [{"role": role, "content": "a"} for role in roles]
+    with pytest.raises(DataError, match="task 't'"):
+        demonstration(Task(task_id="t", prompt="", answer=""), messages, choice.renderer, native(choice))
+
+
+def test_an_answer_that_does_not_continue_its_prompt_is_an_error() -> None:
+    (minimax,) = (published for published in PUBLISHED if published.name == "minimax_m2")
+    choice = chosen(minimax)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "no thought"}]
+    with pytest.raises(SettingsError, match="as a continuation of its prompt"):
+        demonstration(Task(task_id="t", prompt="", answer=""), messages, choice.renderer, native(choice))
 
 
 # -- bad calls -------------------------------------------------------------------------------------------------
