@@ -52,7 +52,7 @@ COMMON: Mapping[str, Any] = {
     "kl_loss_kind": "k3",
     "kl_loss_unbiased": False,
     "off_policy_threshold": None,
-    "rollout_correction": "none",
+    "rollout_correction": "auto",
     "rollout_correction_level": "token",
     "rollout_correction_max": 2.0,
     "rollout_correction_min": 0.0,

@@ -70,16 +70,17 @@ class RecipeConfig(Section):
         """Returns a validated, frozen copy, with the values that follow from another section filled in.
 
         `training.loss_norm_tokens` is `inference.max_tokens` if it is not set. With `inference.partial_rollouts`,
-        `training.rollout_correction` is `truncated` if it is `none`, because older policies sampled some tokens, unless the
-        policy loss uses the sampled log-probabilities itself. `model.tensor_parallel_size` becomes a flag of the server that the
-        run starts. Raises SettingsError.
+        `training.rollout_correction` is `truncated` if it is `none` or `auto`, because older policies sampled some tokens,
+        unless the policy loss uses the sampled log-probabilities itself; otherwise `auto` is `none`.
+        `model.tensor_parallel_size` becomes a flag of the server that the run starts. Raises SettingsError.
         """
         copy = self.merged({})
         training, inference = copy.training, copy.inference
         training.loss_norm_tokens = training.loss_norm_tokens or inference.max_tokens
         corrects_itself = training.policy_loss in training.sampling_corrected
-        if inference.partial_rollouts and training.rollout_correction == "none" and not corrects_itself:
+        if inference.partial_rollouts and training.correction == "none" and not corrects_itself:
             training.rollout_correction = "truncated"
+        training.rollout_correction = training.correction
         flags = copy.model.flags_of_server
         if flags and flags[0] not in inference.server_flags:
             inference.server_flags = [*inference.server_flags, *flags]

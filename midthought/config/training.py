@@ -188,9 +188,11 @@ class TrainingConfig(AlgorithmSection):
     off_policy_threshold: float | None = Field(None, gt=0)
     """Leave out rows with a negative mean advantage whose tokens have become less probable since they were sampled, by more than
     this many nats per token on average (DeepSeek-V3.2's off-policy sequence masking). Null: none."""
-    rollout_correction: Literal["none", "truncated", "masked"] = "none"
+    rollout_correction: Literal["auto", "none", "truncated", "masked"] = "auto"
     """Weight the policy loss by the ratio of recomputed to sampled probability, for engines whose numerics differ from the
-    learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits."""
+    learner's: `truncated` limits the weight to the maximum, `masked` drops tokens whose weight is outside the limits.
+    `auto`: `truncated` if another engine than `local` samples, unless the policy loss uses the sampled log-probabilities itself;
+    else `none`."""
     rollout_correction_level: Literal["token", "turn", "sequence"] = "token"
     """One weight per token, one per turn of an episode, or one per episode."""
     rollout_correction_max: float = Field(2.0, gt=0, allow_inf_nan=True)
@@ -254,6 +256,11 @@ class TrainingConfig(AlgorithmSection):
     def peak_learning_rate(self) -> float:
         """`learning_rate`. Raises SettingsError if it is still `auto`."""
         return settled(self.learning_rate)
+
+    @property
+    def correction(self) -> Literal["none", "truncated", "masked"]:
+        """`rollout_correction`; `none` if it is still `auto`."""
+        return settled(self.rollout_correction, "none")
 
     @property
     def max_micro_batch_tokens(self) -> int:
@@ -352,7 +359,7 @@ class TrainingConfig(AlgorithmSection):
                 raise ValueError(
                     f"policy_loss_options: policy_loss={self.policy_loss!r} has no option {name!r}; {known}"
                 )
-        if self.policy_loss in self.sampling_corrected and self.rollout_correction != "none":
+        if self.policy_loss in self.sampling_corrected and self.correction != "none":
             raise ValueError(
                 f"rollout_correction={self.rollout_correction!r} with policy_loss={self.policy_loss!r}, which already uses the "
                 "sampled log-probabilities; set rollout_correction to 'none'"

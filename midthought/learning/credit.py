@@ -114,12 +114,12 @@ def _for_update(
 
 def correct_batch(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
     """Fills in `rollout_weights` of a scored batch as set by `rollout_correction`. Also returns its metrics."""
-    assert batch.old_logprobs is not None and training.rollout_correction != "none"
+    assert batch.old_logprobs is not None and training.correction != "none"
     weights, metrics = rollout_weights(
         batch.old_logprobs,
         batch.sampled_logprobs,
         batch.loss_mask,
-        training.rollout_correction,
+        training.correction,
         level=training.rollout_correction_level,
         episodes=batch.token_episodes,
         turns=batch.turns,

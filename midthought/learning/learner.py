@@ -173,7 +173,7 @@ class Learner:
             "logprob_difference_max": float(difference.max()) if len(difference) else math.nan,
             "logprob_difference_mean": float(difference.mean()),
         }
-        if self.training.rollout_correction == "none":
+        if self.training.correction == "none":
             return scored, health
         scored, shares = correct_batch(scored, self.training)
         return scored, {**health, **shares}

@@ -154,6 +154,7 @@ def choose(
         "model.attn_implementation": "auto",
         "inference.gpu_memory_utilization": "auto",
         "training.learning_rate": rate,
+        "training.rollout_correction": _correction(config, backend, by_verl=by_verl),
         **{f"{section}.{key}": sizes[0] for section, key, sizes in SIZES},
     }
     changes: dict[str, dict[str, Any]] = {}
@@ -162,6 +163,13 @@ def choose(
     if config.inference.backend == "auto":
         changes.setdefault("inference", {})["in_process"] = in_process
     return config.merged(changes)
+
+
+def _correction(config: RecipeConfig, backend: str, *, by_verl: bool) -> str:
+    """Returns `training.rollout_correction` for the engine that samples. `backend`: what `inference.backend=auto` means."""
+    sampling = backend if config.inference.backend == "auto" else config.inference.backend
+    is_other = by_verl or sampling != "local"
+    return "truncated" if is_other and config.training.policy_loss not in config.training.sampling_corrected else "none"
 
 
 def words_of_stage(stage: str) -> dict[str, Any]:
@@ -191,6 +199,7 @@ def _open(config: RecipeConfig) -> Iterator[tuple[str, str]]:
             "lora_rank",
             "gradient_checkpointing",
             "learning_rate",
+            "rollout_correction",
             "attn_implementation",
             "gpu_memory_utilization",
             *(key for _, key, _ in SIZES),

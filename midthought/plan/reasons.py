@@ -14,6 +14,7 @@ SHOWN = (
     "model.attn_implementation",
     "training.gradient_checkpointing",
     "training.learning_rate",
+    "training.rollout_correction",
     "training.micro_batch_tokens",
     "training.logits_mib",
     "inference.backend",
@@ -67,11 +68,21 @@ def _why(key: str, value: Any, config: Any, *, on_gpu: bool) -> str:
         )
     if key == "learning_rate":
         return "adapters learn at ten times the rate of full weights" if config.model.adapter_rank else "full weights"
+    if key == "rollout_correction":
+        return _why_correction(value, config)
     if not on_gpu:
         return WHY_NOT.get(key, "the largest of its values")
     if key == "lora_rank" and not value:
         return "peft is not installed, so all weights are trained; for adapters: pip install 'midthought[lora]'"
     return WHY.get(key, "the largest of its values that fits")
+
+
+def _why_correction(value: str, config: Any) -> str:
+    if value == "truncated":
+        return "another engine samples, whose probabilities differ slightly"
+    if config.inference.backend == "local":
+        return "the learner's own model samples"
+    return "the policy loss uses the sampled probabilities itself"
 
 
 def _why_backend(value: str, config: Any, on_gpu: bool) -> str:

@@ -58,7 +58,7 @@ def test_every_choice_of_the_settings_is_one_that_is_built_in():
         assert TrainingConfig.policy_losses[name] == options_of(POLICY_LOSSES.find(name)), name
     assert choices("loss_agg") == set(LossAggregation)
     assert choices("kl_kind") == choices("kl_loss_kind") == set(KLKind)
-    assert choices("rollout_correction") == {"none", *RolloutCorrection}
+    assert choices("rollout_correction") == {"auto", "none", *RolloutCorrection}
     assert choices("rollout_correction_level") == set(CorrectionLevel)
 
 
@@ -145,7 +145,7 @@ def test_an_unknown_need_is_refused():
         ({"target_kl": 0.1, "kl_coef": 0.0}, r"target_kl=0\.1 cannot adapt kl_coef=0"),
         (
             {"rollout_correction_min": 0.5},
-            r"rollout_correction_min=0\.5 applies to rollout_correction='masked', not 'none'",
+            r"rollout_correction_min=0\.5 applies to rollout_correction='masked', not 'auto'",
         ),
         ({"rollout_correction": "masked", "rollout_correction_min": 2.0}, r"rollout_correction_min=2\.0 is not below"),
         ({"loss_agg": "token-men"}, r"loss_agg='token-men': Did you mean 'token-mean'"),

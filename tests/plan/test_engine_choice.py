@@ -1,5 +1,6 @@
 """`inference.backend=auto` and the engine's share of memory, for described hardware."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -248,3 +249,31 @@ def test_the_settings_of_a_run_in_this_process_are_named_in_the_remedy():
     config = auto(inference={"backend": "vllm", "in_process": True, "gpu_memory_utilization": 0.89})
     with pytest.raises(SettingsError, match=r"inference\.gpu_memory_utilization=0\.\d+"):
         choose_and_plan(config, gpu(48), source="Qwen/Qwen3-4B").require_possible()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"inference": {"backend": "local"}}, "none"),
+        ({"inference": {"backend": "vllm"}}, "truncated"),
+        ({"inference": {"backend": "sglang"}}, "truncated"),
+        ({"inference": {"backend": "auto", "in_process": True}}, "truncated"),
+        ({"inference": {"backend": "vllm"}, "training": {"rollout_correction": "none"}}, "none"),
+        ({"inference": {"backend": "vllm"}, "training": {"rollout_correction": "masked"}}, "masked"),
+        ({"inference": {"backend": "vllm"}, "training": {"algorithm": "grpo"}}, "truncated"),
+        ({"inference": {"backend": "vllm"}, "training": {"algorithm": "dppo_tv"}}, "none"),
+    ],
+)
+def test_the_loss_is_corrected_if_another_engine_samples_and_the_loss_does_not_do_it(changes, expected, tmp_path):
+    chosen = choose(auto().merged(changes), on_gpu=False, has_vllm=False)
+    assert chosen.training.rollout_correction == expected
+    assert (chosen.training.rollout_correction_level, chosen.training.rollout_correction_max) == ("token", 2.0)
+    (tmp_path / "config.yaml").write_text(chosen.to_yaml(), "utf-8")
+    assert as_recorded(auto().merged(changes), tmp_path / "config.yaml").training.rollout_correction == expected
+
+
+def test_the_correction_is_in_the_table_with_its_reason():
+    for backend, row in (("vllm", "truncated .*another engine samples"), ("local", "none .*learner's own model")):
+        choice = choose_and_plan(auto(inference={"backend": backend}), gpu(80), source="", is_given=False)
+        assert any(re.match(rf"training.rollout_correction={row}", line) for line in choice.table())
+    assert choose(auto(), on_gpu=True, by_verl=True).training.rollout_correction == "truncated"
