@@ -70,7 +70,7 @@ class DataError(UserError, ValueError):
 
 
 class RewardError(UserError, ValueError):
-    """A reward function that cannot be called, raises, or does not return a finite number."""
+    """A reward function that cannot be called, raises, or does not return finite numbers."""
 
 
 class EpisodeError(UserError, RuntimeError):

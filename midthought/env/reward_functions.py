@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import itertools
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -17,13 +18,17 @@ from midthought.types import Reward, Trajectory
 
 _SIGNATURES = "write it as f(trajectory) or f(trajectory, environment)"
 
-AnyRewardFunction = Callable[..., float | Awaitable[float]]
-"""`f(trajectory)` or `f(trajectory, environment)`, plain or `async`."""
+AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward]]
+"""`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
+number per turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
     """Weighted sum of named parts; the `Reward` records each part.
+
+    A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, and its `turns` (one number for each
+    of `trajectory.turns`) are added to the `turns` of the other functions, all times the weight of the function.
 
     `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
     environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
@@ -34,7 +39,8 @@ class WeightedReward:
     0.0
 
     The constructor raises `RewardError` for a function that takes neither `(trajectory)` nor `(trajectory, environment)` and for
-    a weight that is not finite; a call raises it if a function raises or does not return a finite number.
+    a weight that is not finite; a call raises it if a function raises, or returns a number that is not finite or rewards for
+    another number of turns.
     """
 
     parts: Mapping[str, tuple[float, AnyRewardFunction]]
@@ -82,18 +88,46 @@ class WeightedReward:
             return function(trajectory, environment) if self._wants_environment[name] else function(trajectory)
 
     def _weighted(self, values: Mapping[str, Any], trajectory: Trajectory) -> Reward:
-        parts = {}
+        parts: dict[str, float] = {}
+        turns: list[float] = []
         for name, (weight, _) in self.parts.items():
-            value = values[name]
-            with contextlib.suppress(OverflowError):
-                if isinstance(value, numbers.Real) and math.isfinite(weight * float(value)):
-                    parts[name] = weight * float(value)
-                    continue
-            raise RewardError(
-                f"reward function {name!r} returned {short(value)} ({type(value).__name__}) for task "
-                f"{trajectory.task.task_id!r}; it must return a finite number"
-            )
-        return Reward(parts=parts)
+            found = _weighted_part(name, weight, values[name], trajectory)
+            if repeated := parts.keys() & found.parts.keys():
+                raise RewardError(
+                    f"two reward functions give a part {min(repeated)!r}; name one: weighted(…, name='…')"
+                )
+            parts |= found.parts
+            turns = [math.fsum(pair) for pair in itertools.zip_longest(turns, found.turns, fillvalue=0.0)]
+        return Reward(parts=parts, turns=tuple(turns))
+
+
+def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
+    """Returns what one function gave, times its weight: one part of its name, or the parts and turns of its `Reward`."""
+    task = f"for task {trajectory.task.task_id!r}"
+    if not isinstance(value, Reward):
+        what = f"reward function {name!r} returned {short(value)} ({type(value).__name__}) {task}"
+        return Reward(parts={name: _times(weight, value, f"{what}; it must return a finite number or a Reward")})
+    num_turns = len(trajectory.turns)
+    if value.turns and len(value.turns) != num_turns:
+        raise RewardError(
+            f"reward function {name!r} returned rewards for {len(value.turns)} turns {task}; the episode has {num_turns}: "
+            "give one per turn of trajectory.turns, or none"
+        )
+
+    def amount(number: Any, where: str) -> float:
+        message = f"reward function {name!r} returned {short(number)} for {where} {task}; it must be a finite number"
+        return _times(weight, number, message)
+
+    parts = {f"{name}/{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()}
+    return Reward(parts=parts, turns=tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns)))
+
+
+def _times(weight: float, value: Any, message: str) -> float:
+    """Returns the product. Raises `RewardError` with the message if it is not a finite number."""
+    with contextlib.suppress(OverflowError):
+        if isinstance(value, numbers.Real) and math.isfinite(weight * float(value)):
+            return weight * float(value)
+    raise RewardError(message)
 
 
 @dataclass(frozen=True, slots=True)

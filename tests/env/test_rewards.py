@@ -43,6 +43,7 @@ from midthought.errors import MissingExtraError
 from midthought.types import (
     Completion,
     Finish,
+    Reward,
     StopReason,
     Task,
     ToolCall,
@@ -268,6 +269,50 @@ def test_what_is_no_finite_number_names_the_function_and_the_task(value):
 def test_every_real_number_will_do_and_is_recorded_as_a_float(value):
     (part,) = combine_rewards([("mine", 0.5, lambda trajectory: value)])(DONE).parts.values()
     assert part == 0.5 and type(part) is float
+
+
+def two_turns() -> Trajectory:
+    trajectory = episode("hm")
+    trajectory.stop_reason = None
+    trajectory.add_reply([ord("!")])
+    trajectory.add_demonstrated([ord("a")])
+    trajectory.end_turn(Turn(turn_number=1, model_output="a"))
+    return trajectory
+
+
+def test_rewards_per_turn_are_weighted_and_added_to_each_other():
+    def progress(trajectory):
+        return Reward(parts={"end": 3.0}, turns=(1.0, -2.0))
+
+    async def politeness(trajectory):
+        return Reward(turns=(4.0, 8.0))
+
+    functions = [weighted(progress, 0.5), weighted(politeness, 0.25), used_tool]
+    reward = asyncio.run(combine_rewards(functions).score(two_turns()))
+    assert reward == Reward(parts={"progress/end": 1.5, "used_tool": 0.0}, turns=(1.5, 1.0))
+    assert reward.total == 4.0
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Reward(turns=(1.0,)), r"'mine' returned rewards for 1 turns for task 't'; the episode has 2"),
+        (Reward(turns=(1.0, 2.0, 3.0)), r"for 3 turns for task 't'; the episode has 2"),
+        (Reward(turns=(1.0, math.nan)), r"'mine' returned nan for turn 1 for task 't'"),
+        (Reward(turns=(None, 1.0)), r"'mine' returned None for turn 0"),
+        (Reward(turns=(1e308, 0.0)), r"'mine' returned 1e\+308 for turn 0"),
+        (Reward(parts={"a": math.inf}), r"'mine' returned inf for part 'a'"),
+    ],
+)
+def test_bad_rewards_per_turn_are_named(value, message):
+    with pytest.raises(RewardError, match=message):
+        combine_rewards([("mine", 100.0, lambda trajectory: value)])(two_turns())
+
+
+def test_parts_of_two_functions_with_one_name_are_refused():
+    functions = [("a/b", 1.0, lambda trajectory: 1.0), ("a", 1.0, lambda trajectory: Reward(parts={"b": 1.0}))]
+    with pytest.raises(RewardError, match="two reward functions give a part 'a/b'"):
+        combine_rewards(functions)(two_turns())
 
 
 def test_a_function_that_raises_is_named_with_the_task_and_the_cause():

@@ -282,6 +282,19 @@ def test_every_part_of_several_reward_functions_is_recorded(ground, talker):
 
 
 @pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
+def test_a_reward_function_may_give_a_number_to_each_turn(ground, talker):
+    def each_turn(trajectory):
+        return Reward(parts={"end": 1.0}, turns=(2.0,) * len(trajectory.turns))
+
+    with RayPPOTrainer(settings(), reward_funcs=[weighted(each_turn, 0.5)], **ground, **talker) as trainer:
+        figures = trainer.train_step(trainer.rollout())
+    num_turns = 2 if "env" in ground else 1
+    assert figures["reward/turns"] == num_turns
+    assert figures["reward/each_turn/end"] == 0.5
+    assert figures["reward/mean"] == num_turns + 0.5
+
+
+@pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
 @pytest.mark.parametrize("reward_fn", [lambda: 1.0, lambda a, b, c: 1.0, lambda trajectory, *, scale: 1.0, 3])
 def test_a_reward_function_that_cannot_be_called_fails_at_once(ground, reward_fn):
     with pytest.raises((RewardError, SettingsError), match=r"trajectory, environment|callable"):
