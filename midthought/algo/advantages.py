@@ -58,8 +58,8 @@ def compute_advantage(
 
     `values` and `turns` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is used by
     `gae` and `reinforce_plus_plus`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
-    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo` and `grpo_turns`; `keep_threshold` by `keep_above`. Raises ValueError for an unknown name, a missing
-    input, a wrong shape, or a reward that is not finite.
+    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo` and `grpo_turns`; `keep_threshold` by `keep_above`.
+    Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
         rewards=token_level_rewards,

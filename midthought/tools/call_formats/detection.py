@@ -177,7 +177,7 @@ class _Probe:
 
     def _require_readable(self, syntax: CallSyntax) -> None:
         """Raises `_NotWritten` if a call is not written as the template writes it, or if quotes or lists are not read back."""
-        arguments = {"probekey": 'a "b" \'c\'', "probelist": [1, None]}
+        arguments = {"probekey": "a \"b\" 'c'", "probelist": [1, None]}
         call_id = syntax.make_id(_TOOL, 0)
         found = syntax.read(
             syntax.write([(_TOOL, arguments, call_id)]), lambda tool, key: "string" if key == "probekey" else "array"
