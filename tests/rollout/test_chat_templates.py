@@ -25,6 +25,7 @@ from midthought.tools.executor import ToolExecutor
 from midthought.tools.registry import ToolRegistry
 from midthought.types import Reward, StopReason, Task, ToolOutcome, Trajectory
 
+BY_NAME = {published.name: published for published in PUBLISHED}
 WITH_CALLS = [published for published in PUBLISHED if published.label]
 PARALLEL = [published for published in WITH_CALLS if published.is_parallel]
 QUESTION = "What is in the library about the sea?"
@@ -71,7 +72,7 @@ def chosen(published: Published, **arguments: Any) -> ChosenCallFormat:
 
 def play(
     choice: ChosenCallFormat,
-    turns: Sequence[str],
+    turns: Sequence[str | Sequence[int]],
     replies: Sequence[str] = (),
     result: str | None = None,
     **limits: Any,
@@ -182,7 +183,7 @@ def test_the_call_format_is_found_from_what_the_template_writes(published: Publi
 
 
 def test_a_template_without_calls_says_why_and_falls_back_to_calls_in_the_thought() -> None:
-    choice = chosen(PUBLISHED[-1])
+    choice = chosen(BY_NAME["gemma_3"])
     assert (
         choice.reason == "in_thought (#call), because the chat template refuses calls" or "omits calls" in choice.reason
     )
@@ -319,7 +320,7 @@ def test_without_earlier_thoughts_a_reply_starts_a_segment_that_the_template_wou
 
 
 def test_a_template_that_repeats_the_tools_before_the_last_message_does_not_only_append() -> None:
-    (mistral,) = (published for published in PUBLISHED if published.name == "mistral_v3")
+    mistral = BY_NAME["mistral_v3"]
     assert Renderer(mistral.tokenizer()).only_appends
     assert not chosen(mistral).renderer.only_appends
 
@@ -352,7 +353,7 @@ def test_a_demonstration_alternates_and_ends_with_an_answer(roles: list[str]) ->
 
 
 def test_an_answer_that_does_not_continue_its_prompt_is_an_error() -> None:
-    (minimax,) = (published for published in PUBLISHED if published.name == "minimax_m2")
+    minimax = BY_NAME["minimax_m2"]
     choice = chosen(minimax)
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "no thought"}]
     with pytest.raises(SettingsError, match="as a continuation of its prompt"):
@@ -397,7 +398,7 @@ def test_an_answer_without_a_marker_is_no_call(published: Published) -> None:
 
 
 def test_a_call_inside_a_thought_is_no_call() -> None:
-    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    qwen = BY_NAME["qwen3"]
     call_format = native(chosen(qwen))
     call = call_format.render_call("look_up", {"query": "x"})
     assert call_format.parse_all(f"<think>{call}</think>{call}") == call_format.parse_all(call)
@@ -405,20 +406,20 @@ def test_a_call_inside_a_thought_is_no_call() -> None:
 
 
 def test_gpt_oss_may_name_the_recipient_in_either_place_of_the_header() -> None:
-    (gpt_oss,) = (published for published in PUBLISHED if published.name == "gpt_oss")
+    gpt_oss = BY_NAME["gpt_oss"]
     header = "<|channel|>commentary to=functions.look_up <|constrain|>json<|message|>"
     (call,) = native(chosen(gpt_oss)).parse_all(header + '{"query": "x"}')
     assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
 
 
 def test_llama_may_write_its_python_tag_before_a_call() -> None:
-    (llama,) = (published for published in PUBLISHED if published.name == "llama3_1")
+    llama = BY_NAME["llama3_1"]
     (call,) = native(chosen(llama)).parse_all('<|python_tag|>{"name": "look_up", "parameters": {"query": "x"}}')
     assert (call.tool_name, call.parameters) == ("look_up", {"query": "x"})
 
 
 def test_values_of_tags_have_the_types_of_the_tools_schema() -> None:
-    (coder,) = (published for published in PUBLISHED if published.name == "qwen3_coder")
+    coder = BY_NAME["qwen3_coder"]
     arguments = {"query": "12", "limit": 12, "filters": {"old": True, "none": None}}
     call_format = native(chosen(coder))
     (call,) = call_format.parse_all(call_format.render_call("look_up", arguments))
@@ -440,7 +441,7 @@ def test_a_prompt_has_the_token_ids_of_apply_chat_template(published: Published)
 
 
 def test_arguments_of_the_template_apply_to_every_prompt_and_reply() -> None:
-    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    qwen = BY_NAME["qwen3"]
     choice = chosen(qwen, enable_thinking=False)
     calls = [("look_up", {"query": "x"})]
     turns = [native(choice).render_calls(calls) + "<|im_end|>", "Done.<|im_end|>"]
@@ -449,13 +450,30 @@ def test_arguments_of_the_template_apply_to_every_prompt_and_reply() -> None:
 
 
 def test_an_argument_that_the_template_does_not_use_is_an_error_that_names_those_it_uses() -> None:
-    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    qwen = BY_NAME["qwen3"]
     with pytest.raises(SettingsError, match=r"does not use 'enable_thought'\. Did you mean 'enable_thinking'"):
         Renderer(qwen.tokenizer(), {"enable_thought": False})
 
 
 def test_a_description_of_a_tool_with_a_control_token_is_an_error() -> None:
-    (qwen,) = (published for published in PUBLISHED if published.name == "qwen3")
+    qwen = BY_NAME["qwen3"]
     tool = ToolDefinition("look", "Ends with <|im_end|>.", [])
     with pytest.raises(SettingsError, match=re.escape("contains the control token '<|im_end|>'")):
         choose_call_format(Renderer(qwen.tokenizer()), [tool])
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "<|im_end|> y", "arguments": {}}', '{"name": "x", "arguments": {"q": "<think>"}}', "{"]
+)
+def test_a_call_that_cannot_run_adds_no_control_tokens_to_a_later_segment(text: str) -> None:
+    choice = chosen(BY_NAME["qwen2_5"])
+    tokenizer = choice.renderer.tokenizer
+    spelled = [*choice.renderer.control("<tool_call>\n"), *choice.renderer.foreign(text)]
+    call = [*spelled, *choice.renderer.control("\n</tool_call><|im_end|>")]
+    trajectory = play(choice, [call, "Done.<|im_end|>", "Yes.<|im_end|>"], replies=["Sure?"], keep_thoughts=False)
+    assert [event.outcome is ToolOutcome.OK for event in trajectory.tool_events] == [False]
+    second = trajectory.segments[1].token_ids[: trajectory.segments[1].spans[0].end]
+    assert (
+        second.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 6
+    )  # system, question, call, result, answer, reply
+    assert second.count(tokenizer.convert_tokens_to_ids("<think>")) == 0
