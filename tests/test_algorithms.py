@@ -199,3 +199,10 @@ PAGE = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text("utf-
 def test_the_page_lists_the_values_of_every_preset(name):
     values = " ".join(f"{key}={value}" for key, value in ALGORITHMS[name].values.items())
     assert f"| `{name}` | `{values}` | {ALGORITHMS[name].source} |" in PAGE
+
+
+def test_the_page_lists_our_defaults():
+    table = PAGE.partition("## Defaults beside")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table, flags=re.MULTILINE)
+    assert len(rows) == 16
+    assert {key: str(getattr(TrainingConfig(), key)) for key, _ in rows} == dict(rows)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from small_environments import PAID, QUESTIONS, Colours, settings
+from small_environments import PAID, QUESTIONS, settings
 
 from midthought import RayPPOTrainer
 from midthought.errors import SettingsError
