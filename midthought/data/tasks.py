@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ ANSWER_KEYS = ("answer", "ground_truth", "reward_model.ground_truth", "target", 
 """Columns of the ground truth; a dot refers to a nested column (verl's rows)."""
 ID_KEYS = ("task_id", "id")
 """Columns of the task's id; rows without one are named by their position (`questions:7`)."""
+
+_FINAL_NUMBER = re.compile(r"(?:^|\n)[ \t]*####[ \t]*(?P<number>[-−]?[$€£]?[-−]?\d[\d,]*(?:\.\d+)?%?)\s*\Z")
+"""The last line of a worked solution in GSM8K's form."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +66,11 @@ def load_tasks(
     `prompt_key`, `answer_key` and `id_key`, or the first of `PROMPT_KEYS`, `ANSWER_KEYS` and `ID_KEYS` that the first
     readable row has; a dot refers to a nested column. The prompt is a string or messages `[{"role": "user", "content":
     …}]`, the last of them the user's. The answer is a string, a number, a list (the first is the truth, the others are
-    aliases), or a mapping with `value` and optional `aliases` (TriviaQA). Columns `aliases`, `before`, `evidence` and
-    `labels` of our own records are kept; `label_keys` adds further columns to the task's labels, which are for
-    evaluation only: no reward reads them.
+    aliases), or a mapping with `value` and optional `aliases` (TriviaQA). A text whose last line is `#### 42` is a worked
+    solution in GSM8K's form: the answer is `42`; `#### 1,250` is `1250` with the alias `1,250`.
+
+    Columns `aliases`, `before`, `evidence` and `labels` of our own records are kept; `label_keys` adds further columns to
+    the task's labels, which are for evaluation only: no reward reads them.
 
     Reads at most `limit` tasks. Raises DataError for an unreadable source or row, for two rows with the same id, and if
     there is no task. With `strict=False` such rows are skipped, counted in the log and kept in `.skipped`.
@@ -246,7 +252,12 @@ def _answer(value: Any) -> tuple[str, tuple[str, ...]]:
             raise _RowError("the list of answers is empty")
         first, *others = (_text(each, "answer") for each in value)
         return first, tuple(others)
-    return _text(value, "answer"), ()
+    text = _text(value, "answer")
+    final = _FINAL_NUMBER.search(text)
+    if final is None:
+        return text, ()
+    written, plain = final["number"], final["number"].replace(",", "")
+    return plain, () if written == plain else (written,)
 
 
 def _text(value: Any, what: str) -> str:

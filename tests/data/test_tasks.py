@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from midthought.data.rows import DataError
 from midthought.data.tasks import load_tasks
+from midthought.env.reasoning import matches
 from midthought.types import Task
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -53,6 +54,29 @@ def test_a_list_may_hold_mappings_texts_and_tasks():
 def test_the_usual_names_of_columns_are_known(row, answer, aliases):
     (task,) = load_tasks([row])
     assert (task.prompt, task.answer, task.aliases) == ("q", answer, aliases)
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("She sells 16 - 3 = <<16-3=13>>13 eggs.\n#### 13", "13"),
+        ("#### -1,250.5", "-1250.5"),
+        ("5 of 20 is 25%.\n#### 25%\n", "25%"),
+        ("As a price.\n####$18", "$18"),
+        ("#### 3\nNo, wait.\n#### 4", "4"),
+        ("#### 42\nThis line follows the number.", "#### 42\nThis line follows the number."),
+        ("The channel is named #### 5", "The channel is named #### 5"),
+        ("A title\n#### Summary of 2020", "A title\n#### Summary of 2020"),
+    ],
+)
+def test_a_worked_solution_in_the_form_of_gsm8k_has_its_final_number_as_the_answer(said, answer):
+    assert load_tasks([{"question": "q", "answer": said}])[0].answer == answer
+
+
+def test_a_final_number_with_separators_is_also_accepted_as_it_is_written():
+    (task,) = load_tasks([{"question": "q", "answer": "It costs this.\n#### 2,125"}])
+    assert (task.answer, task.aliases) == ("2125", ("2,125",))
+    assert all(matches(said, (task.answer, *task.aliases)) for said in ("2125", "2,125"))
 
 
 def test_other_columns_are_named_by_arguments_and_a_dot_leads_into_nested_ones():
