@@ -40,6 +40,7 @@ from midthought.tools.registry import ToolRegistry
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
+from midthought.trainer.result import TrainingResult
 from midthought.trainer.rollouts import (
     AUTO_CALL_FORMAT,
     PromptBuilder,
@@ -234,9 +235,9 @@ class Trainer:
 
     # -- training ----------------------------------------------------------------------------------------------
 
-    def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> list[dict[str, float]]:
+    def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> TrainingResult:
         """Trains until `num_epochs` epochs are done; epochs of earlier calls and of a loaded checkpoint count. Returns the
-        metrics of all iterations.
+        metrics of all iterations as a `TrainingResult`, which is a list.
 
         An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment;
         `num_iters_per_epoch` replaces that length. None: the number in `training`. Ctrl-C takes effect between two
@@ -279,7 +280,9 @@ class Trainer:
             if self._writer is not None and self._writer.is_owner:
                 self._save_model(self._writer.run.path / "policy", in_run=True)
                 self._writer.finish(self.metrics_history)
-        return self.metrics_history
+        writer = self._writer
+        policy_path = writer.run.path / "policy" if writer is not None and writer.is_owner else None
+        return TrainingResult(self.metrics_history, policy_path)
 
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""

@@ -1,0 +1,72 @@
+"""What `Trainer.fit` returns: the metrics of all iterations, with a table and a curve. It does not train."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+MAX_SHOWN_ROWS = 10
+_COLUMNS = ("iteration", "reward/mean", "episode/calls", "total_loss")
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+class TrainingResult(list[dict[str, float]]):
+    """The metrics of every iteration, in order, as in `Trainer.metrics_history`.
+
+    >>> result = TrainingResult([{"iteration": 1, "reward/mean": 0.0}, {"iteration": 2, "reward/mean": 1.0}])
+    >>> result.metrics["reward/mean"]
+    1.0
+    >>> result.show()
+    iteration  reward/mean
+            1        0.000
+            2        1.000
+    reward/mean ▁█
+    """
+
+    def __init__(self, rows: Iterable[dict[str, float]] = (), policy_path: Path | None = None) -> None:
+        super().__init__(rows)
+        self.policy_path = policy_path
+        """Folder of the trained policy; None without a run folder."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last iteration; empty if there was none."""
+        return self[-1] if self else {}
+
+    def show(self) -> None:
+        """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced, and the curve of the mean reward."""
+        print(self._text())
+
+    def _repr_html_(self) -> str:
+        """The same table in a notebook."""
+        return f"<pre>{escape(self._text())}</pre>"
+
+    def _text(self) -> str:
+        if not self:
+            return "no iteration was trained"
+        names = [name for name in _COLUMNS if name in self[-1]]
+        lines = ["  ".join(names)]
+        for row in _evenly(self, MAX_SHOWN_ROWS):
+            lines.append("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
+        return "\n".join([*lines, f"reward/mean {_curve([row.get('reward/mean', math.nan) for row in self])}"])
+
+
+def _cell(name: str, value: float) -> str:
+    return str(int(value)) if name == "iteration" else f"{value:.3f}"
+
+
+def _evenly(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:
+    """Returns at most `count` rows, the first and the last among them."""
+    if len(rows) <= count:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)]
+
+
+def _curve(values: list[float]) -> str:
+    """Returns one character per value, scaled from the minimum to the maximum; a space if a value is not finite."""
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    scale = (len(_LEVELS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_LEVELS[round((value - low) * scale)] if math.isfinite(value) else " " for value in values)

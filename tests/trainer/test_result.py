@@ -1,0 +1,38 @@
+"""The result of `Trainer.fit` is the list of metrics, and shows itself."""
+
+import math
+
+from small_environments import QUESTIONS, settings
+
+from midthought import RayPPOTrainer
+from midthought.trainer.result import MAX_SHOWN_ROWS, TrainingResult
+
+
+def rows(*rewards):
+    return [{"iteration": number, "reward/mean": reward} for number, reward in enumerate(rewards, start=1)]
+
+
+def test_fit_returns_the_metrics_as_a_list_with_the_path_of_the_policy(talker, tmp_path):
+    with RayPPOTrainer(settings(), dataset=QUESTIONS, run_path=tmp_path / "run", **talker) as trainer:
+        result = trainer.fit()
+        assert result == trainer.metrics_history and isinstance(result, list)
+    assert result.metrics == result[-1]
+    assert result.policy_path == tmp_path / "run" / "policy"
+    assert (result.policy_path / "config.json").is_file()
+
+
+def test_a_long_run_is_shown_from_its_first_to_its_last_iteration(capsys):
+    TrainingResult(rows(*range(95))).show()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == MAX_SHOWN_ROWS + 2
+    assert (lines[1].split(), lines[-2].split()) == (["1", "0.000"], ["95", "94.000"])
+
+
+def test_values_that_are_not_finite_leave_a_gap_in_the_curve(capsys):
+    TrainingResult(rows(0.0, math.nan, 1.0)).show()
+    assert capsys.readouterr().out.endswith("reward/mean ▁ █\n")
+
+
+def test_an_empty_result_says_so_also_in_a_notebook():
+    assert "no iteration" in TrainingResult()._repr_html_()
+    assert TrainingResult().metrics == {}
