@@ -34,6 +34,7 @@ class AdvantageEstimator(enum.StrEnum):
     GRPO_TURNS = "grpo_turns"
     KEEP_BEST = "keep_best"
     KEEP_ABOVE = "keep_above"
+    BEST_AND_WORST = "best_and_worst"
 
 
 @also_named(index="groups", norm_adv_by_std_in_grpo="norm_by_std")

@@ -1,6 +1,6 @@
 """Estimators that select the episodes to train on: an episode with advantage 0 leaves the batch before it is scored.
 
-Rejection-sampling fine-tuning is one of them with `policy_loss=nll`.
+With `policy_loss=nll` this is rejection-sampling fine-tuning, with `policy_loss=dpo` and pairs it is DPO.
 """
 
 from __future__ import annotations
@@ -33,6 +33,30 @@ def keep_above(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     (arXiv 2312.06585), algorithm 1.
     """
     return _over_tokens(inputs, inputs.scores > inputs.keep_threshold - TIE)
+
+
+@advantage_estimator("best_and_worst", needs={"groups"}, selects=True)
+def best_and_worst(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = 1` for the best and -1 for the worst episode of each group (the first of equal ones), 0 for the others.
+
+    The pairs of `policy_loss=dpo`. A group whose scores are equal has no pair.
+    """
+    lowest, highest = group_extremes(inputs)
+    assert inputs.groups is not None
+    differs = inputs.present & (highest - lowest > TIE)
+    best = _first_of_group(differs & (inputs.scores > highest - TIE), inputs.groups)
+    worst = _first_of_group(differs & (inputs.scores < lowest + TIE), inputs.groups)
+    advantages = inputs.over_tokens(best.to(inputs.rewards) - worst.to(inputs.rewards))
+    return advantages, advantages
+
+
+def _first_of_group(is_candidate: Tensor, groups: Tensor) -> Tensor:
+    """[E] bool -> [E] bool: only the first candidate of each group."""
+    _, member = torch.unique(groups, return_inverse=True)
+    index = torch.arange(len(groups), device=groups.device)
+    first = index.new_full((len(groups),), len(groups))
+    first = first.scatter_reduce(0, member[is_candidate], index[is_candidate], "amin")
+    return is_candidate & (first[member] == index)
 
 
 def group_extremes(inputs: CreditInputs) -> tuple[Tensor, Tensor]:

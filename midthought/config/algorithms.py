@@ -66,6 +66,13 @@ KEYS = frozenset(COMMON)
 _BY_EPISODE = {"loss_agg": "seq-mean-token-mean"}
 _BY_CONSTANT = {"adv_estimator": "dr_grpo", "loss_agg": "seq-mean-token-sum-norm"}
 _WITH_CRITIC = {"adv_estimator": "gae", "lam": 0.95}
+_SUPERVISED = {"policy_loss": "nll"}
+_PAIRS = {
+    "adv_estimator": "best_and_worst",
+    "policy_loss": "dpo",
+    "loss_agg": "seq-mean-token-sum",
+    "policy_loss_options": {"beta": 0.1},
+}
 _WHOLE_EPISODE = {"loss_agg": "seq-mean-token-sum"}
 
 ALGORITHMS: Mapping[str, Algorithm] = {
@@ -136,6 +143,12 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         {**_WITH_CRITIC, "critic_lam": 1.0, "lam_alpha": 0.05, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28},
     ),
     "vc_ppo": Algorithm("2503.01491, section 5", {**_WITH_CRITIC, "critic_lam": 1.0}),
+    "rft": Algorithm(
+        "2304.06767, algorithm 1 (RAFT; equal rewards are all kept)", {**_SUPERVISED, "adv_estimator": "keep_best"}
+    ),
+    "rest_em": Algorithm("2312.06585, algorithm 1", {**_SUPERVISED, "adv_estimator": "keep_above"}),
+    "dpo": Algorithm("2305.18290; beta of its experiments", _PAIRS),
+    "online_dpo": Algorithm("2402.04792; pairs by reward, beta of its experiments", _PAIRS),
 }
 
 
@@ -152,7 +165,7 @@ class AlgorithmSection(Section):
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
-    `vapo`, `vc_ppo` (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings
+    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo` (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings
     that are given with it, or later, win. Null: no preset."""
 
     def __init__(self, **values: Any) -> None:

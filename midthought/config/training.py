@@ -29,10 +29,11 @@ class TrainingConfig(AlgorithmSection):
         "grpo_turns": frozenset({"groups", "turns"}),
         "keep_best": frozenset({"groups"}),
         "keep_above": frozenset(),
+        "best_and_worst": frozenset({"groups"}),
     }
     """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
     `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
-    selecting: ClassVar[set[str]] = {"keep_best", "keep_above"}
+    selecting: ClassVar[set[str]] = {"keep_best", "keep_above", "best_and_worst"}
     """Estimators that select the episodes to train on before they are scored."""
     policy_losses: ClassVar[dict[str, dict[str, float]]] = {
         "ppo": {},
@@ -46,10 +47,13 @@ class TrainingConfig(AlgorithmSection):
         "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
         "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
         "nll": {},
+        "dpo": {"beta": 0.1},
     }
     """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
-    sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl"}
-    """Policy losses that use the sampled log-probabilities and exclude `rollout_correction`."""
+    sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll", "dpo"}
+    """Policy losses that exclude `rollout_correction`: they use the sampled log-probabilities, or need no importance weights."""
+    paired: ClassVar[set[str]] = {"dpo"}
+    """Policy losses of pairs of episodes; they need a reference."""
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of all random numbers: data split, questions, initial weights, sampling."""
@@ -107,7 +111,7 @@ class TrainingConfig(AlgorithmSection):
     adv_estimator: str = "gae"
     """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `keep_best` and `keep_above` (selected episodes only, with
-    `policy_loss=nll`), or one that you registered (`@advantage_estimator`)."""
+    `policy_loss=nll`), `best_and_worst` (pairs, with `policy_loss=dpo`), or one that you registered (`@advantage_estimator`)."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
     """`keep_above` trains on episodes with at least this reward."""
     gamma: float = Field(1.0, gt=0, le=1)
@@ -140,7 +144,7 @@ class TrainingConfig(AlgorithmSection):
     """Number of first iterations that train only the critic. They do not count in the policy's learning-rate schedule."""
     policy_loss: str = "ppo"
     """`ppo`, `gspo`, `gspo_sequence`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
-    `nll` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
+    `nll`, `dpo` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
     policy_loss_options: dict[str, float] = Field(default_factory=dict)
     """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
@@ -325,6 +329,7 @@ class TrainingConfig(AlgorithmSection):
         if self.batch_size % self.episodes_per_task:
             raise ValueError(f"batch_size={self.batch_size} is not a multiple of group_size={self.episodes_per_task}")
         self._require_known_options()
+        self._require_pairs()
         if self.dual_clip is not None and self.policy_loss in BUILT_IN_LOSSES - {"ppo"}:
             raise ValueError(
                 f"dual_clip={self.dual_clip} applies to policy_loss='ppo', not {self.policy_loss!r}; set it to null"
@@ -350,6 +355,26 @@ class TrainingConfig(AlgorithmSection):
             )
         return self
 
+    def _require_pairs(self) -> None:
+        """Raises ValueError if the settings of a loss of pairs give it no pairs, or other averages."""
+        if self.policy_loss not in self.paired:
+            return
+        if self.adv_estimator not in self.selecting:
+            raise ValueError(
+                f"policy_loss={self.policy_loss!r} with adv_estimator={self.adv_estimator!r}: it learns from pairs; set "
+                "adv_estimator to 'best_and_worst', or take algorithm='dpo'"
+            )
+        if self.loss_agg != "seq-mean-token-sum":
+            raise ValueError(
+                f"policy_loss={self.policy_loss!r} with loss_agg={self.loss_agg!r}: its loss is a mean over pairs of sums over "
+                "tokens; set loss_agg to 'seq-mean-token-sum', or take algorithm='dpo'"
+            )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the learner compares with a frozen reference."""
+        return bool(self.kl_coef or self.kl_loss_coef) or self.policy_loss in self.paired
+
     def _require_known_options(self) -> None:
         """Raises ValueError for an option that the policy loss does not have, or a correction that it excludes."""
         options = self.policy_losses[self.policy_loss]
@@ -362,7 +387,7 @@ class TrainingConfig(AlgorithmSection):
         if self.policy_loss in self.sampling_corrected and self.correction != "none":
             raise ValueError(
                 f"rollout_correction={self.rollout_correction!r} with policy_loss={self.policy_loss!r}, which already uses the "
-                "sampled log-probabilities; set rollout_correction to 'none'"
+                "sampled log-probabilities or has no importance weights; set rollout_correction to 'none'"
             )
 
 

@@ -10,7 +10,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -25,12 +25,13 @@ from midthought.learning.credit import correct_batch, credit_batch, entropy_cont
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
 from midthought.learning.forward import TokenOutputs, hidden_states
 from midthought.learning.layers import RecomputedLayers, compile_layers
-from midthought.learning.loss import entropy_coef, ppo_losses, select_tokens, value_losses
+from midthought.learning.loss import entropy_coef, ppo_losses, select_tokens, value_losses, weigh_pairs
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
 from midthought.learning.model import Critic, token_outputs
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
+from midthought.learning.scoring_model import ScoringModel
 from midthought.varlen_attention import no_cudnn_attention
 
 Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
@@ -85,12 +86,12 @@ class Learner:
             self._recomputed = RecomputedLayers(*self._learning, offload=training.offloads_activations)
         for model in self._models if training.compile else ():
             compile_layers(model)
-        is_own = reference is None or reference is policy
-        self._offloaded = (
-            reference if training.offload_reference and not is_own and self.process_group.is_alone else None
-        )
-        if self._offloaded is not None:
-            self._offloaded.to("cpu")
+        offload = training.offload_reference and self.process_group.is_alone
+        self._scoring = {
+            name: ScoringModel(model, policy, offload=offload)
+            for name, model in (("reference_logprobs", reference),)
+            if model is not None
+        }
 
     @property
     def training(self) -> TrainingConfig:
@@ -182,35 +183,37 @@ class Learner:
     def _scores(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Computes this rank's scores of policy tokens, 0 elsewhere."""
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.num_tokens))
-        parts = self._rows(batch)
         with self._forward_context():
-            for rows, is_own in parts:
-                self._limit.current = batch.select(rows)
-                micro = self._limit.current.to(self.device)
+            for rows, is_own, micro in self._passes(batch):
                 outputs = self._forward(self.policy, micro, values=True)
                 fill(filled["old_logprobs"], batch, rows, outputs.logprobs, is_own)
                 if outputs.values is not None:
                     fill(filled["values"], batch, rows, outputs.values, is_own)
-            with self._reference_at_hand() as reference:
-                for rows, is_own in parts if reference is not None else ():
-                    self._limit.current = batch.select(rows)
-                    micro = self._limit.current.to(self.device)
-                    logprobs = self._forward(reference, micro).logprobs
-                    fill(filled["reference_logprobs"], batch, rows, logprobs, is_own)
+            for name, scoring in self._scoring.items():
+                with scoring.on(self.device) as model:
+                    for rows, is_own, micro in self._passes(batch):
+                        fill(filled[name], batch, rows, self._forward(model, micro).logprobs, is_own)
         return filled
 
-    @contextmanager
-    def _reference_at_hand(self) -> Iterator[Any]:
-        """Yields the reference on the policy's device. A LoRA policy that is its own reference runs without adapters."""
-        reference: Any = self.reference
-        if self._offloaded is not None:
-            self._offloaded.to(self.device)
-        try:
-            with reference.disable_adapter() if reference is self.policy else nullcontext():
-                yield reference
-        finally:
-            if self._offloaded is not None:
-                self._offloaded.to("cpu")
+    @torch.no_grad()
+    def _current_logprobs(self, batch: TokenBatch) -> Tensor:
+        """Returns the log-probabilities of the current weights [N], on every rank."""
+        found = self._fitting(lambda: self._logprobs(batch))
+        self.process_group.sum({"logprobs": found})
+        return found
+
+    def _logprobs(self, batch: TokenBatch) -> Tensor:
+        filled = torch.zeros(batch.num_tokens)
+        with self._forward_context():
+            for rows, is_own, micro in self._passes(batch):
+                fill(filled, batch, rows, self._forward(self.policy, micro).logprobs, is_own)
+        return filled
+
+    def _passes(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
+        """Yields this rank's forward passes: the rows, whether they count, and the rows' tokens on the device."""
+        for rows, is_own in self._rows(batch):
+            self._limit.current = batch.select(rows)
+            yield rows, is_own, self._limit.current.to(self.device)
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
@@ -235,9 +238,12 @@ class Learner:
             raise ValueError("the batch has no advantages: call `score` and `credit` before `update`")
         totals: dict[str, float] = defaultdict(float)
         steps = 0
+        has_pairs = self.training.policy_loss in self.training.paired
         for _ in range(self.training.ppo_epochs):
             generator = torch.Generator().manual_seed(self.training.seed * 1_000_003 + self.num_steps)
-            for mini in batch.mini_batches(self.training.mini_batch_size, generator):
+            for mini in batch.mini_batches(self.training.mini_batch_size, generator, whole_groups=has_pairs):
+                if has_pairs and steps:
+                    mini = mini.with_fields(old_logprobs=self._current_logprobs(mini))
                 for name, value in self._ppo_step(mini, critic_only=critic_only).items():
                     totals[name] += value
                 steps += 1
@@ -258,9 +264,9 @@ class Learner:
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
-        batch = select_tokens(batch, training)
+        batch, of_pairs = weigh_pairs(select_tokens(batch, training), training)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
-        return self._step(batch, losses, num_parts=training.accumulation_steps)
+        return {**of_pairs, **self._step(batch, losses, num_parts=training.accumulation_steps)}
 
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """Takes one optimizer step of cross-entropy, averaged over all mask-True tokens of the batch (nats per token).

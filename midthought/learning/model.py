@@ -91,7 +91,7 @@ class Models(NamedTuple):
 
     @classmethod
     def from_config(cls, policy: Any, config: RecipeConfig) -> Models:
-        """Uses the policy as it is; adds a critic if the estimator needs one, and a reference if there is a KL term.
+        """Uses the policy as it is; adds a critic and a reference if the settings need them.
 
         With `model.lora_rank`, adapters are added to the policy. They learn, and the policy without them is the reference.
         A PEFT model whose adapters do not change its outputs yet is also its own reference. Raises SettingsError if
@@ -104,7 +104,7 @@ class Models(NamedTuple):
             )
         make_critic = Critic.separate if config.model.critic_kind == "separate" else Critic.shared
         critic = make_critic(policy) if training.has_critic else None
-        needs_reference = bool(training.kl_coef or training.kl_loss_coef)
+        needs_reference = training.needs_reference
         if rank:
             adapted = add_adapters(policy, rank, config.model.lora_alpha, config.training.seed)
             return cls(adapted, critic, adapted if needs_reference else None)

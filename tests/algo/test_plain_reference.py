@@ -192,6 +192,9 @@ def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
     if name == "keep_best":
         best = plain_in_group(episodes, lambda own, all_, _: float(own == max(all_) and len(all_) > 1))
         return over_tokens(episodes, best)
+    if name == "best_and_worst":
+        pair = plain_in_group(episodes, lambda own, all_, _: float(own == max(all_)) - float(own == min(all_)))
+        return over_tokens(episodes, pair)
     if name == "keep_above":
         return over_tokens(episodes, [float(score >= 1.0) for score in plain_scores(episodes)])
     return plain_turns(episodes)

@@ -217,7 +217,8 @@ def test_options_of_the_settings_reach_the_loss_and_others_are_refused():
 
 def test_a_loss_on_sampled_probabilities_excludes_the_correction_also_with_partial_rollouts():
     with pytest.raises(
-        SettingsError, match=r"already uses the sampled log-probabilities; set rollout_correction to 'none'"
+        SettingsError,
+        match=r"already uses the sampled log-probabilities or has no importance weights; set rollout_correction to 'none'",
     ):
         training(policy_loss="dppo_tv", rollout_correction="truncated")
     config = create_default_config(training={"policy_loss": "dppo_tv"}, inference={"partial_rollouts": True})
