@@ -100,9 +100,9 @@ def policy_loss(
 
     `selector` chooses tokens once per optimizer step, before it is split into micro-batches; the loss reads
     `PolicyLossInputs.selected`. `corrects_sampling`: its ratios are to the sampled log-probabilities, or it has
-    none, so `training.rollout_correction` must be `none`. `pair_coefficients` makes it a loss of pairs, which needs a reference, an estimator
-    that selects pairs (`best_and_worst`) and `loss_agg=seq-mean-token-sum`: it is called once per optimizer step, and its result
-    replaces the advantages.
+    none, so `training.rollout_correction` must be `none`. `pair_coefficients` makes it a loss of pairs, which needs a reference,
+    an estimator that selects pairs (`best_and_worst`) and `loss_agg=seq-mean-token-sum`: it is called once per optimizer step,
+    and its result replaces the advantages.
 
         @policy_loss("reinforce")
         def reinforce(inputs: PolicyLossInputs) -> TokenLosses:

@@ -11,7 +11,7 @@ from torch import Tensor
 from midthought.algo.credit import CreditInputs, advantage_estimator
 
 TIE = 1e-6
-"""Scores that differ by less are equal: the rewards of an episode are summed in float32."""
+"""Scores are equal if they differ by this share of the larger one or less: an episode's rewards are summed in float32."""
 
 
 @advantage_estimator("keep_best", needs={"groups"}, selects=True)
@@ -22,7 +22,7 @@ def keep_best(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     are the correct answers to the tasks that are neither always nor never solved.
     """
     lowest, highest = group_extremes(inputs)
-    return _over_tokens(inputs, (inputs.scores > highest - TIE) & (highest - lowest > TIE))
+    return _over_tokens(inputs, _is_tie(inputs.scores, highest) & ~_is_tie(lowest, highest))
 
 
 @advantage_estimator("keep_above", selects=True)
@@ -32,7 +32,7 @@ def keep_above(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     Sources: RFT, Yuan et al. 2023 (arXiv 2308.01825), section 3.2, which keeps correct answers; ReST-EM, Singh et al. 2023
     (arXiv 2312.06585), algorithm 1.
     """
-    return _over_tokens(inputs, inputs.scores > inputs.keep_threshold - TIE)
+    return _over_tokens(inputs, inputs.scores >= inputs.keep_threshold - TIE * abs(inputs.keep_threshold))
 
 
 @advantage_estimator("best_and_worst", needs={"groups"}, selects=True)
@@ -43,11 +43,15 @@ def best_and_worst(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """
     lowest, highest = group_extremes(inputs)
     assert inputs.groups is not None
-    differs = inputs.present & (highest - lowest > TIE)
-    best = _first_of_group(differs & (inputs.scores > highest - TIE), inputs.groups)
-    worst = _first_of_group(differs & (inputs.scores < lowest + TIE), inputs.groups)
+    differs = inputs.present & ~_is_tie(lowest, highest)
+    best = _first_of_group(differs & _is_tie(inputs.scores, highest), inputs.groups)
+    worst = _first_of_group(differs & _is_tie(inputs.scores, lowest), inputs.groups)
     advantages = inputs.over_tokens(best.to(inputs.rewards) - worst.to(inputs.rewards))
     return advantages, advantages
+
+
+def _is_tie(one: Tensor, other: Tensor) -> Tensor:
+    return torch.isclose(one, other, rtol=TIE, atol=0.0)
 
 
 def _first_of_group(is_candidate: Tensor, groups: Tensor) -> Tensor:

@@ -165,8 +165,8 @@ class AlgorithmSection(Section):
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
-    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo` (values: docs/algorithms.md). It sets estimator, loss, averages, bounds, KL, entropy and the like; settings
-    that are given with it, or later, win. Null: no preset."""
+    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo` (values: docs/algorithms.md). It sets estimator, loss,
+    averages, bounds, KL, entropy and the like; settings that are given with it, or later, win. Null: no preset."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**{**algorithm_values(values.get("algorithm")), **values})

@@ -364,6 +364,11 @@ class TrainingConfig(AlgorithmSection):
                 f"policy_loss={self.policy_loss!r} with adv_estimator={self.adv_estimator!r}: it learns from pairs; set "
                 "adv_estimator to 'best_and_worst', or take algorithm='dpo'"
             )
+        if self.mask_truncated_episodes:
+            raise ValueError(
+                f"mask_truncated_episodes=true with policy_loss={self.policy_loss!r}: it would separate pairs; set it to "
+                "false"
+            )
         if self.loss_agg != "seq-mean-token-sum":
             raise ValueError(
                 f"policy_loss={self.policy_loss!r} with loss_agg={self.loss_agg!r}: its loss is a mean over pairs of sums over "

@@ -255,8 +255,8 @@ class TokenBatch:
     ) -> Iterator[TokenBatch]:
         """Yields batches of at most `num_episodes` whole episodes, in an order drawn from `generator` (None: the batch's order).
 
-        Their sizes differ by at most one episode, so no optimizer step depends on a few episodes only. With `whole_groups`, a batch has
-        as many groups as have `num_episodes` episodes on average, at least one.
+        Their sizes differ by at most one episode, so no optimizer step depends on a few episodes only. With `whole_groups`, a
+        batch has as many groups as have `num_episodes` episodes on average, at least one.
         """
         of_rows = self.groups if whole_groups else self.episodes
         numbers = torch.unique(of_rows)

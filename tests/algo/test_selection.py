@@ -39,6 +39,15 @@ def test_rewards_that_are_equal_but_for_the_order_of_their_sum_are_equal():
     assert advantages[:, 0].tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize("scale", [1e-3, 96.0, 1e6])
+def test_scores_of_any_size_are_compared(scale):
+    """At 96, the distance to the next float32 is 8e-6."""
+    scores, groups = [scale * score for score in (0.2, 0.9, 0.9, 0.1)], [0] * 4
+    assert selected("keep_best", scores, groups) == [0, 1, 1, 0]
+    assert selected("best_and_worst", scores, groups) == [0, 1, 0, -1]
+    assert selected("keep_above", scores, groups, keep_threshold=0.9 * scale) == [0, 1, 1, 0]
+
+
 def test_the_loss_of_a_supervised_step_is_the_cross_entropy_of_the_kept_tokens():
     probabilities = torch.tensor([[0.5, 0.25], [0.125, 0.5]], dtype=torch.float64)
     advantages: Tensor = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
