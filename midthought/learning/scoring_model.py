@@ -1,4 +1,4 @@
-"""A frozen model that only scores, for example the reference: where it is, and that a LoRA policy may be its own reference."""
+"""A frozen model that only scores, for example the reference, on its device. A LoRA policy may be its own reference."""
 
 from __future__ import annotations
 
