@@ -90,6 +90,10 @@ from .engines.create import (
 from .engines.servers.vllm import VLLMInferenceEngine as VLLMInferenceEngine
 from .engines.servers.sglang import SGLangInferenceEngine as SGLangInferenceEngine
 from .rollout.multi_turn import MultiTurnInferenceEngine as MultiTurnInferenceEngine
+from .rollout.trajectory_json import (
+    load_trajectories as load_trajectories,
+    save_trajectories as save_trajectories,
+)
 from .rollout.batch_manager import BatchInferenceManager as BatchInferenceManager
 from .learning.model import PolicyHead as PolicyHead, PolicyValueModel as PolicyValueModel, ValueHead as ValueHead
 from .learning.padded_batch import PPOBatch as PPOBatch

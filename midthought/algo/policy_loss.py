@@ -93,14 +93,16 @@ def policy_loss(
     name: str,
     *,
     corrects_sampling: bool = False,
+    is_supervised: bool = False,
     selector: Selector | None = None,
     pair_coefficients: PairCoefficients | None = None,
 ) -> Callable[[PolicyLoss], PolicyLoss]:
     """Registers the decorated function as `training.policy_loss=name`.
 
     `selector` chooses tokens once per optimizer step, before it is split into micro-batches; the loss reads
-    `PolicyLossInputs.selected`. `corrects_sampling`: its ratios are to the sampled log-probabilities, or it has
-    none, so `training.rollout_correction` must be `none`. `pair_coefficients` makes it a loss of pairs, which needs a reference,
+    `PolicyLossInputs.selected`. `corrects_sampling`: its ratios are to the sampled log-probabilities, so
+    `training.rollout_correction` must be `none`. `is_supervised`: it has no ratios at all; the same holds, and it can train on
+    demonstrations. `pair_coefficients` makes it a loss of pairs, which needs a reference,
     an estimator that selects pairs (`best_and_worst`) and `loss_agg=seq-mean-token-sum`: it is called once per optimizer step,
     and its result replaces the advantages.
 
@@ -120,13 +122,16 @@ def policy_loss(
             SELECTORS[name] = selector
         if pair_coefficients is not None:
             PAIR_COEFFICIENTS[name] = pair_coefficients
-        (TrainingConfig.paired.add if pair_coefficients is not None else TrainingConfig.paired.discard)(name)
-        (TrainingConfig.sampling_corrected.add if corrects_sampling else TrainingConfig.sampling_corrected.discard)(
-            name
-        )
+        _mark(TrainingConfig.paired, name, pair_coefficients is not None)
+        _mark(TrainingConfig.sampling_corrected, name, corrects_sampling or is_supervised)
+        _mark(TrainingConfig.supervised, name, is_supervised)
         return function
 
     return register
+
+
+def _mark(names: set[str], name: str, is_member: bool) -> None:
+    (names.add if is_member else names.discard)(name)
 
 
 def options_of(function: PolicyLoss) -> dict[str, float]:

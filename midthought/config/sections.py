@@ -229,5 +229,7 @@ class CheckpointConfig(Section):
     """Number of newest checkpoints to keep, besides the best."""
     keep_best: Harmless[bool] = True
     """Also keep the checkpoint with the best validation."""
+    keep_episodes: Harmless[bool] = False
+    """Write the complete records of all training episodes to `episodes/` in the run folder, to train on them again."""
     wandb_project: Harmless[str] = ""
     """Also log to this Weights & Biases project (extra `wandb`). Empty: TensorBoard only."""

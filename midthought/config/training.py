@@ -52,6 +52,8 @@ class TrainingConfig(AlgorithmSection):
     """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
     sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll", "dpo"}
     """Policy losses that exclude `rollout_correction`: they use the sampled log-probabilities, or need no importance weights."""
+    supervised: ClassVar[set[str]] = {"nll", "dpo"}
+    """Of these, the losses that use no log-probabilities of sampling, so they also train on demonstrations."""
     paired: ClassVar[set[str]] = {"dpo"}
     """Policy losses of pairs of episodes; they need a reference."""
 

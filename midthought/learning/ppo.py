@@ -59,8 +59,13 @@ def learn(
 
 
 def _batch(rollouts: RolloutBatch, config: RecipeConfig) -> TokenBatch:
+    """Recorded episodes may be demonstrations, if the loss allows it; their sampled log-probabilities are not checked."""
     version = rollouts.data.policy_version if config.inference.partial_rollouts else None
-    return TokenBatch.from_trajectories(rollouts.usable, baselines=rollouts.baselines, policy_version=version)
+    demonstrations = rollouts.is_recorded and config.training.policy_loss in config.training.supervised
+    batch = TokenBatch.from_trajectories(
+        rollouts.usable, baselines=rollouts.baselines, policy_version=version, demonstrations=demonstrations
+    )
+    return batch.with_fields(is_stale=batch.loss_mask) if rollouts.is_recorded else batch
 
 
 def improve(

@@ -14,11 +14,13 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from midthought.algo.shaping import overlong_penalty
 from midthought.config import RecipeConfig, TrainingConfig
 from midthought.types import Reward, RolloutData, Task, Trajectory
+
+Drawn = TypeVar("Drawn")
 
 
 class TaskStream(Protocol):
@@ -110,6 +112,8 @@ class RolloutBatch:
     """The episodes to train on, group by group."""
     baselines: list[float] | None = None
     """The baseline of each usable episode (ReMax)."""
+    is_recorded: bool = False
+    """Whether the episodes are not from the last rollout, so another policy may have sampled or written them."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -298,22 +302,22 @@ def _fill(stream: EpisodeStream, tasks: TaskStream, training: TrainingConfig, nu
 # -- tasks -------------------------------------------------------------------------------------------------------
 
 
-class ShuffledTasks:
-    """Epoch after epoch over a list of tasks, each in its own order, which follows from the seed.
+class ShuffledTasks(Generic[Drawn]):
+    """Epoch after epoch over a list of tasks (or of other objects), each in its own order, which follows from the seed.
 
     Further batches of one iteration (`attempt` 1, 2, …) have their own epochs.
     """
 
-    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: Sequence[Drawn], seed: int) -> None:
+        self.tasks = tasks
         self._seed = seed
 
-    def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Task]:
+    def draw(self, iteration: int, num_groups: int, attempt: int = 0) -> list[Drawn]:
         """Returns the next tasks. Each task comes once before any comes again."""
         drawn = []
         for position in range(iteration * num_groups, (iteration + 1) * num_groups):
-            epoch, index = divmod(position, len(self._tasks))
-            drawn.append(self._tasks[_order(len(self._tasks), self._seed, epoch, attempt)[index]])
+            epoch, index = divmod(position, len(self.tasks))
+            drawn.append(self.tasks[_order(len(self.tasks), self._seed, epoch, attempt)[index]])
         return drawn
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from midthought.atomic_files import atomic_path
 from midthought.env.episode import EnvironmentTurn
+from midthought.errors import DataError
 from midthought.report.json_lines import json_value
 from midthought.types import (
     ParsedAction,
@@ -23,6 +28,9 @@ from midthought.types import (
     Trajectory,
     Turn,
 )
+
+EPISODES_FOLDER = "episodes"
+"""Folder in a run folder with one file of records per iteration."""
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
@@ -69,6 +77,33 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     trajectory.values = list(map(_number, row["values"]))
     trajectory.check()
     return trajectory
+
+
+def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:
+    """Writes complete records, one JSON line each, replacing the file."""
+    rows = [json.dumps(trajectory_to_json(trajectory), allow_nan=False) + "\n" for trajectory in trajectories]
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(Path(path)) as written:
+        written.write_text("".join(rows), encoding="utf-8")
+
+
+def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
+    """Reads the records of `save_trajectories`, or all that a run folder has (`checkpoint.keep_episodes`).
+
+    Raises DataError if there is no such file, or a line is not a record.
+    """
+    place = Path(path)
+    files = sorted((place / EPISODES_FOLDER).glob("*.jsonl")) if place.is_dir() else [place]
+    if not files or not files[0].is_file():
+        raise DataError(f"{place}: no recorded episodes; a run writes them with checkpoint.keep_episodes=true")
+    found = []
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                found.append(trajectory_from_json(json.loads(line)))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise DataError(f"{file}, line {number} is not a recorded episode: {error!r:.200}") from None
+    return found
 
 
 def _segment_to_json(segment: Segment) -> dict[str, Any]:

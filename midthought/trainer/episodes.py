@@ -43,7 +43,9 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
         trajectory.require_tokens()
     own = {id(trajectory) for trajectory in rolled_out.data} if rolled_out is not None else set()
     is_own = all(id(trajectory) in own for trajectory in data)
-    batch = RolloutBatch(data=data, metrics=dict(rolled_out.metrics) if rolled_out is not None and is_own else {})
+    known = rolled_out if is_own else None
+    batch = RolloutBatch(data=data, is_recorded=known is None or known.is_recorded)
+    batch.metrics = dict(known.metrics) if known is not None else {}
     kept = _judged_groups(data)
     if "groups" in training.needs:
         num_judged = len(kept)
@@ -57,9 +59,9 @@ def sort_episodes(data: RolloutData, training: TrainingConfig, rolled_out: Rollo
                 "training.adv_estimator='remax' compares with a greedy episode of the same task, which only rollout() "
                 "runs; learn from its episodes, or set training.adv_estimator to another"
             )
-        known = {t.group: found for t, found in zip(rolled_out.usable, rolled_out.baselines or [], strict=True)}
-        kept = [group for group in kept if group[0].group in known]
-        batch.baselines = [known[group[0].group] for group in kept for _ in group]
+        baselines = {t.group: found for t, found in zip(rolled_out.usable, rolled_out.baselines or [], strict=True)}
+        kept = [group for group in kept if group[0].group in baselines]
+        batch.baselines = [baselines[group[0].group] for group in kept for _ in group]
     batch.usable = [trajectory for group in kept for trajectory in group]
     return batch
 

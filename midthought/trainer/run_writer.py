@@ -19,6 +19,7 @@ from midthought.report.console import Console
 from midthought.report.html import write_report
 from midthought.report.run_folder import RunFolder
 from midthought.report.trajectory_row import trajectory_row
+from midthought.rollout.trajectory_json import EPISODES_FOLDER, save_trajectories
 from midthought.trainer.checkpoint_manager import CheckpointManager
 from midthought.trainer.plan_record import PlanRecord
 from midthought.types import Trajectory
@@ -115,6 +116,8 @@ class RunWriter:
         """Appends the first few trajectories to `trajectories.jsonl`."""
         if arm == "train" and self._plan_record is not None:
             self._plan_record.add_episodes(trajectories)
+        if arm == "train" and self._config.checkpoint.keep_episodes:
+            save_trajectories(self.run.path / EPISODES_FOLDER / f"{iteration:06}.jsonl", trajectories)
         self.run.add_trajectories(
             trajectory_row(t, decode, step=iteration, arm=arm, exact_match=is_right(t))
             for t in trajectories[: self._num_shown]

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from midthought.config import ConfigStore, RecipeConfig
+from midthought.config import ConfigStore, TrainingConfig
 from midthought.data.tasks import load_tasks
 from midthought.env.environment import BaseEnvironment
 from midthought.env.environment_tasks import FAILED_RESET, EnvironmentTaskSampler
@@ -17,10 +17,9 @@ from midthought.env.episode import EnvironmentEpisode, episode_statistics
 from midthought.env.question import QuestionEnvironment, answer_reward
 from midthought.env.reasoning import last_answer, matches
 from midthought.env.reward_functions import AsyncReward, WeightedReward
-from midthought.env.rewards import combine_rewards, weighted
 from midthought.errors import SettingsError
 from midthought.rollout.episode import EpisodeEnvironment
-from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
+from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
 from midthought.types import Task, Trajectory
@@ -73,6 +72,10 @@ class TrainingTasks(ABC):
         """Returns metrics of these tasks, in addition to `rollout_metrics`."""
         return {}
 
+    def recorded(self, training: TrainingConfig, iteration: int) -> RolloutBatch | None:
+        """Returns the episodes of an iteration that were recorded before; None: they are played."""
+        return None
+
     def close(self) -> None:  # noqa: B027
         """Releases what the tasks hold, such as open environments; by default nothing. Called after the rollouts have ended."""
 
@@ -88,41 +91,21 @@ class TrainingTasks(ABC):
         return metrics | ({"exact_match": sum(judged) / len(judged)} if judged else {})
 
 
-def make_tasks(
-    config: RecipeConfig,
-    env: BaseEnvironment | Callable[[], BaseEnvironment] | None,
-    dataset: Any,
-    validation: Any,
-    reward_fn: Callable[..., Any] | None,
-    reward_funcs: Sequence[Any],
-) -> TrainingTasks:
-    """Creates the tasks from a trainer's arguments.
-
-    Raises SettingsError if they contradict each other, RewardError or SettingsError for a reward function that cannot be
-    called, DataError for a data set that cannot be read or is empty.
-    """
-    if (env is None) == (dataset is None):
-        raise SettingsError("give the trainer an environment (env=) or tasks (dataset=): one of the two")
-    if reward_fn is not None and reward_funcs:
-        raise SettingsError("reward_fn and reward_funcs say the same thing twice; put the function into reward_funcs")
-    if isinstance(dataset, TrainingTasks):
-        return dataset
-    assert isinstance(config, ConfigStore)
-    if env is not None:
-        judge = combine_rewards(reward_funcs) if reward_funcs else reward_fn
-        return EnvironmentTasks(env, judge, config, validation=validation)
-    functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else reward_funcs
-    return DatasetTasks(dataset, combine_rewards(functions) if functions else None, config, validation=validation)
-
-
 class DatasetTasks(TrainingTasks):
     """The tasks of a data set. Each episode gives one answer, which is scored from its trajectory."""
 
     def __init__(
-        self, dataset: Any, reward: WeightedReward | AsyncReward | None, config: ConfigStore, *, validation: Any = None
+        self,
+        dataset: Any,
+        reward: WeightedReward | AsyncReward | None,
+        config: ConfigStore,
+        *,
+        validation: Any = None,
+        needs_answer: bool = True,
     ) -> None:
-        """`reward` None: uses the settings' `reward` section; then every task needs an answer."""
-        self._tasks = _load(dataset, "dataset", needs_answer=reward is None)
+        """`reward` None: uses the settings' `reward` section; then every task needs an answer. `needs_answer=False`: tasks of the
+        data set may have none, because their episodes are not played."""
+        self._tasks = _load(dataset, "dataset", needs_answer=reward is None and needs_answer)
         self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=reward is None)
         self._reward = reward
         self._config = config

@@ -52,7 +52,8 @@ from midthought.trainer.rollouts import (
     native_prompts,
 )
 from midthought.trainer.run_writer import RunStage, RunWriter
-from midthought.trainer.tasks import TrainingTasks, make_tasks
+from midthought.trainer.task_choice import make_tasks
+from midthought.trainer.tasks import TrainingTasks
 from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -94,8 +95,9 @@ class Trainer:
             takes a `config` receives `config.environment`. The setup package's name, `environment`, is accepted, too.
         reward_fn: scores an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
             `f(trajectory, environment)`, plain or `async`, returning a number. On a data set the environment is None.
-        dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, or a `datasets.Dataset`; or a
-            `TrainingTasks` (what recipes give), which brings its own environment and reward.
+        dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, or a `datasets.Dataset`; or recorded
+            episodes with rewards (a list of `Trajectory`), which are trained on instead of rollouts; or a `TrainingTasks` (what
+            recipes give), which brings its own environment and reward.
         model: a loaded causal LM (then its `tokenizer` as well), trained in place. None: `config.model.local_path`, and
             if that is empty, a small Qwen3 with random weights.
         tools: the tools that the policy may call.
@@ -290,7 +292,8 @@ class Trainer:
         if self._rollouts is not None and self.source.stream is not None:  # the stream no longer has these episodes
             return self._rollouts.data
         with self.meter.phase("sampling"):
-            self._rollouts = collect(self.source, self._tasks.stream, self._frozen, self.iteration)
+            recorded = self._tasks.recorded(self._frozen.training, self.iteration)
+            self._rollouts = recorded or collect(self.source, self._tasks.stream, self._frozen, self.iteration)
         tell_failures(f"iteration {self.iteration + 1}", self._rollouts.data)
         return self._rollouts.data
 
@@ -309,7 +312,7 @@ class Trainer:
         began = time.perf_counter()
         rollouts = sort_episodes(as_rollout(data), self._frozen.training, self._rollouts)
         is_own = self._rollouts is not None and data is self._rollouts.data
-        before_update = self._checks.before_update if is_own else None
+        before_update = self._checks.before_update if is_own and not rollouts.is_recorded else None
         metrics = learn(self.source, self.learner, self._frozen, rollouts, self.iteration, before_update, self.meter)
         metrics |= self._tasks.statistics(rollouts.data.trajectories)
         seconds = rollouts.data.seconds + time.perf_counter() - began

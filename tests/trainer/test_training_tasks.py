@@ -19,7 +19,8 @@ from midthought.config import EnvironmentConfig
 from midthought.env.episode import EpisodeError
 from midthought.env.rewards import combine_rewards
 from midthought.trainer.rollouts import PromptBuilder
-from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks, make_tasks
+from midthought.trainer.task_choice import make_tasks
+from midthought.trainer.tasks import DatasetTasks, EnvironmentTasks
 
 
 def trajectory(task, renderer, answer):

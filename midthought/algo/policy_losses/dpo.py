@@ -30,7 +30,7 @@ def dpo_coefficients(inputs: PairInputs, *, beta: float = 0.1) -> tuple[Tensor, 
     return coefficients, metrics
 
 
-@policy_loss("dpo", corrects_sampling=True, pair_coefficients=dpo_coefficients)
+@policy_loss("dpo", is_supervised=True, pair_coefficients=dpo_coefficients)
 def dpo(inputs: PolicyLossInputs, *, beta: float = 0.1) -> TokenLosses:
     """`-c log π` with the coefficient c of `dpo_coefficients`, which replaces the advantage. `loss_agg` must be
     `seq-mean-token-sum`. Its gradient is DPO's, its value is not: see `dpo_loss` in the metrics.

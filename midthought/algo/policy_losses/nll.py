@@ -5,7 +5,7 @@ from __future__ import annotations
 from midthought.algo.policy_loss import PolicyLossInputs, TokenLosses, policy_loss
 
 
-@policy_loss("nll", corrects_sampling=True)
+@policy_loss("nll", is_supervised=True)
 def nll(inputs: PolicyLossInputs) -> TokenLosses:
     """`-A log π`: cross-entropy if A is 1, and the gradient of REINFORCE for any A. It has no ratio and no bounds.
 

@@ -1,0 +1,68 @@
+"""Recorded episodes as what a trainer trains on, in place of rollouts."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from midthought.config import ConfigStore, TrainingConfig
+from midthought.env.reward_functions import AsyncReward, WeightedReward
+from midthought.errors import SettingsError
+from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks
+from midthought.tokenization import Renderer
+from midthought.trainer.tasks import DatasetTasks
+from midthought.types import RolloutData, Trajectory
+
+
+class RecordedTasks(DatasetTasks):
+    """Episodes that were recorded before, with their rewards. An iteration trains on all episodes of `num_groups` tasks; an
+    epoch is a pass over the tasks. Validation plays episodes as usual."""
+
+    def __init__(
+        self,
+        episodes: Sequence[Trajectory],
+        reward: WeightedReward | AsyncReward | None,
+        config: ConfigStore,
+        *,
+        validation: Any = None,
+    ) -> None:
+        """`reward` judges the validation only. Raises SettingsError if no episode has a reward, or if the estimator needs greedy
+        episodes; RecordError for an episode without tokens."""
+        if "baselines" in config.training.needs:
+            raise SettingsError(
+                f"training.adv_estimator={config.training.adv_estimator!r} needs a greedy episode of every task, which recorded "
+                "episodes do not have; set it to another, for example 'best_and_worst' or 'grpo'"
+            )
+        groups: dict[tuple[str, str], list[Trajectory]] = defaultdict(list)
+        for episode in episodes:
+            episode.require_tokens()
+            if episode.reward is not None:
+                groups[episode.task.task_id, episode.task.prompt].append(episode)
+        if not groups:
+            raise SettingsError(f"dataset: none of the {len(episodes)} episodes has a reward; set Trajectory.reward")
+        tasks = [group[0].task for group in groups.values()]
+        super().__init__(tasks, reward, config, validation=validation, needs_answer=False)
+        self._groups = ShuffledTasks([*groups.values()], config.training.seed)
+
+    def open(self, renderer: Renderer) -> None:
+        """Raises SettingsError for a token that the tokenizer does not have."""
+        super().open(renderer)
+        num_tokens = len(renderer.tokenizer)
+        for group in self._groups.tasks:
+            for episode in group:
+                largest = max(max(segment.token_ids) for segment in episode.segments)
+                if largest >= num_tokens:
+                    raise SettingsError(
+                        f"dataset: the episode of task {episode.task.task_id!r} has the token {largest}, and the tokenizer has "
+                        f"{num_tokens} tokens; train the model that the episodes were recorded with"
+                    )
+
+    def recorded(self, training: TrainingConfig, iteration: int) -> RolloutBatch:
+        trajectories = []
+        for number, group in enumerate(self._groups.draw(iteration, training.num_groups)):
+            for episode in map(copy.copy, group):
+                episode.group = number
+                trajectories.append(episode)
+        return RolloutBatch(data=RolloutData(trajectories=trajectories), usable=trajectories, is_recorded=True)
