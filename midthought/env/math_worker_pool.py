@@ -21,6 +21,8 @@ from midthought.errors import EngineError, MissingExtraError
 START_SECONDS = 300.0
 """Time limit of a worker's start; a slow machine needs long to import a computer algebra system."""
 NUM_WORKERS = 2
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
+"""Environment variables that the workers get: what Python needs, and no key of this process."""
 
 _PROGRAM = Path(__file__).with_name("math_worker.py")
 
@@ -93,7 +95,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | {"PYTHONHASHSEED": "0"},
             text=True,
             encoding="ascii",
         )

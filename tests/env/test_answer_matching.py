@@ -334,6 +334,17 @@ def test_a_worker_that_was_killed_while_idle_is_replaced():
     assert calculated("\\boxed{3/6}", "1/2")
 
 
+@needs_math_verify
+def test_the_workers_see_no_key_of_this_process(monkeypatch):
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    pool = math_worker_pool.MathWorkerPool()
+    before = set(child_processes("math_worker"))
+    assert pool.are_equal("1/2", "0.5", timeout_seconds=120)
+    (worker,) = set(child_processes("math_worker")) - before
+    names = {line.split(b"=")[0] for line in Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")}
+    assert b"OUR_KEY" not in names and b"PYTHONHASHSEED" in names
+
+
 def test_without_math_verify_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr(math_worker_pool.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"math-verify.*midthought\[math\]"):
