@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, float]]:
         make_config(options, adv_estimator="grpo", group_size=4),
         dataset=load_tasks(options.data or PROBLEMS),
         tools=[CalculateTool()],
-        reward_funcs=[
+        rewards=[
             matched(numeric_match),
             weighted(num_failed_calls, -0.1),
         ],

@@ -36,6 +36,7 @@ _NUMBER = re.compile(
 
 _BOXED_OR_BRACE = re.compile(r"(?P<boxed>\\?\\boxed\s*+\{)|\\[{}\\]|(?P<brace>[{}])")
 
+_ONLY_A_NUMBER = re.compile(r"\s*+[-+−]?[$€£]?[-−]?(?:\d[\d,]*+(?:\.\d++)?|\.\d++)%?\s*+")
 _COMMAND = re.compile(r"\\[a-zA-Z]++")
 _ONLY_A_LETTER = re.compile(r"\W*+([A-Ja-j])(?:\W*+$|[)\]}.:])")
 _STATED_LETTERS = tuple(
@@ -56,6 +57,15 @@ _process = MathWorkerPool()
 def exact_match(answer: str, truth: str) -> bool:
     """The same words after normalization of case, punctuation and whitespace (`reasoning.normalised`)."""
     return matches(answer, (truth,))
+
+
+def answer_match(answer: str, truth: str) -> bool:
+    """`numeric_match` if the truth is a number, else `exact_match`.
+
+    >>> answer_match("It is $1,250.", "1250"), answer_match("5", "-5"), answer_match("Ada.", "ada")
+    (True, False, True)
+    """
+    return numeric_match(answer, truth) if _ONLY_A_NUMBER.fullmatch(truth) else exact_match(answer, truth)
 
 
 def fuzzy_match(answer: str, truth: str) -> float:

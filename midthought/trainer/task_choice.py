@@ -20,7 +20,7 @@ def make_tasks(
     dataset: Any,
     validation: Any,
     reward_fn: Callable[..., Any] | None,
-    reward_funcs: Sequence[Any],
+    rewards: Sequence[Any],
 ) -> TrainingTasks:
     """Creates the tasks from a trainer's arguments.
 
@@ -29,15 +29,15 @@ def make_tasks(
     """
     if (env is None) == (dataset is None):
         raise SettingsError("give the trainer an environment (env=) or tasks (dataset=): one of the two")
-    if reward_fn is not None and reward_funcs:
-        raise SettingsError("reward_fn and reward_funcs say the same thing twice; put the function into reward_funcs")
+    if reward_fn is not None and rewards:
+        raise SettingsError("reward_fn and rewards say the same thing twice; put the function into rewards")
     if isinstance(dataset, TrainingTasks):
         return dataset
     assert isinstance(config, ConfigStore)
     if env is not None:
-        judge = combine_rewards(reward_funcs) if reward_funcs else reward_fn
+        judge = combine_rewards(rewards) if rewards else reward_fn
         return EnvironmentTasks(env, judge, config, validation=validation)
-    functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else reward_funcs
+    functions = [weighted(reward_fn, 1.0, name="reward_fn")] if reward_fn is not None else rewards
     reward = combine_rewards(functions) if functions else None
     if isinstance(dataset, Sequence) and dataset and isinstance(dataset[0], Trajectory):
         return RecordedTasks(dataset, reward, config, validation=validation)

@@ -22,6 +22,7 @@ from midthought.rollout.episode import EpisodeEnvironment
 from midthought.rollout.rollout_batch import RolloutBatch, ShuffledTasks, TaskStream
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.tokenization import Renderer
+from midthought.trainer.short_form import correct, is_correct, needs_answers
 from midthought.types import Task, Trajectory
 
 NUM_SAMPLES = 200
@@ -103,10 +104,13 @@ class DatasetTasks(TrainingTasks):
         validation: Any = None,
         needs_answer: bool = True,
     ) -> None:
-        """`reward` None: uses the settings' `reward` section; then every task needs an answer. `needs_answer=False`: tasks of the
-        data set may have none, because their episodes are not played."""
-        self._tasks = _load(dataset, "dataset", needs_answer=reward is None and needs_answer)
-        self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=reward is None)
+        """`reward` None: uses the settings' `reward` section. Then, and if a named reward compares with it, every task needs an
+        answer. `needs_answer=False`: tasks of the data set may have none, because their episodes are not played."""
+        functions = [] if reward is None else [function for _, function in reward.parts.values()]
+        is_compared = reward is None or needs_answers(functions)
+        self._tasks = _load(dataset, "dataset", needs_answer=is_compared and needs_answer)
+        self._held_out = [] if validation is None else _load(validation, "validation", needs_answer=is_compared)
+        self._judges_correctness = correct in functions
         self._reward = reward
         self._config = config
         self._environment: QuestionEnvironment | None = None
@@ -117,6 +121,11 @@ class DatasetTasks(TrainingTasks):
     def __getstate__(self) -> dict[str, Any]:
         """Pickles only what another process needs to run episodes: the environment, not the tasks."""
         return {"_environment": self._environment}
+
+    def is_right(self, trajectory: Trajectory) -> bool | None:
+        if self._judges_correctness and trajectory.task.answer:
+            return is_correct(trajectory)
+        return super().is_right(trajectory)
 
     def texts(self) -> Iterable[str]:
         return [f"{task.prompt}\n{task.answer}" for task in self._tasks[:NUM_SAMPLES]]

@@ -52,6 +52,7 @@ from midthought.trainer.rollouts import (
     native_prompts,
 )
 from midthought.trainer.run_writer import RunStage, RunWriter
+from midthought.trainer.short_form import merge_settings, named_rewards, named_tasks
 from midthought.trainer.task_choice import make_tasks
 from midthought.trainer.tasks import TrainingTasks
 from midthought.types import RolloutData, Trajectory
@@ -78,8 +79,10 @@ class TrainerCallback:
 class Trainer:
     """Trains a model in an environment, or on tasks.
 
-    >>> trainer = Trainer(config, env, reward_fn=my_reward)       # doctest: +SKIP
-    >>> trainer.fit(num_epochs=3)                                        # doctest: +SKIP
+    >>> trainer = Trainer(model="Qwen/Qwen3-0.6B", dataset="gsm8k", tools=[calculate], rewards=["correct"],
+    ...                   algorithm="grpo", learning_rate=1e-6)          # doctest: +SKIP
+    >>> trainer.fit()                                                    # doctest: +SKIP
+    >>> Trainer(config, env, reward_fn=my_reward).fit(num_epochs=3)      # doctest: +SKIP
 
     Everything runs in this process, except that with `ray.use_ray` Ray workers run the episodes, and with `ray.num_learners`
     Ray processes compute the updates (docs/cluster.md).
@@ -90,22 +93,25 @@ class Trainer:
     under `time/`, if the environment's `reset` takes a seed.
 
     Args:
-        config: the settings. The trainer keeps a copy and validates it again.
+        config: the settings. The trainer keeps a copy and validates it again. None: the defaults.
         env: a `BaseEnvironment`, or a function without parameters that creates one; every episode has its own. A class that
             takes a `config` receives `config.environment`. The setup package's name, `environment`, is accepted, too.
         reward_fn: scores an episode instead of the environment (or of exact match on a data set): `f(trajectory)` or
             `f(trajectory, environment)`, plain or `async`, returning a number. On a data set the environment is None.
-        dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, or a `datasets.Dataset`; or recorded
-            episodes with rewards (a list of `Trajectory`), which are trained on instead of rollouts; or a `TrainingTasks` (what
-            recipes give), which brings its own environment and reward.
-        model: a loaded causal LM (then its `tokenizer` as well), trained in place. None: `config.model.local_path`, and
-            if that is empty, a small Qwen3 with random weights.
+        dataset: tasks instead of an environment: a list, a JSONL, CSV or Parquet file, a `datasets.Dataset`, or the name of a
+            data set (`gsm8k`, `math`, …; its usual test split is the default `validation`); or recorded episodes with rewards (a
+            list of `Trajectory`), which are trained on instead of rollouts; or a `TrainingTasks` (what recipes give), which
+            brings its own environment and reward.
+        model: a folder or Hugging Face name, or a loaded causal LM (then its `tokenizer` as well), which is trained in place.
+            None: `config.model.local_path`, and if that is empty, a small Qwen3 with random weights.
         tools: the tools that the policy may call.
         call_format: how calls are written: a name, an `ActionParser` or a `ToolCallFormat`. `auto`: the model's own format
             if its chat template has one, else `in_thought` (docs/chat_templates.md).
         system_prompt: text before every task.
         describe_tools: whether tool descriptions and call instructions follow the system prompt.
-        reward_funcs: several reward functions with weights (see `combine_rewards`), instead of `reward_fn`.
+        rewards: several rewards instead of `reward_fn`: names (`correct`, `num_calls`, …), functions, pairs of either with a
+            weight, or a mapping of names to weights. `reward_funcs` is the same argument.
+        algorithm: a preset, `training.algorithm`.
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
         callbacks: called after every step, evaluation and checkpoint; one `TrainerCallback`, or several.
         run_path: a run folder for metrics, trajectories, checkpoints and the report. None: `checkpoint.output_dir`, and if
@@ -116,18 +122,20 @@ class Trainer:
         allow_changes: resume with settings that change what is learned; they are recorded with the step. Harmless ones (more
             iterations, intervals, placement) need no permission.
         progress: show the progress of `fit` on the terminal.
+        settings: further settings by their bare names (`learning_rate=1e-5`), or sections (`training={"batch_size": 8}`). They
+            replace values of `config`.
 
     Raises:
-        SettingsError: neither or both of `env` and `dataset`; settings that contradict each other.
-        RewardError: a reward function that cannot be called.
+        SettingsError: an unknown name; neither or both of `env` and `dataset`; settings that contradict each other.
+        RewardError: a reward function that cannot be called, or an unknown name of one.
         CheckpointError: `run_path` holds a run already and `resume` is not set.
         OutputPathError: `run_path` holds files that this library did not write.
     """
 
-    @also_named(environment="env")
+    @also_named(environment="env", reward_funcs="rewards")
     def __init__(
         self,
-        config: RecipeConfig,
+        config: RecipeConfig | None = None,
         env: BaseEnvironment | Callable[[], BaseEnvironment] | None = None,
         reward_fn: Callable[..., Any] | None = None,
         dataset: Any = None,
@@ -138,14 +146,19 @@ class Trainer:
         call_format: str | ActionParser | ToolCallFormat = AUTO_CALL_FORMAT,
         system_prompt: str = "",
         describe_tools: bool = True,
-        reward_funcs: Sequence[Any] = (),
+        rewards: Any = (),
+        algorithm: str | None = None,
         validation: Any = None,
         callbacks: Sequence[TrainerCallback] = (),
         run_path: str | Path | RunStage | None = None,
         resume: bool = False,
         allow_changes: bool = False,
         progress: bool = True,
+        **settings: Any,
     ) -> None:
+        config, model = merge_settings(
+            config, model=model, algorithm=algorithm, settings=settings, arguments=Trainer.__init__
+        )
         self.config = _checked(config, needs_environment=not isinstance(dataset, TrainingTasks))
         run_path = run_path or self.config.checkpoint.output_dir or None
         self._stage = run_path if isinstance(run_path, RunStage) else None
@@ -159,7 +172,8 @@ class Trainer:
             raise SettingsError(f"tools={tools!r:.80}: give a list of them: tools=[{tools.definition.name}]")
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         prompts = PromptBuilder(system_prompt, registry, as_call_format(call_format), describe_tools)
-        self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, reward_funcs)
+        dataset, validation = named_tasks(dataset, validation)
+        self._tasks = make_tasks(self.config, env, dataset, validation, reward_fn, named_rewards(rewards))
         self._writer = (
             RunWriter(run_path, self.config, resume=resume, allow_changes=allow_changes)
             if run_path is not None

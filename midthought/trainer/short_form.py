@@ -1,0 +1,166 @@
+"""The short form of a trainer's arguments: settings by their bare names, rewards and data sets by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from midthought.config import ConfigStore, RecipeConfig
+from midthought.env.answer_matching import answer_match, exact_match, fuzzy_match, numeric_match, option_match
+from midthought.env.reasoning import last_answer
+from midthought.env.reward_functions import AnyRewardFunction, RewardError, short
+from midthought.env.rewards import RewardPart, matched, num_calls, num_failed_calls, used_tool, weighted
+from midthought.errors import SettingsError, near_names
+from midthought.feedback.answers import CHECKS, task_is_right
+from midthought.feedback.problems.problem_sets import PROBLEM_SETS, SEED, load_problems
+from midthought.types import Task, Trajectory
+
+TRAINING_SPLITS = {"gsm8k": "train", "mmlu": "auxiliary_train", "trivia_qa": "train"}
+"""Splits to train on, of data sets whose usual split (`PROBLEM_SETS`) is then used for validation."""
+
+
+# -- settings --------------------------------------------------------------------------------------------------
+
+
+def merge_settings(
+    config: RecipeConfig | None,
+    *,
+    model: Any,
+    algorithm: str | None,
+    settings: Mapping[str, Any],
+    arguments: Callable[..., Any],
+) -> tuple[RecipeConfig, Any]:
+    """Returns the settings, and the model if it is an object; a name or path becomes `model.local_path`.
+
+    `settings` are bare names (`learning_rate=1e-5`) and sections (`training={"batch_size": 8}`), which replace values of `config`
+    and of the algorithm's preset. `arguments`: the function whose parameters are named, too, if a name is unknown. Raises
+    SettingsError for an unknown or ambiguous name, and for a wrong value.
+    """
+    config = ConfigStore() if config is None else config
+    if not isinstance(config, RecipeConfig):
+        raise SettingsError(f"config must be a ConfigStore (create_default_config()), got a {type(config).__name__}")
+    changes = by_section(config, settings, [*inspect.signature(arguments).parameters])
+    if algorithm is not None:
+        changes.setdefault("training", {}).setdefault("algorithm", algorithm)
+    if isinstance(model, str | Path):
+        changes.setdefault("model", {})["local_path"] = str(model)
+        model = None
+    return (config.merged(changes) if changes else config), model
+
+
+def by_section(
+    config: RecipeConfig, settings: Mapping[str, Any], arguments: Iterable[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Returns settings by section: `{"lam": 1, "model": {"dtype": "float32"}}` as `{"training": {"lam": 1}, "model": …}`.
+
+    Raises SettingsError for a name that no section or several sections have; `arguments` are further names to suggest.
+    """
+    sections = {name: set(values) for name, values in config.to_dict().items() if isinstance(values, dict)}
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        if name in sections:
+            if not isinstance(value, Mapping):
+                raise SettingsError(f"{name}={value!r:.80}: it is a section; give a mapping of its settings")
+            found.setdefault(name, {}).update(value)
+            continue
+        owners = [section for section, names in sections.items() if name in names]
+        if len(owners) > 1:
+            forms = " or ".join(f"{section}={{{name!r}: …}}" for section in owners)
+            raise SettingsError(f"{name}={value!r:.80}: several sections have this setting; write {forms}")
+        if not owners:
+            known = {*sections, *(each for names in sections.values() for each in names), *arguments}
+            raise SettingsError(
+                f"unknown argument or setting {name!r}. {near_names(name, known - {'self', 'settings'})}"
+            )
+        found.setdefault(owners[0], {})[name] = value
+    return found
+
+
+# -- rewards ---------------------------------------------------------------------------------------------------
+
+
+def is_correct(trajectory: Trajectory) -> bool:
+    """Whether the answer after the last thought is the task's: by the rules of its data set (label `dataset`); otherwise by the
+    last number if the ground truth is a number, else the same words (`answer_match`)."""
+    task, answer = trajectory.task, last_answer(trajectory)
+    if answer is None:
+        return False
+    if task.labels.get("dataset") in CHECKS:
+        return task_is_right(task, answer)
+    return any(answer_match(answer, truth) for truth in (task.answer, *task.aliases))
+
+
+def correct(trajectory: Trajectory) -> float:
+    """1 if the answer is right (`is_correct`), else 0."""
+    return float(is_correct(trajectory))
+
+
+_OF_THE_ANSWER = {
+    "correct": correct,
+    **{match.__name__: matched(match) for match in (exact_match, numeric_match, fuzzy_match, option_match)},
+}
+NAMED_REWARDS: Mapping[str, AnyRewardFunction] = {
+    **_OF_THE_ANSWER,
+    "num_calls": num_calls,
+    "num_failed_calls": num_failed_calls,
+    "used_tool": used_tool,
+}
+"""Reward functions by name."""
+
+
+def named_rewards(rewards: Any) -> list[Any]:
+    """Returns the functions for `combine_rewards`. An item is a name of `NAMED_REWARDS`, a function, a pair (either, weight), or
+    what `combine_rewards` takes; a mapping gives weights by name. Raises RewardError."""
+    if isinstance(rewards, Mapping):
+        rewards = list(rewards.items())
+    if isinstance(rewards, str) or callable(rewards):
+        rewards = [rewards]
+    return [_reward(item) for item in rewards]
+
+
+def _reward(item: Any) -> Any:
+    weight: Any = 1.0
+    if isinstance(item, tuple) and len(item) == 2:
+        item, weight = item
+        if isinstance(weight, str) or callable(weight):
+            raise RewardError(f"{short((item, weight))}: give (reward, weight), the weight is a number")
+    elif not isinstance(item, str):
+        return item
+    if not isinstance(item, str):
+        return weighted(item, weight)
+    if item not in NAMED_REWARDS:
+        raise RewardError(f"unknown reward {item!r}. {near_names(item, NAMED_REWARDS)} Or give a function.")
+    return RewardPart(item, weight, NAMED_REWARDS[item])
+
+
+def needs_answers(functions: Iterable[AnyRewardFunction]) -> bool:
+    """Whether one of these functions compares with the task's answer."""
+    return any(function in _OF_THE_ANSWER.values() for function in functions)
+
+
+# -- data sets -------------------------------------------------------------------------------------------------
+
+
+def named_tasks(dataset: Any, validation: Any) -> tuple[Any, Any]:
+    """Returns the tasks of a data set's name (`PROBLEM_SETS`), and, if `validation` is None, its usual split for validation.
+
+    Generated sets are validated on the published problems, which are not in training. Other values are returned unchanged.
+    Raises DataError if it cannot be loaded, SettingsError for a name that is neither a data set nor a file.
+    """
+    if not isinstance(dataset, str) or Path(dataset).exists() or "." in dataset or "/" in dataset:
+        return dataset, validation
+    if dataset not in PROBLEM_SETS:
+        raise SettingsError(
+            f"dataset={dataset!r} is neither a file nor a data set. {near_names(dataset, PROBLEM_SETS)}"
+        )
+    if PROBLEM_SETS[dataset].hub is None:
+        held_out = load_problems(dataset)
+        known = {task.prompt for task in held_out}
+        tasks: list[Task] = [task for task in load_problems(dataset, seed=SEED + 1) if task.prompt not in known]
+        return tasks, held_out if validation is None else validation
+    split = TRAINING_SPLITS.get(dataset)
+    if split is not None and validation is None:
+        validation = load_problems(dataset)
+    return load_problems(dataset, split=split), validation
