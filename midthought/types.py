@@ -5,6 +5,7 @@ Does not depend on tokenizers, models or tools: token ids are integers, log-prob
 
 from __future__ import annotations
 
+import bisect
 import enum
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -213,17 +214,19 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
-    """An episode's reward: `total` is the sum of `parts` (already weighted) and `turns`.
+    """An episode's reward: `total` is the sum of `parts` (already weighted), `turns` and `calls`.
 
-    The parts are credited to the episode's last policy token, `turns[i]` to the last policy token of turn i.
+    The parts are credited to the episode's last policy token, `turns[i]` to the last policy token of turn i, `calls[i]` (for
+    `trajectory.tool_events[i]`) to the last policy token before the result of call i.
     """
 
     parts: Mapping[str, float] = field(default_factory=dict)
     turns: tuple[float, ...] = ()
+    calls: tuple[float, ...] = ()
 
     @property
     def total(self) -> float:
-        return math.fsum((*self.parts.values(), *self.turns))
+        return math.fsum((*self.parts.values(), *self.turns, *self.calls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +360,9 @@ class Trajectory:
         """The policy's finished answers, in order."""
         self.turn_ends: list[tuple[int, int]] = []
         """(segment, index of the last policy token) of every turn; this token gets the turn's reward."""
+        self.call_ends: list[tuple[int, int]] = []
+        """(segment, index of the last policy token before the result) of every tool event; this token gets the call's reward.
+        Calls with one place, such as parallel calls, are one step. The index is -1 without such a token."""
         self.values: list[float] = []
         """Critic's value before the first policy token of every turn; empty until a critic has scored the episode."""
         if not by_hand:
@@ -410,6 +416,7 @@ class Trajectory:
             raise RecordError(f"task {self.task.task_id!r}: results without any tool event")
         self._require_open()
         self.tool_events.extend(events)
+        self.call_ends += [self._last_place()] * len(events)
         self._add_context(SpanKind.RESULT, token_ids)
 
     def add_reply(self, token_ids: Sequence[int]) -> None:
@@ -420,12 +427,20 @@ class Trajectory:
     def end_turn(self, turn: Turn) -> None:
         """Ends the turn: all policy tokens since the end of the last turn belong to it."""
         self._require_open()
-        last = next((i for i in range(len(self.loss_mask) - 1, -1, -1) if self.loss_mask[i]), None)
-        place = (len(self.segments) - 1, -1 if last is None else last)
-        if last is None or (self.turn_ends and place <= self.turn_ends[-1]):
+        place = self._last_place()
+        if place <= (self.turn_ends[-1] if self.turn_ends else (0, -1)):
             raise RecordError(f"task {self.task.task_id!r}: turn {turn.turn_number} holds no policy token")
         self.turns.append(turn)
         self.turn_ends.append(place)
+
+    def _last_place(self) -> tuple[int, int]:
+        """Returns (segment, index) of the latest policy token, (0, -1) if there is none."""
+        for number in reversed(range(len(self.segments))):
+            mask = self.segments[number].loss_mask
+            for index in reversed(range(len(mask))):
+                if mask[index]:
+                    return number, index
+        return 0, -1
 
     def _add_context(self, kind: SpanKind, token_ids: Sequence[int]) -> None:
         self._current._append(kind, token_ids, [math.nan] * len(token_ids))
@@ -511,11 +526,14 @@ class Trajectory:
 
     @TurnList
     def rewards(self) -> list[float]:
-        """Reward by turn; the episode's reward is added to the last turn. Before scoring: the environment's rewards."""
+        """Reward by turn, with the rewards of its calls; the episode's reward is added to the last turn. Before scoring: the
+        environment's rewards."""
         if self.reward is None:
             return [turn.reward for turn in self.turns]
         by_turn = [*self.reward.turns, *[0.0] * (len(self.turns) - len(self.reward.turns))]
         if by_turn:
+            for end, amount in zip(self.call_ends, self.reward.calls, strict=False):
+                by_turn[min(bisect.bisect_left(self.turn_ends, end), len(by_turn) - 1)] += amount
             by_turn[-1] += math.fsum(self.reward.parts.values())
         return by_turn
 

@@ -32,6 +32,7 @@ class AdvantageEstimator(enum.StrEnum):
     REINFORCE_PLUS_PLUS_BASELINE = "reinforce_plus_plus_baseline"
     REMAX = "remax"
     GRPO_TURNS = "grpo_turns"
+    GRPO_CALLS = "grpo_calls"
     KEEP_BEST = "keep_best"
     KEEP_ABOVE = "keep_above"
     BEST_AND_WORST = "best_and_worst"
@@ -46,6 +47,7 @@ def compute_advantage(
     values: Tensor | None = None,
     groups: Tensor | Sequence[Hashable] | None = None,
     turns: Tensor | None = None,
+    calls: Tensor | None = None,
     baselines: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
@@ -57,9 +59,9 @@ def compute_advantage(
 ) -> tuple[Tensor, Tensor]:
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
-    `values` and `turns` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is used by
-    `gae` and `reinforce_plus_plus`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
-    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo` and `grpo_turns`; `keep_threshold` by `keep_above`.
+    `values`, `turns` and `calls` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is
+    used by `gae` and `reinforce_plus_plus`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
+    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and `grpo_calls`; `keep_threshold` by `keep_above`.
     Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(
@@ -68,6 +70,7 @@ def compute_advantage(
         values=values,
         groups=None if groups is None else numbered(groups),
         turns=turns,
+        calls=calls,
         baselines=baselines,
         gamma=gamma,
         lam=lam,
@@ -258,27 +261,45 @@ def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     and then sums them. With one turn per episode it equals `grpo`. Returns: `G_k`. Raises ValueError if a policy token has no
     turn.
     """
-    assert inputs.groups is not None and inputs.turns is not None
+    assert inputs.turns is not None
+    return _grpo_steps(inputs, inputs.turns, "turn")
+
+
+@advantage_estimator("grpo_calls", needs={"groups", "calls"})
+def grpo_calls(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """GRPO per call step: the formula of `grpo_turns` with the steps of `CreditInputs.calls`, also within one thought.
+
+    Step k of an episode is compared with step k of the other episodes of the group that have one, whatever tool they called.
+    This definition is our own. Without calls it equals `grpo`. Returns: `G_k`. Raises ValueError if a policy token has no call
+    step.
+    """
+    assert inputs.calls is not None
+    return _grpo_steps(inputs, inputs.calls, "call step")
+
+
+def _grpo_steps(inputs: CreditInputs, steps: Tensor, noun: str) -> tuple[Tensor, Tensor]:
+    """GRPO per step as in `grpo_turns`; `steps` [E, T] is the number of the step of every policy token."""
+    assert inputs.groups is not None
     mask = inputs.mask
-    turns = torch.where(mask, inputs.turns, 0)
-    if (turns < 0).any():
-        row, token = (turns < 0).nonzero()[0].tolist()
+    steps = torch.where(mask, steps, 0)
+    if (steps < 0).any():
+        row, token = (steps < 0).nonzero()[0].tolist()
         raise ValueError(
-            f"policy token {token} of episode {row} has the turn {int(turns[row, token])}; turns start at 0"
+            f"policy token {token} of episode {row} has the {noun} {int(steps[row, token])}; {noun}s start at 0"
         )
-    num_turns = int(turns.max()) + 1 if turns.numel() else 1
+    num_steps = int(steps.max()) + 1 if steps.numel() else 1
     rewards = torch.where(mask, inputs.rewards, 0.0)
-    by_turn = rewards.new_zeros(len(rewards), num_turns).scatter_add(1, turns, rewards)  # [E, K]
-    to_go = by_turn.flip(1).cumsum(1).flip(1)
-    present = torch.zeros_like(to_go).scatter_add(1, turns, mask.to(to_go.dtype)) > 0
+    by_step = rewards.new_zeros(len(rewards), num_steps).scatter_add(1, steps, rewards)  # [E, K]
+    to_go = by_step.flip(1).cumsum(1).flip(1)
+    present = torch.zeros_like(to_go).scatter_add(1, steps, mask.to(to_go.dtype)) > 0
     _, member = torch.unique(inputs.groups, return_inverse=True)
-    places = member[:, None] * num_turns + torch.arange(num_turns, device=member.device)
+    places = member[:, None] * num_steps + torch.arange(num_steps, device=member.device)
     means, deviations, counts = _group_statistics(to_go.flatten(), places.flatten(), present.flatten())
     centred = torch.where(counts > 1, to_go.flatten() - means, 0.0)
     if inputs.norm_by_std:
         centred = centred / (deviations + GRPO_EPSILON)
-    advantages = torch.where(mask, centred.unflatten(0, to_go.shape).gather(1, turns), 0.0)
-    return advantages, torch.where(mask, to_go.gather(1, turns), 0.0)
+    advantages = torch.where(mask, centred.unflatten(0, to_go.shape).gather(1, steps), 0.0)
+    return advantages, torch.where(mask, to_go.gather(1, steps), 0.0)
 
 
 def _group_statistics(scores: Tensor, groups: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:

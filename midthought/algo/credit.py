@@ -17,7 +17,7 @@ from torch import Tensor
 from midthought.algo.registry import Registry
 from midthought.config import TrainingConfig
 
-NEEDS = frozenset({"values", "groups", "turns", "baselines"})
+NEEDS = frozenset({"values", "groups", "turns", "calls", "baselines"})
 """Inputs that an estimator may require besides rewards and mask."""
 
 
@@ -35,6 +35,9 @@ class CreditInputs:
     """Episodes of one task have the same number."""
     turns: Tensor | None = None  # [E, T] int
     """Index of the turn of every policy token: 0, 1, …; -1 elsewhere."""
+    calls: Tensor | None = None  # [E, T] int
+    """Index of the call step of every policy token: 0, 1, …; -1 elsewhere. A step ends with the last policy token before the
+    result of a call (or of parallel calls); the tokens after the last call are one more step."""
     baselines: Tensor | None = None  # [E]
     """Reward of the greedy episode of the same task."""
     gamma: float = 1.0
@@ -76,8 +79,9 @@ def advantage_estimator(
     """Registers the decorated function as `training.adv_estimator=name`.
 
     `needs` lists the inputs that it requires: `values` (the run trains a critic), `groups` (groups of 2 or more; zero-variance
-    groups are dropped), `turns`, `baselines` (a greedy episode per group). `selects`: episodes with advantage 0 leave the batch
-    before it is scored; it cannot need `values`. Raises ValueError for an unknown input or the name of a built-in estimator.
+    groups are dropped), `turns`, `calls`, `baselines` (a greedy episode per group). `selects`: episodes with advantage 0 leave
+    the batch before it is scored; it cannot need `values`. Raises ValueError for an unknown input or the name of a built-in
+    estimator.
     """
     wanted = frozenset(needs)
     if unknown := sorted(wanted - NEEDS):
@@ -126,6 +130,7 @@ _REMEDIES = {
     "values": "score the batch with a critic, or use 'grpo'",
     "groups": "give the group number of every row",
     "turns": "give the turn number of every policy token",
+    "calls": "give the number of the call step of every policy token",
     "baselines": "give the reward of a greedy episode for every row",
 }
 
@@ -138,6 +143,7 @@ def _check_shapes(inputs: CreditInputs) -> None:
         "rewards": shape,
         "values": shape,
         "turns": shape,
+        "calls": shape,
         "groups": shape[:1],
         "baselines": shape[:1],
     }.items():

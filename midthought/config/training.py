@@ -27,12 +27,13 @@ class TrainingConfig(AlgorithmSection):
         "reinforce_plus_plus_baseline": frozenset({"groups"}),
         "remax": frozenset({"baselines"}),
         "grpo_turns": frozenset({"groups", "turns"}),
+        "grpo_calls": frozenset({"groups", "calls"}),
         "keep_best": frozenset({"groups"}),
         "keep_above": frozenset(),
         "best_and_worst": frozenset({"groups"}),
     }
     """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
-    `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
+    `calls`, `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
     selecting: ClassVar[set[str]] = {"keep_best", "keep_above", "best_and_worst"}
     """Estimators that select the episodes to train on before they are scored."""
     policy_losses: ClassVar[dict[str, dict[str, float]]] = {
@@ -112,8 +113,9 @@ class TrainingConfig(AlgorithmSection):
     """Episodes per task in an iteration. Null: 8 if the estimator compares within groups, else 1."""
     adv_estimator: str = "gae"
     """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
-    `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `keep_best` and `keep_above` (selected episodes only, with
-    `policy_loss=nll`), `best_and_worst` (pairs, with `policy_loss=dpo`), or one that you registered (`@advantage_estimator`)."""
+    `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `grpo_calls`, `keep_best` and `keep_above` (selected episodes
+    only, with `policy_loss=nll`), `best_and_worst` (pairs, with `policy_loss=dpo`), or one that you registered
+    (`@advantage_estimator`)."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
     """`keep_above` trains on episodes with at least this reward."""
     gamma: float = Field(1.0, gt=0, le=1)
@@ -128,7 +130,7 @@ class TrainingConfig(AlgorithmSection):
     whiten_advantages: bool = True
     """Scale the advantages to mean 0 and standard deviation 1 over the batch (`gae` and both `reinforce_plus_plus`)."""
     norm_adv_by_std: bool = True
-    """Divide by the standard deviation of the group (`grpo`, `grpo_turns`)."""
+    """Divide by the standard deviation of the group (`grpo`, `grpo_turns`, `grpo_calls`)."""
     max_dynamic_batches: int = Field(1, ge=1)
     """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes are in groups with different
     rewards. 1: one batch only. Estimators that compare within groups always drop zero-variance groups."""

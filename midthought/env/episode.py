@@ -12,7 +12,7 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -83,7 +83,7 @@ class EnvironmentEpisode:
         arguments = (trajectory, self.environment) if self._rewards_environment else (trajectory,)
         judge = functools.partial(self._reward_fn, *arguments)
         value = await call(judge, self.environment.config.step_timeout_seconds, "reward_fn")
-        return _as_reward(value, len(trajectory.turns))
+        return _as_reward(value, len(trajectory.turns), trajectory.num_calls)
 
     async def close(self) -> None:
         """Closes the environment, within `config.step_timeout_seconds`. Errors are logged, not raised."""
@@ -99,19 +99,25 @@ def closes(environment: BaseEnvironment) -> bool:
     return type(environment).close is not BaseEnvironment.close
 
 
-def _as_reward(value: Any, num_turns: int) -> Reward:
+def _as_reward(value: Any, num_turns: int, num_calls: int) -> Reward:
     if isinstance(value, Reward):
-        if len(value.turns) > num_turns:
-            raise EpisodeError(
-                f"reward_fn gave rewards for {len(value.turns)} turns, the episode has {num_turns}; give one per turn"
-            )
-        turns = tuple(finite_number(each, f"reward_fn: turn {i}'s reward") for i, each in enumerate(value.turns))
-        return Reward(parts=_finite_parts(value.parts), turns=turns)
+        turns = _finite_steps(value.turns, num_turns, "turn")
+        return Reward(
+            parts=_finite_parts(value.parts), turns=turns, calls=_finite_steps(value.calls, num_calls, "call")
+        )
     if isinstance(value, Mapping):
         return Reward(parts=_finite_parts(value))
     return Reward(
         parts={"reward_fn": finite_number(value, "the value that reward_fn returns (not a mapping or Reward)")}
     )
+
+
+def _finite_steps(amounts: Sequence[Any], count: int, noun: str) -> tuple[float, ...]:
+    if len(amounts) > count:
+        raise EpisodeError(
+            f"reward_fn gave rewards for {len(amounts)} {noun}s, the episode has {count}; give one per {noun}"
+        )
+    return tuple(finite_number(each, f"reward_fn: {noun} {i}'s reward") for i, each in enumerate(amounts))
 
 
 def _finite_parts(parts: Mapping[Any, Any]) -> dict[str, float]:

@@ -20,7 +20,7 @@ _SIGNATURES = "write it as f(trajectory) or f(trajectory, environment)"
 
 AnyRewardFunction = Callable[..., float | Reward | Awaitable[float | Reward]]
 """`f(trajectory)` or `f(trajectory, environment)`, plain or `async`. Returns a number or a `Reward`, for example with one
-number per turn."""
+number per turn or per call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class WeightedReward:
     """Weighted sum of named parts; the `Reward` records each part.
 
     A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, and its `turns` (one number for each
-    of `trajectory.turns`) are added to the `turns` of the other functions, all times the weight of the function.
+    of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added to those of the other functions, all times the
+    weight of the function.
 
     `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
     environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
@@ -40,7 +41,7 @@ class WeightedReward:
 
     The constructor raises `RewardError` for a function that takes neither `(trajectory)` nor `(trajectory, environment)` and for
     a weight that is not finite; a call raises it if a function raises, or returns a number that is not finite or rewards for
-    another number of turns.
+    another number of turns or calls.
     """
 
     parts: Mapping[str, tuple[float, AnyRewardFunction]]
@@ -89,7 +90,7 @@ class WeightedReward:
 
     def _weighted(self, values: Mapping[str, Any], trajectory: Trajectory) -> Reward:
         parts: dict[str, float] = {}
-        turns: list[float] = []
+        steps: dict[str, list[float]] = {"turns": [], "calls": []}
         for name, (weight, _) in self.parts.items():
             found = _weighted_part(name, weight, values[name], trajectory)
             if repeated := parts.keys() & found.parts.keys():
@@ -97,29 +98,35 @@ class WeightedReward:
                     f"two reward functions give a part {min(repeated)!r}; name one: weighted(…, name='…')"
                 )
             parts |= found.parts
-            turns = [math.fsum(pair) for pair in itertools.zip_longest(turns, found.turns, fillvalue=0.0)]
-        return Reward(parts=parts, turns=tuple(turns))
+            for kind, sums in steps.items():
+                sums[:] = map(math.fsum, itertools.zip_longest(sums, getattr(found, kind), fillvalue=0.0))
+        return Reward(parts=parts, turns=tuple(steps["turns"]), calls=tuple(steps["calls"]))
 
 
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
-    """Returns what one function gave, times its weight: one part of its name, or the parts and turns of its `Reward`."""
+    """Returns what one function gave, times its weight: one part of its name, or the parts, turns and calls of its `Reward`."""
     task = f"for task {trajectory.task.task_id!r}"
     if not isinstance(value, Reward):
         what = f"reward function {name!r} returned {short(value)} ({type(value).__name__}) {task}"
         return Reward(parts={name: _times(weight, value, f"{what}; it must return a finite number or a Reward")})
-    num_turns = len(trajectory.turns)
-    if value.turns and len(value.turns) != num_turns:
-        raise RewardError(
-            f"reward function {name!r} returned rewards for {len(value.turns)} turns {task}; the episode has {num_turns}: "
-            "give one per turn of trajectory.turns, or none"
-        )
+    for noun, amounts, its_own, attribute in (
+        ("turn", value.turns, trajectory.turns, "turns"),
+        ("call", value.calls, trajectory.tool_events, "tool_events"),
+    ):
+        if amounts and len(amounts) != len(its_own):
+            raise RewardError(
+                f"reward function {name!r} returned rewards for {len(amounts)} {noun}s {task}; the episode has "
+                f"{len(its_own)}: give one per {noun} of trajectory.{attribute}, or none"
+            )
 
     def amount(number: Any, where: str) -> float:
         message = f"reward function {name!r} returned {short(number)} for {where} {task}; it must be a finite number"
         return _times(weight, number, message)
 
     parts = {f"{name}/{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()}
-    return Reward(parts=parts, turns=tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns)))
+    turns = tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns))
+    calls = tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls))
+    return Reward(parts=parts, turns=turns, calls=calls)
 
 
 def _times(weight: float, value: Any, message: str) -> float:

@@ -41,13 +41,16 @@ class TokenBatch:
     sampled_logprobs: Tensor  # [N] float32
     """Log-probabilities recorded by the engine; 0 outside the mask and for demonstrations."""
     rewards: Tensor  # [N] float32
-    """A turn's reward at the turn's last policy token, the episode's reward at its last policy token; 0 elsewhere."""
+    """A turn's reward at the turn's last policy token, a call's at the last one before its result, the episode's reward at
+    its last policy token; 0 elsewhere."""
     turns: Tensor  # [N] int64
     """Number of the turn that a policy token belongs to: 0, 1, …; -1 elsewhere."""
     episodes: Tensor  # [B] int64
     """Index of the row's trajectory in the list that the batch was built from."""
     groups: Tensor  # [B] int64
     """The episode's group (GRPO)."""
+    calls: Tensor | None = None  # [N] int64
+    """Number of the call step that a policy token belongs to: 0, 1, …; -1 elsewhere. See `CreditInputs.calls`."""
     seeds: Tensor | None = None  # [B] int64
     """A number of each row, from the seed of its episode and its place in it: random choices of tokens do not depend on the
     batch."""
@@ -89,7 +92,8 @@ class TokenBatch:
         counts as 0. `baselines` has one number per trajectory. `policy_version` is the version of the policy before the
         update: tokens of earlier versions are stale. If a reward's own token was removed from the mask, the last policy
         token before it gets the reward, or else the first. Raises TrainingStoppedError if no sampled log-probability is
-        finite, RecordError if no row is left, a reward is not finite, or there are more turn rewards than finished turns.
+        finite, RecordError if no row is left, a reward is not finite, or there are rewards for more turns or calls than the
+        episode has.
         """
         rows: list[_Row] = []
         num_unscored = 0
@@ -121,7 +125,8 @@ class TokenBatch:
             loss_mask=mask,
             sampled_logprobs=sampled,
             rewards=_rewards(trajectories, rows, cu_seqlens.tolist()),
-            turns=torch.cat([_turns(trajectories[row.episode].turn_ends, row) for row in rows]),
+            turns=torch.cat([_steps(trajectories[row.episode].turn_ends, row) for row in rows]),
+            calls=torch.cat([_steps(trajectories[row.episode].call_ends, row) for row in rows]),
             episodes=torch.tensor([row.episode for row in rows]),
             groups=torch.tensor([trajectories[row.episode].group for row in rows]),
             seeds=torch.tensor([_row_seed(trajectories[row.episode].seed, row.number) for row in rows]),
@@ -304,13 +309,14 @@ def _row_seed(seed: int, number: int) -> int:
     return (seed * 1_000_003 + number) & (2**63 - 1)
 
 
-def _turns(turn_ends: Sequence[tuple[int, int]], row: _Row) -> Tensor:
-    """Returns the turn number of every policy token of a row, -1 elsewhere: [T] int64.
+def _steps(step_ends: Sequence[tuple[int, int]], row: _Row) -> Tensor:
+    """Returns the number of the step (turn or call step) of every policy token of a row, -1 elsewhere: [T] int64.
 
-    Tokens after the last finished turn belong to one more turn.
+    Equal ends are one step; tokens after the last end belong to one more step.
     """
-    finished = bisect.bisect_left(turn_ends, (row.number, -1))
-    ends = torch.tensor([index for number, index in turn_ends if number == row.number], dtype=torch.int64)
+    unique = sorted({end for end in step_ends if end[1] >= 0})
+    finished = bisect.bisect_left(unique, (row.number, -1))
+    ends = torch.tensor([index for number, index in unique if number == row.number], dtype=torch.int64)
     numbers = finished + torch.bucketize(torch.arange(len(row.mask)), ends)
     return numbers.where(torch.tensor(row.mask), torch.tensor(-1))
 
@@ -346,18 +352,27 @@ def _rewards(trajectories: Sequence[Trajectory], rows: Sequence[_Row], starts: S
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
-    """Returns (segment, index) -> rewards credited there: each turn's at its end, the parts at the end of the episode."""
-    reward, ends = trajectory.reward, trajectory.turn_ends
+    """Returns (segment, index) -> rewards credited there: each turn's and call's at its end, the parts at the end of the
+    episode."""
+    reward = trajectory.reward
     if reward is None:
         return {}
     where = f"task {trajectory.task.task_id!r}"
-    for name, amount in [
-        *reward.parts.items(),
-        *((f"turn {turn}", amount) for turn, amount in enumerate(reward.turns)),
-    ]:
-        if not math.isfinite(amount):
-            raise RecordError(f"{where}: the reward for {name!r} is {amount}; mend the function that gave it")
-    if len(reward.turns) > len(ends):
-        raise RecordError(f"{where}: rewards for {len(reward.turns)} turns, but {len(ends)} were finished")
-    by_turn = {end: [amount] for end, amount in zip(ends, reward.turns, strict=False)}
-    return {**by_turn, (len(trajectory.segments), 0): list(reward.parts.values())}
+    paid: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for noun, amounts, ends in (
+        ("turn", reward.turns, trajectory.turn_ends),
+        ("call", reward.calls, trajectory.call_ends),
+    ):
+        if len(amounts) > len(ends):
+            past = "finished" if noun == "turn" else "made"
+            raise RecordError(f"{where}: rewards for {len(amounts)} {noun}s, but {len(ends)} were {past}")
+        for number, (end, amount) in enumerate(zip(ends, amounts, strict=False)):
+            paid[end].append(_finite(amount, f"{noun} {number}", where))
+    paid[len(trajectory.segments), 0] = [_finite(amount, name, where) for name, amount in reward.parts.items()]
+    return paid
+
+
+def _finite(amount: float, name: str, where: str) -> float:
+    if not math.isfinite(amount):
+        raise RecordError(f"{where}: the reward for {name!r} is {amount}; mend the function that gave it")
+    return amount

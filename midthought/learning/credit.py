@@ -85,6 +85,7 @@ def _estimated(batch: TokenBatch, rewards: Tensor, training: TrainingConfig) -> 
         values=None if batch.values is None else batch.by_episode(batch.values),
         groups=batch.of_episodes(batch.groups),
         turns=batch.by_episode(batch.turns, missing=-1),
+        calls=None if batch.calls is None else batch.by_episode(batch.calls, missing=-1),
         baselines=None if batch.baselines is None else batch.of_episodes(batch.baselines),
         gamma=training.gamma,
         lam=training.lam,

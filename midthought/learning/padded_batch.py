@@ -12,7 +12,7 @@ from torch import Tensor
 from midthought.learning.batch import OF_ROWS, TokenBatch, boundaries
 from midthought.types import Trajectory
 
-_PADDING = {"turns": -1, "temperatures": 1.0}
+_PADDING = {"turns": -1, "calls": -1, "temperatures": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class PPOBatch:
     turns: Tensor  # [B, T] int64
     episodes: Tensor  # [B] int64
     groups: Tensor  # [B] int64
+    calls: Tensor | None = None  # [B, T] int64
     seeds: Tensor | None = None  # [B] int64
     baselines: Tensor | None = None  # [B] float32
     is_truncated: Tensor | None = None  # [B] bool
@@ -56,7 +57,8 @@ class PPOBatch:
 
     @classmethod
     def of(cls, batch: TokenBatch, pad_token_id: int = 0) -> PPOBatch:
-        """Pads every per-token field: tokens with `pad_token_id`, turns with -1, temperatures with 1, all others with 0."""
+        """Pads every per-token field: tokens with `pad_token_id`, turns and calls with -1, temperatures with 1, the others with
+        0."""
         padding = {"token_ids": pad_token_id, **_PADDING}
         present = {field.name: getattr(batch, field.name) for field in fields(cls)}
         padded = {

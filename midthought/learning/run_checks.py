@@ -139,7 +139,9 @@ class RunChecks:
         else:
             self._num_constant = 0
         is_constant = self._num_constant > 1 or self._num_constant == self._num_iters
-        if "reward/turns" in metrics and self._training.gamma < 1:  # the time of a reward also matters
+        if (
+            metrics.keys() & {"reward/turns", "reward/per_call"} and self._training.gamma < 1
+        ):  # the time of a reward also matters
             is_constant = False
         has_gradient = metrics.get("grad_norm") != 0
         self._num_signal += bool(metrics["batch/num_episodes"]) and has_gradient and not is_constant

@@ -13,12 +13,12 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from midthought.algo.shaping import overlong_penalty
 from midthought.config import RecipeConfig, TrainingConfig
-from midthought.types import Reward, RolloutData, Task, Trajectory
+from midthought.types import RolloutData, Task, Trajectory
 
 Drawn = TypeVar("Drawn")
 
@@ -185,13 +185,13 @@ def _with_baselines(
 def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:
     """Whether the estimator compares episodes within a group and all rewards of this group are equal.
 
-    An estimator that gives credit to turns also compares the rewards of each turn.
+    An estimator that gives credit to turns or calls also compares the rewards of each turn and call.
     """
     if "groups" not in training.needs:
         return False
-    by_turn = "turns" in training.needs
+    by_step = bool(training.needs & {"turns", "calls"})
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]
-    return len({(reward.total, reward.turns if by_turn else ()) for reward in rewards}) <= 1
+    return len({(reward.total, (reward.turns, reward.calls) if by_step else ()) for reward in rewards}) <= 1
 
 
 def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> None:
@@ -203,7 +203,7 @@ def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> N
         if trajectory.reward is not None:
             share = overlong_penalty(trajectory.num_response, config.inference.max_tokens, num_tokens)
             parts = {**trajectory.reward.parts, "overlong": config.training.overlong_penalty * share}
-            trajectory.reward = Reward(parts=parts, turns=trajectory.reward.turns)
+            trajectory.reward = replace(trajectory.reward, parts=parts)
 
 
 def _scored_groups(trajectories: Sequence[Trajectory], group_size: int, first: int) -> list[list[Trajectory]]:

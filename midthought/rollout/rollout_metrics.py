@@ -21,6 +21,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics[f"reward/{name}"] = sum(reward.parts.get(name, 0.0) for reward in judged) / len(judged)
     if any(reward.turns for reward in judged):
         metrics["reward/turns"] = sum(sum(reward.turns) for reward in judged) / len(judged)
+    if any(reward.calls for reward in judged):  # a part may have the name `calls`
+        metrics["reward/per_call"] = sum(sum(reward.calls) for reward in judged) / len(judged)
     count = len(trajectories)
     metrics["episode/calls"] = sum(trajectory.num_calls for trajectory in trajectories) / count
     metrics["episode/policy_tokens"] = sum(trajectory.num_sampled for trajectory in trajectories) / count

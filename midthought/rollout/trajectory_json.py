@@ -44,13 +44,16 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "tool_events": [asdict(event) for event in trajectory.tool_events],
         "stop_reason": trajectory.stop_reason,
         "error": trajectory.error,
-        "reward": None if reward is None else {"parts": dict(reward.parts), "turns": reward.turns},
+        "reward": None
+        if reward is None
+        else {"parts": dict(reward.parts), "turns": reward.turns, "calls": reward.calls},
         "policy_versions": trajectory.policy_versions,
         "num_cut": trajectory.num_cut,
         "tool_seconds": trajectory.tool_seconds,
         "engine_seconds": trajectory.engine_seconds,
         "turns": [_turn_to_json(turn) for turn in trajectory.turns],
         "turn_ends": trajectory.turn_ends,
+        "call_ends": trajectory.call_ends,
         "values": trajectory.values,
     }
     return {name: json_value(value) for name, value in row.items()}
@@ -67,13 +70,15 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     trajectory.error = row["error"]
     if row["reward"] is not None:
         parts = {name: _number(value) for name, value in row["reward"]["parts"].items()}
-        trajectory.reward = Reward(parts=parts, turns=tuple(map(_number, row["reward"]["turns"])))
+        turns, calls = (tuple(map(_number, row["reward"].get(name, ()))) for name in ("turns", "calls"))
+        trajectory.reward = Reward(parts=parts, turns=turns, calls=calls)
     trajectory.policy_versions = list(row["policy_versions"])
     trajectory.num_cut = row["num_cut"]
     trajectory.tool_seconds = row["tool_seconds"]
     trajectory.engine_seconds = row["engine_seconds"]
     trajectory.turns = [_turn_from_json(turn) for turn in row["turns"]]
     trajectory.turn_ends = [(segment, index) for segment, index in row["turn_ends"]]
+    trajectory.call_ends = [(segment, index) for segment, index in row.get("call_ends", ())]  # older records have none
     trajectory.values = list(map(_number, row["values"]))
     trajectory.check()
     return trajectory

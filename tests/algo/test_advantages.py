@@ -244,14 +244,42 @@ def test_turn_level_grpo_with_one_turn_each_is_grpo():
     torch.testing.assert_close(by_turn, compute_grpo_advantage(rewards, mask, groups)[0])
 
 
+# -- call steps ----------------------------------------------------------------------------------------------------
+
+
+def test_call_level_grpo_compares_the_first_calls_the_second_calls_and_what_follows_them():
+    # rewards of the steps: 1, 0, 1 | 0, 1, 0 | 0, 2; to go: 2, 1, 1 | 1, 1, 0 | 2, 2; a tool's result has a rubbish reward
+    # step 0: 2, 1, 2: mean 5/3, deviation √(1/3); step 1: 1, 1, 2: mean 4/3, deviation √(1/3); step 2: 1, 0: ½, √½
+    rewards = torch.tensor([[1.0, 9.0, 0.0, 1.0], [0.0, 1.0, 9.0, 0.0], [0.0, 9.0, 0.0, 2.0]])
+    mask = torch.tensor([[True, False, True, True], [True, True, False, True], [True, False, True, True]])
+    calls = torch.tensor([[0, -1, 1, 2], [0, 1, -1, 2], [0, -1, 1, 1]])
+    advantages, returns = compute_advantage("grpo_calls", rewards, mask, groups=torch.zeros(3), calls=calls)
+    third, half = 3**-0.5, 0.5**0.5
+    close(advantages, [[third, 0, -third, half], [-2 * third, -third, 0, -half], [third, 0, 2 * third, 2 * third]])
+    close(returns, [[2.0, 0, 1.0, 1.0], [1.0, 1.0, 0, 0.0], [2.0, 0, 2.0, 2.0]])
+
+
+def test_call_level_grpo_without_calls_is_grpo():
+    rewards, _, mask = random_batch(3)
+    groups, calls = torch.tensor([0, 0, 1, 1]), torch.zeros(mask.shape, dtype=torch.int64)
+    by_call, _ = compute_advantage("grpo_calls", rewards, mask, groups=groups, calls=calls)
+    torch.testing.assert_close(by_call, compute_grpo_advantage(rewards, mask, groups)[0])
+
+
+def test_a_policy_token_without_a_call_step_is_named():
+    calls = torch.tensor([[0, -1, 1], [0, -1, -1], [0, 0, 0]])
+    with pytest.raises(ValueError, match="policy token 1 of episode 1 has the call step -1"):
+        compute_advantage("grpo_calls", REWARDS, MASK, groups=GROUP, calls=calls)
+
+
 # -- groups and rows that say nothing ------------------------------------------------------------------------------
 
-IN_GROUPS = ["grpo", "dr_grpo", "rloo", "opo", "grpo_turns"]
+IN_GROUPS = ["grpo", "dr_grpo", "rloo", "opo", "grpo_turns", "grpo_calls"]
 
 
 def in_groups(name: str, rewards: torch.Tensor, mask: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    turns = torch.zeros(mask.shape, dtype=torch.int64)
-    return compute_advantage(name, rewards, mask, groups=groups, turns=turns)[0]
+    steps = torch.zeros(mask.shape, dtype=torch.int64)
+    return compute_advantage(name, rewards, mask, groups=groups, turns=steps, calls=steps)[0]
 
 
 @pytest.mark.parametrize("name", IN_GROUPS)
@@ -261,8 +289,10 @@ def test_a_group_without_spread_gives_zeros(name):
     assert advantages.abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(("name", "expected"), [("grpo", 0.75), ("dr_grpo", 0.75), ("rloo", 0.75), ("grpo_turns", 0.0)])
-def test_a_group_of_one_keeps_its_score_but_for_turns(name, expected):
+@pytest.mark.parametrize(
+    ("name", "expected"), [("grpo", 0.75), ("dr_grpo", 0.75), ("rloo", 0.75), ("grpo_turns", 0.0), ("grpo_calls", 0.0)]
+)
+def test_a_group_of_one_keeps_its_score_but_for_steps(name, expected):
     rewards, everywhere = torch.tensor([[0.75], [1.0], [0.0]]), torch.ones(3, 1, dtype=torch.bool)
     assert float(in_groups(name, rewards, everywhere, torch.tensor([0, 1, 1]))[0]) == pytest.approx(expected, abs=1e-5)
 
@@ -285,6 +315,7 @@ def test_a_batch_without_any_policy_token_has_no_advantage(name):
         values=torch.full((2, 3), math.nan),
         groups=torch.tensor([0, 0]),
         turns=torch.full((2, 3), -1),
+        calls=torch.full((2, 3), -1),
         baselines=torch.full((2,), math.nan),
     )
     assert not advantages.any() and not returns.any()
@@ -295,12 +326,19 @@ def test_a_batch_without_any_policy_token_has_no_advantage(name):
 
 @pytest.mark.parametrize(
     ("name", "missing"),
-    [("gae", "values"), ("grpo", "groups"), ("remax", "baselines"), ("rloo", "groups"), ("grpo_turns", "groups")],
+    [
+        ("gae", "values"),
+        ("grpo", "groups"),
+        ("remax", "baselines"),
+        ("rloo", "groups"),
+        ("grpo_turns", "groups"),
+        ("grpo_calls", "calls"),
+    ],
 )
 def test_an_estimator_without_what_it_needs_says_what_is_missing(name, missing):
     rewards, _, mask = random_batch(1)
     with pytest.raises(ValueError, match=f"'{name}' needs {missing}"):
-        compute_advantage(name, rewards, mask)
+        compute_advantage(name, rewards, mask, groups=GROUP if missing == "calls" else None)
 
 
 def test_an_unknown_estimator_is_told_with_the_near_names():
@@ -324,6 +362,7 @@ def test_a_reward_that_is_no_number_names_the_episode_and_the_token(broken):
     [
         ({"token_level_rewards": torch.zeros(3, 4)}, r"rewards have the shape \[3, 4\], the mask requires \[3, 3\]"),
         ({"values": torch.zeros(3)}, r"values have the shape \[3\], the mask requires \[3, 3\]"),
+        ({"calls": torch.zeros(3, 2)}, r"calls have the shape \[3, 2\], the mask requires \[3, 3\]"),
         ({"groups": torch.zeros(2)}, r"groups have the shape \[2\], the mask requires \[3\]"),
         ({"response_mask": torch.zeros(3)}, r"the mask must have the shape \[episodes, tokens\], got \[3\]"),
         ({"response_mask": torch.zeros(3, 0)}, r"the mask must have the shape .*, got \[3, 0\]"),

@@ -35,6 +35,7 @@ def drawn(seed: int) -> tuple[Tensor, dict[str, Tensor]]:
     mask[torch.arange(ROWS), torch.randint(LENGTH, (ROWS,), generator=generator)] = True
     names = ("rewards", "values", "old", "new", "advantages", "returns")
     figures = {name: torch.randn(ROWS, LENGTH, generator=generator, dtype=torch.float64) for name in names}
+    figures["calls"] = torch.sort(torch.randint(4, (ROWS, LENGTH), generator=generator), dim=1).values
     figures["turns"] = torch.sort(torch.randint(3, (ROWS, LENGTH), generator=generator), dim=1).values
     return mask, figures
 
@@ -48,6 +49,7 @@ def credit(name: str, mask: Tensor, figures: dict[str, Tensor], rows: Tensor | N
         values=figures["values"],
         groups=torch.tensor([5, 5, 5, 2, 2, 9])[rows],
         turns=figures["turns"],
+        calls=figures["calls"],
         baselines=torch.linspace(-1, 1, ROWS, dtype=torch.float64)[rows],
         gamma=0.9,
         lam=0.8,

@@ -32,6 +32,7 @@ class Token:
 
     is_policy: bool
     turn: int
+    call: int
     reward: float
     value: float
     old: float
@@ -58,13 +59,15 @@ def random_batch(seed: int) -> list[Episode]:
     episodes = []
     for group in [0, 0, 0, 1, 1, 2, 2, 2, 2]:
         tokens: list[Token] = []
+        call = 0
         for turn in range(draw.randint(1, 4)):
             for _ in range(draw.randint(1, 5)):
                 figures = [draw.gauss(0, 1) for _ in range(3)]
                 old = -draw.expovariate(1)
                 near = [old + draw.gauss(0, 0.5) for _ in range(2)]
-                tokens.append(Token(True, turn, *figures[:2], old, *near, figures[2], draw.gauss(0, 1)))
-            tokens += [Token(False, -1, *[draw.uniform(-1e6, 1e6)] * 7) for _ in range(draw.randint(0, 4))]
+                call += draw.random() < 0.3 and bool(tokens)
+                tokens.append(Token(True, turn, call, *figures[:2], old, *near, figures[2], draw.gauss(0, 1)))
+            tokens += [Token(False, -1, -1, *[draw.uniform(-1e6, 1e6)] * 7) for _ in range(draw.randint(0, 4))]
         episodes.append(Episode(group, draw.gauss(0, 1), tokens))
     draw.shuffle(episodes)
     return episodes
@@ -140,24 +143,24 @@ def plain_in_group(episodes: list[Episode], judge) -> list[float]:
     return found
 
 
-def plain_turns(episodes: list[Episode]) -> list[list[float]]:
+def plain_steps(episodes: list[Episode], step_of: Callable[[Token], int]) -> list[list[float]]:
     to_go: list[dict[int, float]] = []
     for episode in episodes:
-        by_turn: dict[int, float] = defaultdict(float)
+        by_step: dict[int, float] = defaultdict(float)
         for token in episode.own:
-            by_turn[token.turn] += token.reward
-        to_go.append({turn: sum(paid for later, paid in by_turn.items() if later >= turn) for turn in by_turn})
+            by_step[step_of(token)] += token.reward
+        to_go.append({step: sum(paid for later, paid in by_step.items() if later >= step) for step in by_step})
     rows = []
     for number, episode in enumerate(episodes):
         row = []
         for token in episode.own:
             mates = [
-                to_go[other][token.turn]
+                to_go[other][step_of(token)]
                 for other, mate in enumerate(episodes)
-                if mate.group == episode.group and token.turn in to_go[other]
+                if mate.group == episode.group and step_of(token) in to_go[other]
             ]
             alone = len(mates) < 2
-            row.append(0.0 if alone else (to_go[number][token.turn] - fmean(mates)) / (stdev(mates) + 1e-6))
+            row.append(0.0 if alone else (to_go[number][step_of(token)] - fmean(mates)) / (stdev(mates) + 1e-6))
         rows.append(row)
     return rows
 
@@ -197,7 +200,7 @@ def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
         return over_tokens(episodes, pair)
     if name == "keep_above":
         return over_tokens(episodes, [float(score >= 1.0) for score in plain_scores(episodes)])
-    return plain_turns(episodes)
+    return plain_steps(episodes, lambda token: token.turn if name == "grpo_turns" else token.call)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -212,6 +215,7 @@ def test_every_estimator_gives_what_plain_loops_give(name, seed):
         values=table(episodes, "value"),
         groups=torch.tensor([episode.group for episode in episodes]),
         turns=table(episodes, "turn", torch.int64),
+        calls=table(episodes, "call", torch.int64),
         baselines=torch.tensor([episode.baseline for episode in episodes], dtype=torch.float64),
         gamma=GAMMA,
         lam=LAM,

@@ -293,6 +293,38 @@ def test_rewards_per_turn_are_weighted_and_added_to_each_other():
     assert reward.total == 4.0
 
 
+def two_calls() -> Trajectory:
+    trajectory = episode("hm")
+    trajectory.stop_reason = None
+    events = [ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)] * 2
+    trajectory.add_results(events, [ord("!")])
+    return trajectory
+
+
+def test_rewards_per_call_are_weighted_and_added_to_each_other():
+    def progress(trajectory):
+        return Reward(calls=(1.0, -2.0))
+
+    def politeness(trajectory):
+        return Reward(calls=(4.0, 8.0), turns=(1.0,))
+
+    reward = combine_rewards([weighted(progress, 0.5), weighted(politeness, 0.25)])(two_calls())
+    assert reward == Reward(turns=(0.25,), calls=(1.5, 1.0))
+    assert reward.total == 2.75
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Reward(calls=(1.0,)), r"'mine' returned rewards for 1 calls for task 't'; the episode has 2"),
+        (Reward(calls=(1.0, math.nan)), r"'mine' returned nan for call 1 for task 't'"),
+    ],
+)
+def test_bad_rewards_per_call_are_named(value, message):
+    with pytest.raises(RewardError, match=message):
+        combine_rewards([("mine", 100.0, lambda trajectory: value)])(two_calls())
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

@@ -159,6 +159,54 @@ def test_the_rewards_of_a_row_sum_up_to_the_episodes_whatever_left_the_mask(turn
     assert numbers == sorted(numbers) and set(numbers) <= set(range(len(turns)))
 
 
+# -- calls ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_calls_in_a_thought_make_three_steps_with_a_reward_at_the_end_of_each_call():
+    trajectory = trajectory_of(
+        ("p", [1]), ("s", [5, 6]), ("t", [7, 8]), ("s", [5]), ("t", [9]), ("s", [3, 4]), ("e", [])
+    )
+    trajectory.reward = Reward(parts={"right": 0.5}, calls=(2.0, -1.0))
+    batch = PPOBatch.from_trajectories([trajectory, trajectory_of(("p", [1]), ("s", [5]))])
+    assert batch.calls.tolist() == [[-1, 0, 0, -1, -1, 1, -1, 2, 2], [-1, 0, *[-1] * 7]]
+    assert batch.rewards.tolist()[0] == [0, 0, 2.0, 0, 0, -1.0, 0, 0, 0.5]
+    assert torch.equal(
+        batch.flat().calls, TokenBatch.from_trajectories([trajectory, trajectory_of(*TURNS[:2])]).calls[:11]
+    )
+
+
+def test_parallel_calls_are_one_step_whose_rewards_add_up_with_the_turns():
+    trajectory = trajectory_of(("p", [1]), ("s", [5, 6]), ("e", []), ("t", [7]), ("t", [8]), ("s", [3]), ("e", []))
+    trajectory.reward = Reward(turns=(4.0, 0.5), calls=(2.0, -1.0))
+    batch = PPOBatch.from_trajectories([trajectory])
+    assert trajectory.call_ends == [(0, 2), (0, 2)]
+    assert batch.calls.tolist() == [[-1, 0, 0, -1, -1, 1]]
+    assert batch.rewards.tolist() == [[0, 0, 5.0, 0, 0, 0.5]]
+    assert list(trajectory.rewards) == [5.0, 0.5]
+
+
+def test_call_steps_run_on_over_turns_and_segments():
+    trajectory = trajectory_of(
+        *[("p", [1]), ("s", [5]), ("t", [7]), ("s", [6]), ("e", []), ("p", [2, 2]), ("s", [3]), ("t", [7]), ("s", [4])]
+    )
+    trajectory.reward = Reward(calls=(2.0, -1.0))
+    batch = PPOBatch.from_trajectories([trajectory])
+    assert batch.calls.tolist() == [[-1, 0, -1, 1, -1], [-1, -1, 1, -1, 2]]
+    assert batch.rewards.tolist() == [[0, 2.0, 0, 0, 0], [0, 0, -1.0, 0, 0]]
+
+
+def test_a_call_before_any_policy_token_has_no_step():
+    batch = PPOBatch.from_trajectories([trajectory_of(("p", [1]), ("t", [7]), ("s", [5]), ("t", [7]), ("s", [6]))])
+    assert batch.calls.tolist() == [[-1, -1, 0, -1, 1]]
+
+
+def test_rewards_for_more_calls_than_were_made_are_refused():
+    trajectory = trajectory_of(*TURNS)
+    trajectory.reward = Reward(calls=(1.0, 1.0, 1.0))
+    with pytest.raises(RecordError, match="task 't': rewards for 3 calls, but 2 were made"):
+        PPOBatch.from_trajectories([trajectory])
+
+
 def test_rewards_for_more_turns_than_were_finished_are_refused():
     trajectory = trajectory_of(*TURNS)
     trajectory.reward = Reward(turns=(1.0, 1.0, 1.0))

@@ -294,6 +294,28 @@ def test_a_reward_function_may_give_a_number_to_each_turn(ground, talker):
     assert figures["reward/mean"] == num_turns + 0.5
 
 
+def test_a_reward_function_may_give_a_number_to_each_call(callers, tokenizer):
+    amounts = itertools.count(1)
+
+    def each_call(trajectory):
+        return Reward(calls=tuple(float(next(amounts)) for _ in trajectory.tool_events))
+
+    options = {"dataset": QUESTIONS, "tools": [twice], "call_format": "in_thought", "tokenizer": tokenizer}
+    config = settings("grpo_calls", kl_coef=0.0)
+    model = copy.deepcopy(callers["in_thought"])
+    with RayPPOTrainer(config, reward_funcs=[weighted(each_call, 0.5)], model=model, **options) as trainer:
+        batch = trainer.rollout()
+        before = weights(trainer)
+        figures = trainer.train_step(batch)
+        called = next(t for t in batch.trajectories if t.num_calls and t.stop_reason is StopReason.ANSWERED)
+        result = next(span for span in called.spans if span.kind is SpanKind.RESULT)
+        assert called.call_ends[0] == (0, result.start - 1)
+        rewards = TokenBatch.from_trajectories([called]).rewards.tolist()
+        assert rewards[result.start - 1] == called.reward.calls[0] > 0
+        assert figures["reward/per_call"] == figures["reward/mean"] > 0
+        assert not torch.equal(weights(trainer), before)
+
+
 @pytest.mark.parametrize("ground", [{"env": Colours}, {"dataset": QUESTIONS}])
 @pytest.mark.parametrize("reward_fn", [lambda: 1.0, lambda a, b, c: 1.0, lambda trajectory, *, scale: 1.0, 3])
 def test_a_reward_function_that_cannot_be_called_fails_at_once(ground, reward_fn):

@@ -57,10 +57,10 @@ def test_several_segments_are_refused() -> None:
 
 
 def test_the_score_is_the_recorded_reward_with_its_parts_and_never_the_text() -> None:
-    written = record_of(trajectory(reward=Reward(parts={"correct": 1.0, "calls": -0.25}, turns=(0.5,))))
+    written = record_of(trajectory(reward=Reward(parts={"correct": 1.0, "calls": -0.25}, turns=(0.5,), calls=(0.25,))))
     scored = compute_score("x", "#look_result: I found it all", "Ada", {RECORD: written, "num_turns": 4})
     assert scored == {
-        "score": 1.25,
+        "score": 1.5,
         "reward_correct": 1.0,
         "reward_calls": -0.25,
         "num_calls": 1.0,
