@@ -260,6 +260,29 @@ def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_tu
     assert told[0]["reward/turns"] == 1.0
 
 
+@pytest.mark.parametrize(("by_call", "flat"), [(False, True), (True, False)])
+def test_by_call_a_group_is_flat_only_where_the_rewards_of_all_calls_agree(by_call, flat):
+    class Calls(FakeSource):
+        def play(self, task, number=0, greedy=False):
+            trajectory = Trajectory(task, [1])
+            event = ToolEvent(call=ToolCall(tool_name="look"), outcome=ToolOutcome.OK)
+            for _ in range(2):
+                done = Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.CALL)
+                trajectory.add_sampled(done)
+                trajectory.add_results([event], [9])
+            trajectory.reward = Reward(parts={"end": 1.0}, calls=(1.0, 0.0) if number % 2 else (0.0, 1.0))
+            return trajectory
+
+    source, told = Calls(), []
+    options = {"overlong_buffer_tokens": 2, "overlong_penalty": 0.5}
+    config = config_of(batch_size=2, group_size=2, adv_estimator="grpo_calls" if by_call else "grpo", **options)
+    learner = FakeLearner(source.log)
+    run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
+    assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
+    assert told[0]["reward/per_call"] == 1.0 and told[0]["reward/mean"] == 1.5
+    assert told[0]["reward/overlong"] == -0.5
+
+
 # -- dynamic sampling ----------------------------------------------------------------------------------------------
 
 
