@@ -28,8 +28,8 @@ class WeightedReward:
     """Weighted sum of named parts; the `Reward` records each part.
 
     A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, and its `turns` (one number for each
-    of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added to those of the other functions, all times the
-    weight of the function.
+    of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added, one by one, to the numbers of the other
+    functions, all times the weight of the function.
 
     `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
     environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
