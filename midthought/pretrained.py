@@ -5,7 +5,7 @@ Safetensors only; code from the folder is never run. A loading error names the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,15 @@ def placed(model: Any, device: str) -> Any:
         raise SettingsError(
             f"no device {device!r} for the model here ({reason}); there are: {', '.join(known)}"
         ) from None
+
+
+def policy_folder(path: Path, in_run: Sequence[str] = ("policy", "warmup")) -> Path:
+    """Returns the model folder that a path means: the path itself, or the first of the folders `in_run` of a run or a
+    checkpoint that holds a model. Raises ModelPathError if there is none."""
+    for candidate in (path, *(path / name for name in in_run)):
+        if any((candidate / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+            return candidate
+    raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")
 
 
 def load_tokenizer(path: str | Path) -> Any:

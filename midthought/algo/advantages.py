@@ -36,6 +36,7 @@ class AdvantageEstimator(enum.StrEnum):
     KEEP_BEST = "keep_best"
     KEEP_ABOVE = "keep_above"
     BEST_AND_WORST = "best_and_worst"
+    ZERO = "zero"
 
 
 @also_named(index="groups", norm_adv_by_std_in_grpo="norm_by_std")
@@ -343,6 +344,13 @@ def remax(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     assert inputs.baselines is not None
     returns = _discounted(inputs, 1.0)
     return torch.where(inputs.mask, returns - inputs.baselines[:, None], 0.0), returns
+
+
+@advantage_estimator("zero")
+def zero(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
+    """`A = 0`: rewards are logged, not learned from. For distillation, whose term is added (`training.teacher`)."""
+    advantages = torch.zeros_like(inputs.rewards)
+    return advantages, advantages
 
 
 def _discounted(inputs: CreditInputs, gamma: float) -> Tensor:

@@ -149,6 +149,9 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "rest_em": Algorithm("2312.06585, algorithm 1", {**_SUPERVISED, "adv_estimator": "keep_above"}),
     "dpo": Algorithm("2305.18290; beta of its experiments", _PAIRS),
     "online_dpo": Algorithm("2402.04792; pairs by reward, beta of its experiments", _PAIRS),
+    "distillation": Algorithm(
+        "2306.13649, on-policy with the reverse KL, at the sampled tokens", {"adv_estimator": "zero"}
+    ),
 }
 
 
@@ -165,7 +168,7 @@ class AlgorithmSection(Section):
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
-    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo` (values: docs/algorithms.md). It sets estimator, loss,
+    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo`, `distillation` (values: docs/algorithms.md). It sets estimator, loss,
     averages, bounds, KL, entropy and the like; settings that are given with it, or later, win. Null: no preset."""
 
     def __init__(self, **values: Any) -> None:

@@ -31,6 +31,7 @@ class TrainingConfig(AlgorithmSection):
         "keep_best": frozenset({"groups"}),
         "keep_above": frozenset(),
         "best_and_worst": frozenset({"groups"}),
+        "zero": frozenset(),
     }
     """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
     `calls`, `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
@@ -106,7 +107,8 @@ class TrainingConfig(AlgorithmSection):
     """Keep the optimizer's copy of the weights, its gradients and moments in CPU memory, and take its steps on the CPU: up to
     12 bytes less per trained weight on the GPU. Costs two copies of the weights over the bus per step."""
     offload_reference: Harmless[bool] = False
-    """Keep the reference model in CPU memory except while it scores. No effect with `model.lora_rank`, which needs no copy."""
+    """Keep the reference and the teacher in CPU memory except while they score. No effect on the reference with
+    `model.lora_rank`, which needs no copy."""
     ppo_epochs: int = Field(1, ge=1)
     """Passes over the episodes of an iteration."""
     group_size: int | None = Field(None, ge=1)
@@ -114,8 +116,13 @@ class TrainingConfig(AlgorithmSection):
     adv_estimator: str = "gae"
     """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `grpo_calls`, `keep_best` and `keep_above` (selected episodes
-    only, with `policy_loss=nll`), `best_and_worst` (pairs, with `policy_loss=dpo`), or one that you registered
-    (`@advantage_estimator`)."""
+    only, with `policy_loss=nll`), `best_and_worst` (pairs, with `policy_loss=dpo`), `zero` (the teacher's term alone), or one
+    that you registered (`@advantage_estimator`)."""
+    teacher: str = ""
+    """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer, whose
+    log-probabilities of the sampled tokens are added to the advantages. Empty: no teacher."""
+    teacher_coef: float = Field(1.0, gt=0, allow_inf_nan=False)
+    """With a `teacher`: the weight of `log π_teacher - log π` in the advantage of every policy token."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
     """`keep_above` trains on episodes with at least this reward."""
     gamma: float = Field(1.0, gt=0, le=1)
@@ -330,6 +337,7 @@ class TrainingConfig(AlgorithmSection):
                 f"kl_coef={self.kl_coef} with adv_estimator={estimator!r}: it selects episodes by their rewards alone; set "
                 "kl_coef to 0 (kl_loss_coef adds a KL term to the loss)"
             )
+        self._require_teacher()
         if self.batch_size % self.episodes_per_task:
             raise ValueError(f"batch_size={self.batch_size} is not a multiple of group_size={self.episodes_per_task}")
         self._require_known_options()
@@ -358,6 +366,14 @@ class TrainingConfig(AlgorithmSection):
                 f"rollout_correction_max={self.rollout_correction_max}"
             )
         return self
+
+    def _require_teacher(self) -> None:
+        """Raises ValueError if the term of the teacher would not be used."""
+        if self.teacher and self.adv_estimator in self.selecting:
+            raise ValueError(
+                f"teacher={self.teacher!r} with adv_estimator={self.adv_estimator!r}, which selects episodes; set "
+                "adv_estimator to 'zero' (the teacher alone) or 'grpo', or teacher to ''"
+            )
 
     def _require_pairs(self) -> None:
         """Raises ValueError if the settings of a loss of pairs give it no pairs, or other averages."""

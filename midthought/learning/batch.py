@@ -69,6 +69,7 @@ class TokenBatch:
     """Number of policy tokens removed from the mask because their sampled log-probability was not finite."""
     old_logprobs: Tensor | None = None  # [N] of the policy before the update, recomputed
     reference_logprobs: Tensor | None = None  # [N]
+    teacher_logprobs: Tensor | None = None  # [N] of the teacher, for distillation
     rollout_weights: Tensor | None = None  # [N] factors of the policy loss
     values: Tensor | None = None  # [N] of the critic before the update
     advantages: Tensor | None = None  # [N]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from midthought.algo.advantages import compute_advantage
 from midthought.algo.correction import rollout_weights
+from midthought.algo.distillation import teacher_advantages
 from midthought.algo.entropy import EntropyController
 from midthought.algo.kl import KLController, apply_kl_penalty, kl_divergence
 from midthought.algo.losses import masked_average
@@ -28,10 +29,11 @@ def credit_batch(
     """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
 
     Estimators get one padded row per episode with all its segments, so the reward at its end reaches the earlier ones.
+    With a teacher, `teacher_coef (log π_teacher - log π)` is added to the advantages, after they were whitened.
     With `target_entropy`, the entropy is estimated by the mean of `-log π` over the policy tokens, which π sampled. With
     `mask_truncated_episodes`, the batch that is returned has no rows of truncated episodes, and perhaps none at all.
 
-    Metrics: `kl_reference` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
+    Metrics: `kl_reference`, `kl_teacher` (k1, nats per token), `kl_coef`, `explained_variance` (1 − Var(R − V) / Var(R); 0
     if the returns do not vary), `value_mean`, `return_mean`, `entropy_coef` (with a target), `num_masked_episodes`.
     """
     if batch.old_logprobs is None:
@@ -39,6 +41,8 @@ def credit_batch(
     mask, rewards = batch.loss_mask, batch.rewards
     if batch.reference_logprobs is None and (training.kl_coef or training.kl_loss_coef):
         raise ValueError("kl_coef and kl_loss_coef need a reference policy: give the learner one, or set both to 0")
+    if batch.teacher_logprobs is None and training.teacher:
+        raise ValueError(f"teacher={training.teacher!r}: the learner has no teacher; give it one, or set teacher to ''")
     metrics: dict[str, float] = {}
     if batch.reference_logprobs is not None:
         metrics["kl_coef"] = coef = kl_controller.coef
@@ -49,8 +53,19 @@ def credit_batch(
     credited = batch if is_selected(batch, training) else _estimated(batch, rewards, training)
     if batch.values is not None and credited.returns is not None:
         metrics |= _critic_metrics(batch.values[mask], credited.returns[mask])
+    if batch.teacher_logprobs is not None:
+        credited, metrics["kl_teacher"] = _taught(credited, training)
     credited, more = _for_update(credited, training, entropy_controller)
     return credited, {**metrics, **more}
+
+
+def _taught(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, float]:
+    """Adds the teacher's term to the advantages. Also returns the reverse KL divergence in nats per token."""
+    assert batch.teacher_logprobs is not None and batch.old_logprobs is not None and batch.advantages is not None
+    mask = batch.loss_mask
+    added = teacher_advantages(batch.teacher_logprobs, batch.old_logprobs, mask)
+    divergence = float(masked_average(kl_divergence(batch.old_logprobs, batch.teacher_logprobs), mask))
+    return batch.with_fields(advantages=batch.advantages + training.teacher_coef * added), divergence
 
 
 def select_episodes(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:

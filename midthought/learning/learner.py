@@ -39,7 +39,7 @@ Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 
 
 class Learner:
-    """A policy, an optional critic and frozen reference, and the optimizer of policy and critic.
+    """A policy, an optional critic, frozen reference and teacher, and the optimizer of policy and critic.
 
     An iteration of PPO: `batch, metrics = score(batch)`, `batch, more = credit(batch)`, `metrics = update(batch)`.
     Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating. Parameters that
@@ -60,6 +60,7 @@ class Learner:
         training: TrainingConfig,
         schedule: TrainingSchedule = NO_END,
         process_group: ProcessGroup | None = None,
+        teacher: Any | None = None,
     ) -> None:
         if reference is policy is not None and not hasattr(policy, "disable_adapter"):
             raise ValueError("the reference is the policy itself, which learns; give `frozen_copy(policy)`")
@@ -80,7 +81,7 @@ class Learner:
         self.optimizer = Optimizer(modules, training, schedule)
         trunk = critic.trunk if critic is not None else None
         self._learning = [model for model in (policy, trunk) if model is not None]
-        self._models = [*self._learning, *([reference] if reference not in (None, policy) else [])]
+        self._models = [*self._learning, *(model for model in (reference, teacher) if model not in (None, policy))]
         self._recomputed = None
         if training.recomputes_layers:
             self._recomputed = RecomputedLayers(*self._learning, offload=training.offloads_activations)
@@ -89,7 +90,7 @@ class Learner:
         offload = training.offload_reference and self.process_group.is_alone
         self._scoring = {
             name: ScoringModel(model, policy, offload=offload)
-            for name, model in (("reference_logprobs", reference),)
+            for name, model in (("reference_logprobs", reference), ("teacher_logprobs", teacher))
             if model is not None
         }
 
@@ -159,7 +160,7 @@ class Learner:
 
     @torch.no_grad()
     def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
-        """Fills in `old_logprobs`, and `reference_logprobs`, `values` and `rollout_weights` if the settings need them.
+        """Fills in `old_logprobs`; and `reference_logprobs`, `teacher_logprobs`, `values` and `rollout_weights` as needed.
 
         Metrics: `logprob_difference_max` and `_mean`, |recomputed − sampled| over policy tokens. They check the whole path
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.

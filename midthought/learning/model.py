@@ -88,9 +88,10 @@ class Models(NamedTuple):
     policy: Any
     critic: Critic | None
     reference: Any | None
+    teacher: Any | None = None
 
     @classmethod
-    def from_config(cls, policy: Any, config: RecipeConfig) -> Models:
+    def from_config(cls, policy: Any, config: RecipeConfig, teacher: Any | None = None) -> Models:
         """Uses the policy as it is; adds a critic and a reference if the settings need them.
 
         With `model.lora_rank`, adapters are added to the policy. They learn, and the policy without them is the reference.
@@ -107,16 +108,21 @@ class Models(NamedTuple):
         needs_reference = training.needs_reference
         if rank:
             adapted = add_adapters(policy, rank, config.model.lora_alpha, config.training.seed)
-            return cls(adapted, critic, adapted if needs_reference else None)
+            return cls(adapted, critic, adapted if needs_reference else None, teacher)
         if not needs_reference:
-            return cls(policy, critic, None)
-        return cls(policy, critic, policy if are_adapters_idle(policy) else frozen_copy(policy))
+            return cls(policy, critic, None, teacher)
+        return cls(policy, critic, policy if are_adapters_idle(policy) else frozen_copy(policy), teacher)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns parameters and buffers as `policy.NAME`, `critic.NAME`, `reference.NAME`; shared tensors appear once."""
+        """Returns parameters and buffers as `policy.NAME`, `critic.NAME` and so on; shared tensors appear once."""
         found: dict[str, Tensor] = {}
         reference = None if self.reference is self.policy else self.reference
-        modules: dict[str, nn.Module | None] = {"policy": self.policy, "critic": self.critic, "reference": reference}
+        modules: dict[str, nn.Module | None] = {
+            "policy": self.policy,
+            "critic": self.critic,
+            "reference": reference,
+            "teacher": self.teacher,
+        }
         for prefix, module in modules.items():
             if module is not None:
                 named = [*module.named_parameters(), *module.named_buffers()]

@@ -41,6 +41,7 @@ class PPOBatch:
     num_unscored: int = 0
     old_logprobs: Tensor | None = None  # [B, T]
     reference_logprobs: Tensor | None = None  # [B, T]
+    teacher_logprobs: Tensor | None = None  # [B, T]
     rollout_weights: Tensor | None = None  # [B, T]
     values: Tensor | None = None  # [B, T]
     advantages: Tensor | None = None  # [B, T]

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from midthought.config import CheckpointConfig, ModelConfig, RecipeConfig, settled
-from midthought.errors import ModelPathError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import add_adapters, has_adapters
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
 from midthought.learning.stopping import StopRequest
-from midthought.peft_folders import ADAPTER_CONFIG, merge
-from midthought.pretrained import load_model, load_tokenizer, save_model
+from midthought.peft_folders import merge
+from midthought.pretrained import load_model, load_tokenizer, policy_folder, save_model
 from midthought.recipes.progress import RunProgress
 from midthought.recipes.supervised import SupervisedSection
 from midthought.report.run_folder import RunFolder
@@ -99,8 +98,4 @@ def find_policy(path: Path, *, before_rl: bool) -> Path:
     Of a run's two policies, it takes the one after the warm-up if reinforcement learning starts from it (`before_rl`), else the
     last one.
     """
-    in_run = (path / "warmup", path / "policy") if before_rl else (path / "policy", path / "warmup")
-    for candidate in (path, *in_run):
-        if any((candidate / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
-            return candidate
-    raise ModelPathError(f"{path} holds no policy; give a run folder, a checkpoint, or a folder with config.json")
+    return policy_folder(path, ("warmup", "policy") if before_rl else ("policy", "warmup"))

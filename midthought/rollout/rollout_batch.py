@@ -185,9 +185,10 @@ def _with_baselines(
 def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:
     """Whether the estimator compares episodes within a group and all rewards of this group are equal.
 
-    An estimator that gives credit to turns or calls also compares the rewards of each turn and call.
+    An estimator that gives credit to turns or calls also compares the rewards of each turn and call. With a teacher, every
+    group is trained on.
     """
-    if "groups" not in training.needs:
+    if "groups" not in training.needs or training.teacher:
         return False
     by_step = bool(training.needs & {"turns", "calls"})
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]

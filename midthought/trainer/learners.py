@@ -19,13 +19,15 @@ ALONE = {**ALONE_OF_CRITIC, "offload_reference": False}
 """Settings of `training`, and their values on ranks: another value needs a learner in this process."""
 
 
-def choose_learner(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int) -> AnyLearner:
+def choose_learner(
+    policy: Any, config: RecipeConfig, ray: RayConfig, num_iters: int, teacher: Any | None = None
+) -> AnyLearner:
     """Creates a learner for `Models.from_config`, in this process or on `ray.num_learners` ranks. With `ray.num_critics`,
     the critic has its own ranks. Close it after use.
 
     Raises SettingsError if the settings request something that ranks do not support.
     """
-    models = Models.from_config(policy, config)
+    models = Models.from_config(policy, config, teacher)
     if ray.num_critics:
         return _apart(models, config, ray, num_iters)
     if ray.num_learners == 1:
@@ -35,7 +37,8 @@ def choose_learner(policy: Any, config: RecipeConfig, ray: RayConfig, num_iters:
 
 def _learner(models: Models, config: RecipeConfig, num_iters: int) -> Learner:
     training = config.frozen().training
-    return Learner(*models, training, TrainingSchedule.from_config(training, num_iters))
+    schedule = TrainingSchedule.from_config(training, num_iters)
+    return Learner(models.policy, models.critic, models.reference, training, schedule, teacher=models.teacher)
 
 
 def _apart(models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int) -> ActorCriticLearner:
@@ -50,7 +53,7 @@ def _apart(models: Models, config: RecipeConfig, ray: RayConfig, num_iters: int)
             f"ray.num_critics={ray.num_critics}, but {lacks}; set ray.num_critics to 0, or take "
             "training.adv_estimator=gae with model.critic=separate"
         )
-    of_policy = Models(models.policy, None, models.reference)
+    of_policy = models._replace(critic=None)
     if ray.num_learners == 1:
         learner: Learner | RemoteLearner = _learner(of_policy, config, num_iters)
     else:

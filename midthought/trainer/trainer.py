@@ -55,6 +55,7 @@ from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.short_form import merge_settings, named_rewards, named_tasks
 from midthought.trainer.task_choice import make_tasks
 from midthought.trainer.tasks import TrainingTasks
+from midthought.trainer.teacher import load_teacher
 from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -208,7 +209,8 @@ class Trainer:
         self.call_format = prompts.call_format
         """How calls are written."""
         self._tasks.open(self.renderer)
-        self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters())
+        teacher = load_teacher(self.config, self.model, self.tokenizer)
+        self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters(), teacher)
         self._open_sources(prompts, model_path="" if model is not None else self.config.model.local_path)
         self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None

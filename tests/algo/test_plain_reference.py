@@ -198,6 +198,8 @@ def plain_advantages(name: str, episodes: list[Episode]) -> list[list[float]]:
     if name == "best_and_worst":
         pair = plain_in_group(episodes, lambda own, all_, _: float(own == max(all_)) - float(own == min(all_)))
         return over_tokens(episodes, pair)
+    if name == "zero":
+        return over_tokens(episodes, [0.0] * len(episodes))
     if name == "keep_above":
         return over_tokens(episodes, [float(score >= 1.0) for score in plain_scores(episodes)])
     return plain_steps(episodes, lambda token: token.turn if name == "grpo_turns" else token.call)

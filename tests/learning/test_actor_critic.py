@@ -40,7 +40,7 @@ def together_and_apart(
         of_critic = RemoteLearner(Models(None, critic, None), settings, NO_END, ranks)
         of_critic.load_state_dict(CriticLearner(copy.deepcopy(critic), settings).state_dict())  # starts its processes
     with closing(ActorCriticLearner(of_policy, of_critic)) as apart:
-        yield Learner(*made, settings), apart
+        yield Learner(*made[:3], settings), apart
 
 
 @pytest.mark.parametrize("where", ["here", "on ranks"])

@@ -30,7 +30,7 @@ def batch(make_trajectory) -> TokenBatch:
 
 def lora_learner(policy):
     config = ConfigStore().merged({"model": {"lora_rank": 4}, "training": {"learning_rate": 1e-2, "warmup_steps": 0}})
-    return Learner(*Models.from_config(policy, config), config.training)
+    return Learner(*Models.from_config(policy, config)[:3], config.training)
 
 
 def test_fresh_adapters_change_nothing_and_only_they_learn(make_policy, batch):
@@ -113,7 +113,7 @@ def test_adapters_are_not_restored_into_another_base_model(make_policy, tmp_path
 
 
 def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, tmp_path):
-    plain = Learner(*Models.from_config(make_policy(), ConfigStore()), ConfigStore().training)
+    plain = Learner(*Models.from_config(make_policy(), ConfigStore())[:3], ConfigStore().training)
     checkpoint = load_checkpoint(save_checkpoint(tmp_path / "plain", plain))
     with pytest.raises(CheckpointError, match="holds no adapters, unlike this run"):
         checkpoint.restore(lora_learner(make_policy()))

@@ -96,7 +96,7 @@ def both(
     """The same learner in this process, and on two ranks."""
     made, settings = models(make_policy, way, **options), settings_of(way)
     with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ranks)) as ranked:
-        yield Learner(*made, settings), ranked
+        yield Learner(*made[:3], settings, teacher=made.teacher), ranked
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_float32_gradients_are_those_of_one_process_to_a_hundred_thousandth(rank
     made, settings = models(make_policy, {}, torch.float32), changed(SETTINGS, max_grad_norm=1e9, mini_batch_size=10)
     found = []
     with closing(RemoteLearner(copy.deepcopy(made), settings, NO_END, ranks)) as ranked:
-        for learner in (Learner(*made, settings), ranked):
+        for learner in (Learner(*made[:3], settings, teacher=made.teacher), ranked):
             iterate(learner, batch)
             moments = learner.state_dict()["moments"]
             found.append(torch.cat([moments[n].flatten() for n in sorted(moments) if n.endswith("/exp_avg")]))

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import nn
 
 from midthought.learning.layers import decoder_layers
-from midthought.learning.model import Critic
+from midthought.learning.model import Models
 
 
-def shard_models(policy: Any, critic: Critic | None, reference: Any | None, device: torch.device) -> None:
+def shard_models(models: Models, device: torch.device) -> None:
     """Shards the models in place: parameters become DTensors on the device, with this rank's part of each.
 
     All ranks of the process group must call it, with models of the same shape. A shared critic has no trunk, and a LoRA
@@ -26,9 +26,10 @@ def shard_models(policy: Any, critic: Critic | None, reference: Any | None, devi
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy, critic, reference, teacher = models
     trunk = critic.trunk if critic is not None else None
     others = [reference] if reference is not policy else []
-    for model in [policy, trunk, *others]:
+    for model in [policy, trunk, *others, teacher]:
         if model is not None:
             for layer in decoder_layers(model):
                 _shard(layer, mesh)

@@ -49,7 +49,7 @@ class LearnerWorker:
         timeout = timedelta(seconds=timeout_seconds)
         dist.init_process_group(backend, store=store, rank=number, world_size=num_ranks, timeout=timeout)
         self._is_first = number == 0
-        shard_models(*self._models, self._device)
+        shard_models(self._models, self._device)
         self._tensors = self._models.tensors()
 
     @torch.no_grad()
@@ -60,12 +60,14 @@ class LearnerWorker:
 
     def build_learner(self) -> None:
         """Creates the learner. Call it after every weight is loaded."""
-        policy, critic, reference = self._models
+        policy, critic, reference, teacher = self._models
         process_group = DistributedGroup(self._device)
         if policy is None and critic is not None:
             self.learner: Learner = CriticLearner(critic, self._training, self._schedule, process_group)
         else:
-            self.learner = Learner(policy, critic, reference, self._training, self._schedule, process_group)
+            self.learner = Learner(
+                policy, critic, reference, self._training, self._schedule, process_group, teacher=teacher
+            )
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Returns these weights, whole, in main memory, on the first rank; an empty dict on the others."""

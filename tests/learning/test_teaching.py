@@ -1,0 +1,131 @@
+"""A teacher in the learner: its scores, what is added to the advantages, and what must not change the step."""
+
+import copy
+from contextlib import closing
+
+import pytest
+import torch
+from precision import logit_tolerance
+from training_settings import training
+
+from midthought.learning.adapters import add_adapters
+from midthought.learning.batch import TokenBatch
+from midthought.learning.distributed.remote_learner import RemoteLearner
+from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import NO_END
+from midthought.learning.model import Models, frozen_copy, token_logprobs
+from midthought.learning.ppo import improve
+from midthought.types import Completion, Finish, Reward, Task, Trajectory
+
+TAUGHT = training(
+    adv_estimator="zero",
+    teacher="a folder",
+    teacher_coef=1.0,
+    entropy_coef=0.0,
+    learning_rate=1e-2,
+    mini_batch_size=100,
+    packing=False,
+)
+
+
+@pytest.fixture
+def trajectories(make_trajectory):
+    return [make_trajectory(seed, group=seed // 2) for seed in range(6)]
+
+
+def learner_of(policy, teacher, **changes) -> Learner:
+    return Learner(policy, None, None, TAUGHT.model_copy(update=changes), teacher=teacher)
+
+
+def gradient_of(learner) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in learner.policy.parameters()])
+
+
+def weights_of(policy) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
+
+
+def test_the_teacher_is_scored_and_its_log_ratio_is_the_advantage(make_policy, trajectories):
+    policy, teacher = make_policy(seed=1), frozen_copy(make_policy("GPT2", seed=2))
+    batch = TokenBatch.from_trajectories(trajectories)
+    learner = learner_of(policy, teacher, micro_batch_tokens=40, teacher_coef=0.5)
+    scored, _ = learner.score(batch)
+    tolerance = logit_tolerance(policy)
+    torch.testing.assert_close(scored.teacher_logprobs, token_logprobs(teacher, batch), atol=tolerance, rtol=0)
+    credited, metrics = learner.credit(scored)
+    difference = scored.teacher_logprobs - scored.old_logprobs
+    torch.testing.assert_close(credited.advantages, 0.5 * difference)
+    assert metrics["kl_teacher"] == pytest.approx(-float(difference[batch.loss_mask].mean()), rel=1e-5)
+
+
+def test_the_term_is_added_to_the_advantages_of_rewards(make_policy, trajectories):
+    policy, teacher = make_policy(seed=1), frozen_copy(make_policy(seed=2))
+    batch = TokenBatch.from_trajectories(trajectories)
+    scored, _ = learner_of(policy, teacher, adv_estimator="grpo").score(batch)
+    both, _ = learner_of(policy, teacher, adv_estimator="grpo").credit(scored)
+    rewards, _ = Learner(policy, None, None, training(adv_estimator="grpo")).credit(
+        scored.with_fields(teacher_logprobs=None)
+    )
+    taught, _ = learner_of(policy, teacher).credit(scored)
+    assert rewards.advantages.any()
+    torch.testing.assert_close(both.advantages, rewards.advantages + taught.advantages)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"packing": True}, {"micro_batch_tokens": 1}, {"accumulation_steps": 3}, {"offload_reference": True}]
+)
+def test_packing_micro_batches_order_and_offloading_do_not_change_the_step(make_policy, trajectories, changes):
+    policy, teacher = make_policy(seed=1).double(), frozen_copy(make_policy(seed=2)).double()
+    plain, other = (learner_of(copy.deepcopy(policy), teacher, **given) for given in ({}, changes))
+    metrics = improve(plain, TokenBatch.from_trajectories(trajectories))
+    others = improve(other, TokenBatch.from_trajectories(trajectories[::-1]))
+    assert others["kl_teacher"] == pytest.approx(metrics["kl_teacher"], rel=1e-5)
+    assert float((gradient_of(other) - gradient_of(plain)).norm() / gradient_of(plain).norm()) < 1e-5
+
+
+def test_two_ranks_take_the_step_of_one_process(make_policy, trajectories, ranks):
+    policy, teacher = make_policy(seed=1).double(), frozen_copy(make_policy(seed=2)).double()
+    settings = TAUGHT.model_copy(update={"micro_batch_tokens": 40})
+    alone = learner_of(copy.deepcopy(policy), teacher, micro_batch_tokens=40)
+    metrics = improve(alone, TokenBatch.from_trajectories(trajectories))
+    with closing(RemoteLearner(Models(copy.deepcopy(policy), None, None, teacher), settings, NO_END, ranks)) as remote:
+        others = improve(remote, TokenBatch.from_trajectories(trajectories))
+        torch.testing.assert_close(weights_of(remote.policy), weights_of(alone.policy), atol=1e-6, rtol=0)
+    assert others["kl_teacher"] == pytest.approx(metrics["kl_teacher"], rel=1e-5)
+
+
+@pytest.mark.parametrize("is_lora", [False, True])
+def test_the_divergence_from_the_teacher_falls_on_samples_of_the_policy(make_policy, is_lora):
+    policy, teacher = make_policy(seed=1), frozen_copy(make_policy(seed=2))
+    if is_lora:
+        torch.manual_seed(0)
+        policy = add_adapters(policy, 8, 16)
+    learner = learner_of(policy, teacher, learning_rate=3e-2 if is_lora else 5e-3)
+    generator = torch.Generator().manual_seed(0)
+    found = [improve(learner, sampled(policy, generator))["kl_teacher"] for _ in range(40)]
+    assert sum(found[-8:]) < 0.6 * sum(found[:8])
+
+
+def sampled(policy, generator: torch.Generator) -> TokenBatch:
+    """64 tokens that follow one-token prompts, sampled from the policy."""
+    episodes = []
+    for first in range(3, 35):
+        prompt = [1, first]
+        trajectory = Trajectory(Task(task_id="t", prompt="?", answer="!"), prompt)
+        token_ids, logprobs = [], []
+        for _ in range(2):
+            with torch.no_grad():
+                logits = policy(input_ids=torch.tensor([prompt + token_ids])).logits[0, -1]
+            token = int(torch.multinomial(logits.softmax(-1), 1, generator=generator))
+            token_ids.append(token)
+            logprobs.append(float(logits.log_softmax(-1)[token]))
+        trajectory.add_sampled(Completion(token_ids=(*token_ids,), sampled_logprobs=(*logprobs,), finish=Finish.END))
+        trajectory.reward = Reward(parts={"none": 0.0})
+        episodes.append(trajectory)
+    return TokenBatch.from_trajectories(episodes)
+
+
+def test_a_learner_without_the_teacher_that_the_settings_name_is_an_error(make_policy, trajectories):
+    learner = learner_of(make_policy(), None)
+    with pytest.raises(ValueError, match="the learner has no teacher"):
+        improve(learner, TokenBatch.from_trajectories(trajectories))
