@@ -32,7 +32,7 @@ def together_and_apart(
 ) -> Iterator[tuple[Learner, ActorCriticLearner]]:
     """One learner of both models, and two of copies of them, the critic's in this process or on two ranks."""
     made, settings = models(make_policy, way), settings_of(way)
-    policy, critic, reference = copy.deepcopy(made)
+    policy, critic, reference = copy.deepcopy(made)[:3]
     of_policy = Learner(policy, None, reference, settings)
     if where == "here":
         of_critic: CriticLearner | RemoteLearner = CriticLearner(critic, settings)
