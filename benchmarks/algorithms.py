@@ -2,7 +2,7 @@
 
 For each seed, a warm-up on demonstrations of mixed habits is run once, then each algorithm trains that policy with the same
 settings besides its own preset (`training.algorithm`). `TEACHER` is the policy of the control arm: the same model after clean
-demonstrations. What is done is not run again, so the command goes on after a stop. `--table` only prints what was measured.
+demonstrations. Finished runs are not repeated, so the command continues after a stop. `--table` only prints what was measured.
 """
 
 from __future__ import annotations

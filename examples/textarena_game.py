@@ -19,7 +19,7 @@ from midthought.env.textarena import from_textarena
 
 
 def random_move(seen: str) -> str:
-    """Chooses one of the cells that the newest board offers. It sees all that its player was told."""
+    """Chooses one of the cells that the newest board offers. It sees everything that was shown to its player."""
     return random.choice(re.findall(r"'(\[\d+\])'", seen.rpartition("Available Moves:")[2]))
 
 
