@@ -1,0 +1,21 @@
+"""Records that all packages share. The central one is `Trajectory`: the rollout writes it, the learner reads it.
+
+Does not depend on tokenizers, models or tools: token ids are integers, log-probabilities are floats.
+"""
+
+from midthought.types.reasons import Finish as Finish
+from midthought.types.reasons import SpanKind as SpanKind
+from midthought.types.reasons import StopReason as StopReason
+from midthought.types.reasons import ToolOutcome as ToolOutcome
+from midthought.types.reward import Reward as Reward
+from midthought.types.segment import Completion as Completion
+from midthought.types.segment import Segment as Segment
+from midthought.types.segment import Span as Span
+from midthought.types.task import Task as Task
+from midthought.types.trajectory import RolloutData as RolloutData
+from midthought.types.trajectory import Trajectory as Trajectory
+from midthought.types.trajectory import TurnList as TurnList
+from midthought.types.turn import ParsedAction as ParsedAction
+from midthought.types.turn import ToolCall as ToolCall
+from midthought.types.turn import ToolEvent as ToolEvent
+from midthought.types.turn import Turn as Turn

@@ -1,0 +1,52 @@
+"""What is asked: one question, or the start of an episode, with the data needed to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One question (or start of an episode) with the data needed to judge it.
+
+    `labels` are only for metrics and demonstrations (`needs_memory`, `kind`, …). No reward may read them, except `dataset`,
+    which determines how answers are checked.
+    """
+
+    task_id: str
+    prompt: str
+    """The user's message. It is foreign text: it is encoded without control tokens."""
+    answer: str
+    """The ground truth."""
+    aliases: tuple[str, ...] = ()
+    """Other correct answers."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
+    """Ids of the memory's chunks that prove the answer."""
+    before: tuple[Mapping[str, str], ...] = ()
+    """Messages before the prompt, with `role` and `content`, a system message first; also foreign text."""
+
+    def messages(self, *system: str) -> list[Mapping[str, str]]:
+        """Returns the messages before the policy's first answer; they start with `system`, without blank ones.
+
+        >>> Task(task_id="t", prompt="1 + 1?", answer="2").messages("Be short.")
+        [{'role': 'system', 'content': 'Be short.'}, {'role': 'user', 'content': '1 + 1?'}]
+        """
+        before = list(self.before)
+        said = [*system, before.pop(0)["content"]] if before and before[0]["role"] == "system" else system
+        words = "\n\n".join(filter(None, said))
+        head = [{"role": "system", "content": words}] if words else []
+        return [*head, *before, {"role": "user", "content": self.prompt}]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "labels": dict(self.labels)}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Task:
+        fields = dict(row)
+        fields["aliases"] = tuple(fields.get("aliases", ()))
+        fields["evidence"] = tuple(fields.get("evidence", ()))
+        fields["before"] = tuple(fields.get("before", ()))
+        return cls(**fields)

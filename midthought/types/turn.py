@@ -1,0 +1,91 @@
+"""What the policy did: calls with their results, and turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from midthought.types.reasons import ToolOutcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParsedAction:
+    """A call found in a text. `success` is False if it cannot be run; by default it is True with a name and without an error."""
+
+    tool_name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    raw_text: str = ""
+    success: bool = None  # type: ignore[assignment]
+    error: str | None = None
+    call_id: str | None = None
+    """The call's id, if the policy wrote one."""
+
+    def __post_init__(self) -> None:
+        if self.success is None:
+            object.__setattr__(self, "success", self.tool_name is not None and self.error is None)
+
+
+@dataclass(kw_only=True, slots=True)
+class ToolCall:
+    """An executed call with its result. Empty and falsy if there was no call."""
+
+    tool_name: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    success: bool | None = None
+    result: str | None = None
+    """Text for the model: the tool's result or the error message."""
+
+    def __bool__(self) -> bool:
+        return self.tool_name is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolEvent:
+    """Record of one call, from which rewards and metrics are computed."""
+
+    call: ToolCall
+    outcome: ToolOutcome
+    seconds: float = 0.0
+    """Wall-clock seconds from the request to the result, including waiting."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Further data from the tool, for example the ids of the chunks that it found. JSON values only."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Turn:
+    """One answer of the policy, from one reply (or the prompt) to the next, including its thoughts and calls.
+
+    >>> turn = Turn(turn_number=1, model_output="Hello.")
+    >>> turn["model_output"], turn["turn"]
+    ('Hello.', 1)
+    """
+
+    turn_number: int = 1
+    """1, 2, …"""
+    model_output: str = ""
+    """The policy's text, without tool results."""
+    answer: str | None = None
+    """The answer in `model_output` if the chat template marks it (gpt-oss: the channel `final`); None: the text after the
+    thought."""
+    begins_in_thought: bool = False
+    """Whether the chat template opened the thought that the policy continues."""
+    parsed_action: ParsedAction | None = None
+    """The first call of the turn; None if there was none."""
+    tool_call: ToolCall = field(default_factory=ToolCall)
+    """The executed first call with its result; empty and falsy if there was no call."""
+    observation: str | None = None
+    """Reply of the environment or the user; None if there was none. In a conversation by hand, of a turn with calls: the
+    results."""
+    reward: float = 0.0
+    """Reward from the environment for this turn."""
+    done: bool = False
+    """Whether the episode ended with this turn."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns the field of that name, as in the setup package's summaries; `turn` is the turn number."""
+        if name == "turn":
+            return self.turn_number
+        if name not in self.__dataclass_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
