@@ -6,28 +6,31 @@ training reads.
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
-import functools
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from midthought.config import InferenceConfig
-from midthought.engines.engine import Engine, Sampling, Stopper
+from midthought.engines.engine import Sampling
 from midthought.engines.generation import SAMPLING_OPTIONS, BaseInferenceEngine
 from midthought.env.environment import BaseEnvironment
-from midthought.env.episode import EnvironmentEpisode, call_blocking
 from midthought.env.reasoning import THINK_CLOSE
 from midthought.errors import EngineError, SettingsError, near_names
-from midthought.rollout.episode import Episode, RolloutParts, open_tools, run_episode
-from midthought.tools.episode_tools import EpisodeTools
+from midthought.rollout.conversation import (
+    Conversation,
+    ConversationEngine,
+    ConversationEnvironment,
+    NoCalls,
+    close_all,
+    first_message,
+    play_all,
+)
+from midthought.rollout.episode import RolloutParts
 from midthought.tools.executor import ToolExecutor
 from midthought.tools.multi_turn import MultiTurnManager, tool_metrics
-from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
-from midthought.types import Completion, Finish, ParsedAction, Reward, SpanKind, StopReason, Task, Trajectory
+from midthought.types import SpanKind, StopReason, Task, Trajectory
 
 
 class MultiTurnInferenceEngine:
@@ -76,7 +79,7 @@ class MultiTurnInferenceEngine:
         """Records of the latest conversation or episodes."""
         tools = tool_manager if enable_tools else None
         self._tools = tools
-        self._call_format = (tools.parser if tools else _NoCalls()).call_format
+        self._call_format = (tools.parser if tools else NoCalls()).call_format
         self._executor = tools.executor if tools else ToolExecutor(ToolRegistry())
         about_tools = tools.get_system_prompt() if tools else ""
         self._system_prompt = "\n\n".join(filter(None, (system_prompt, about_tools)))
@@ -87,7 +90,7 @@ class MultiTurnInferenceEngine:
             keep_thoughts=keep_thoughts,
         )
         self._may_warn = keep_thoughts
-        self._conversation: _Conversation | None = None
+        self._conversation: Conversation | None = None
 
     @property
     def trajectory(self) -> Trajectory:
@@ -109,7 +112,7 @@ class MultiTurnInferenceEngine:
         """Starts a new conversation with this user message."""
         _check_text(prompt)
         self._close_conversation()
-        started = self._new(prompt, _World(None), self.engine.sampling(), self.max_turns)
+        started = self._new(prompt, ConversationEnvironment(None), self.engine.sampling(), self.max_turns)
         self._conversation, self.trajectories = started, [started.trajectory]
         self._look_back(started.trajectory)
 
@@ -155,12 +158,12 @@ class MultiTurnInferenceEngine:
         return outcome
 
     async def _take_turn(
-        self, conversation: _Conversation, message: str | None, how: Sampling, environment_obs: str | None
+        self, conversation: Conversation, message: str | None, how: Sampling, environment_obs: str | None
     ) -> dict[str, Any]:
         # Never opened in the engine: deterministic waves would wait for a conversation that waits for its user.
         trajectory, episode = conversation.trajectory, conversation.episode
         num_turns, num_events = len(trajectory.turns), len(trajectory.tool_events)
-        conversation.voice.how, trajectory.seed = how, how.seed
+        conversation.engine.how, trajectory.seed = how, how.seed
         stop: StopReason | None = StopReason.CANCELLED
         try:
             if message is not None:
@@ -181,7 +184,7 @@ class MultiTurnInferenceEngine:
         finally:
             if stop is not None:
                 trajectory.stop_reason, self._conversation = stop, None
-                await _close(self.engine.core, [conversation])
+                await close_all(self.engine.core, [conversation])
         if len(trajectory.turns) == num_turns:
             raise EngineError(
                 f"the conversation's {len(trajectory.token_ids)} tokens fill the engine's context; begin another, "
@@ -196,7 +199,7 @@ class MultiTurnInferenceEngine:
         """Closes the conversation in the engine, if it is still open."""
         left, self._conversation = self._conversation, None
         if left is not None:
-            self.engine.run(_close(self.engine.core, [left]))
+            self.engine.run(close_all(self.engine.core, [left]))
 
     # -- episodes ----------------------------------------------------------------------------------------------
 
@@ -224,7 +227,7 @@ class MultiTurnInferenceEngine:
         (episode,) = self._play([environment], [initial_prompt], max_turns, sampling)
         self._look_back(episode.trajectory)
         if episode.trajectory.stop_reason is StopReason.FAILED:
-            raise EngineError(f"the episode broke: {episode.trajectory.error}") from episode.world.error
+            raise EngineError(f"the episode broke: {episode.trajectory.error}") from episode.environment.error
         return _summary(episode.trajectory)
 
     def run_episodes(
@@ -248,40 +251,42 @@ class MultiTurnInferenceEngine:
         prompts: Sequence[str],
         max_turns: int | None,
         sampling: Mapping[str, Any],
-    ) -> list[_Conversation]:
-        _check_worlds(environments, prompts)
+    ) -> list[Conversation]:
+        _check_environments(environments, prompts)
         max_turns = self.max_turns if max_turns is None else _positive(max_turns)
         hows = [self._how(sampling, row) for row in range(len(prompts))]
         self._close_conversation()
-        openings = [_opening(environment, prompt) for environment, prompt in zip(environments, prompts, strict=True)]
+        openings = [
+            first_message(environment, prompt) for environment, prompt in zip(environments, prompts, strict=True)
+        ]
         episodes = [
-            self._new(opening, _World(environment), how, max_turns)
+            self._new(opening, ConversationEnvironment(environment), how, max_turns)
             for environment, opening, how in zip(environments, openings, hows, strict=True)
         ]
         self.trajectories = [episode.trajectory for episode in episodes]
-        self.engine.run(_play_all(self.engine.core, self._executor, episodes))
+        self.engine.run(play_all(self.engine.core, self._executor, episodes))
         for trajectory in self.trajectories:
             self._warn_of_thoughts(trajectory)
         return episodes
 
     # -- both --------------------------------------------------------------------------------------------------
 
-    def _new(self, opening: str, world: _World, how: Sampling, max_turns: int) -> _Conversation:
+    def _new(self, opening: str, environment: ConversationEnvironment, how: Sampling, max_turns: int) -> Conversation:
         number = self.engine.next_episode()
         messages = self._messages(opening)
-        voice = _Voice(self.engine.core, how)
+        engine = ConversationEngine(self.engine.core, how)
         parts = RolloutParts(
-            engine=voice,
+            engine=engine,
             renderer=self.engine.renderer,
             call_format=self._call_format,
             executor=self._executor,
             messages=lambda task: messages,
-            environment=lambda task: world,
+            environment=lambda task: environment,
             inference=self._inference.changed(max_turns=max_turns),
         )
         task = Task(task_id=f"conversation-{number}", prompt=opening, answer="")
         trajectory = Trajectory(task, self.engine.renderer.prompt(messages), seed=how.seed)
-        return _Conversation(parts, trajectory, number, voice, world)
+        return Conversation(parts, trajectory, number, engine, environment)
 
     def _messages(self, opening: str) -> list[dict[str, str]]:
         user = {"role": "user", "content": opening}
@@ -317,114 +322,12 @@ class MultiTurnInferenceEngine:
             )
 
 
-@dataclasses.dataclass
-class _Conversation:
-    """Components of one conversation or episode."""
-
-    parts: RolloutParts
-    trajectory: Trajectory
-    number: int
-    voice: _Voice
-    world: _World
-    awaits_policy: bool = True
-
-    @functools.cached_property
-    def episode(self) -> Episode:
-        """The rollout loop's `Episode`, for a manual conversation."""
-        return Episode(self.parts, self.trajectory, self.number, self.tools)
-
-    @functools.cached_property
-    def tools(self) -> EpisodeTools:
-        return open_tools(self.parts, self.trajectory, self.world)
-
-
-class _Voice:
-    """Engine wrapper for one conversation: each answer is sampled with the options `how`, at most `how.max_tokens` tokens.
-
-    The rollout loop has only a budget for the whole episode, and its settings are fixed when the episode starts.
-    """
-
-    def __init__(self, core: Engine, how: Sampling) -> None:
-        self.how = how
-        self.policy_version = core.policy_version
-        self.eos_token_ids = core.eos_token_ids
-        self._core = core
-        self._num_written = 0
-        """Tokens of the current answer."""
-
-    async def sample(
-        self, episode: int, token_ids: Sequence[int], sampling: Sampling, *, stopper: Stopper | None = None
-    ) -> Completion:
-        num_left = self.how.max_tokens - self._num_written
-        if num_left <= 0:
-            return Completion(
-                token_ids=(), sampled_logprobs=(), finish=Finish.LENGTH, policy_version=self._core.policy_version
-            )
-        how = dataclasses.replace(self.how, max_tokens=min(num_left, sampling.max_tokens), seed=sampling.seed)
-        completion = await self._core.sample(episode, token_ids, how, stopper=stopper)
-        has_ended = completion.finish is Finish.END
-        self._num_written = 0 if has_ended else self._num_written + len(completion.token_ids)
-        return dataclasses.replace(completion, temperature=completion.temperature or how.temperature)
-
-    def open(self, episode: int) -> None:
-        self._core.open(episode)
-
-    def close(self, episode: int) -> None:
-        self._core.close(episode)
-
-
-class _World:
-    """Environment of one episode; keeps the error that it raised. Without an environment there are no replies."""
-
-    def __init__(self, environment: BaseEnvironment | None) -> None:
-        self.error: Exception | None = None
-        self.environment = environment
-        self._episode = None if environment is None else EnvironmentEpisode(environment)
-
-    async def reply(self, trajectory: Trajectory) -> str | None:
-        if self._episode is None:
-            return None
-        try:
-            return await self._episode.reply(trajectory)
-        except Exception as error:
-            self.error = error
-            raise
-
-    async def score(self, trajectory: Trajectory) -> Reward:
-        if self._episode is None:
-            return Reward(turns=tuple(turn.reward for turn in trajectory.turns))
-        return await self._episode.score(trajectory)
-
-
-class _NoCalls(ActionParser):
-    """Parser for conversations without tools: no text is a call."""
-
-    def parse_all(self, text: str) -> list[ParsedAction]:
-        return []
-
-
-async def _play_all(core: Engine, executor: ToolExecutor, episodes: Sequence[_Conversation]) -> None:
-    for episode in episodes:
-        core.open(episode.number)
-    try:
-        with executor.rollout():
-            await asyncio.gather(*(run_episode(each.parts, each.trajectory, each.number) for each in episodes))
-    finally:
-        await _close(core, episodes)
-
-
-async def _close(core: Engine, conversations: Sequence[_Conversation]) -> None:
-    for conversation in conversations:
-        core.close(conversation.number)
-    await asyncio.gather(*(conversation.tools.close() for conversation in conversations))
-
-
 def _check_text(prompt: str) -> None:
     if not isinstance(prompt, str):
         raise SettingsError(f"a conversation begins with what the user says, a text; got {prompt!r:.80}")
 
 
-def _check_worlds(environments: Sequence[BaseEnvironment | None], prompts: Sequence[str]) -> None:
+def _check_environments(environments: Sequence[BaseEnvironment | None], prompts: Sequence[str]) -> None:
     if len(environments) != len(prompts):
         raise SettingsError(f"{len(environments)} environments for {len(prompts)} prompts; give as many of each")
     for prompt in prompts:
@@ -435,20 +338,6 @@ def _check_worlds(environments: Sequence[BaseEnvironment | None], prompts: Seque
     played = [id(environment) for environment in environments if environment is not None]
     if len(set(played)) < len(played):
         raise SettingsError("the same environment stands twice in the list; every episode needs an instance of its own")
-
-
-def _opening(environment: BaseEnvironment | None, initial_prompt: str) -> str:
-    """Returns the first user message. Afterwards the environment is in its state after `reset`."""
-    if environment is None:
-        return initial_prompt
-    progress = environment._episode_so_far
-    observation = progress.observation
-    if not progress.has_started or progress.num_steps:
-        seconds = environment.config.step_timeout_seconds
-        observation = call_blocking(environment.reset, seconds, f"{type(environment).__name__}.reset")
-    prefix = environment.get_prompt_prefix()
-    words = ["" if prefix in initial_prompt else prefix, initial_prompt]
-    return "\n".join(filter(None, [*words, "" if observation in initial_prompt else observation]))
 
 
 def _positive(max_turns: int) -> int:
