@@ -61,7 +61,7 @@ def compute_advantage(
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
     `values`, `turns` and `calls` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is
-    used by `gae` and `reinforce_plus_plus`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
+    used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
     `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and `grpo_calls`; `keep_threshold` by `keep_above`.
     Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
     """
@@ -254,7 +254,7 @@ def reinforce_plus_plus_baseline(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
 def grpo_turns(inputs: CreditInputs) -> tuple[Tensor, Tensor]:
     """GRPO per turn: the reward-to-go of turn k, standardized over the episodes of the group that have a turn k.
 
-    `G_k = Σ_{j ≥ k} r_j`, r_j the sum of the rewards at the policy tokens of turn j;
+    `G_k = Σ_{j ≥ k} γ^(j-k) r_j`, r_j the sum of the rewards at the policy tokens of turn j;
     `A_k = (G_k - mean_k) / (std_k + 1e-6)` at every policy token of turn k, with unbiased std. A turn that no other episode of
     the group has gets 0, because there is no comparison. This definition is our own. Closest to it: MT-GRPO (Zeng et al. 2025,
     arXiv 2505.11821), which standardizes the reward of each turn and adds the advantage of the outcome, and process
@@ -291,7 +291,8 @@ def _grpo_steps(inputs: CreditInputs, steps: Tensor, noun: str) -> tuple[Tensor,
     num_steps = int(steps.max()) + 1 if steps.numel() else 1
     rewards = torch.where(mask, inputs.rewards, 0.0)
     by_step = rewards.new_zeros(len(rewards), num_steps).scatter_add(1, steps, rewards)  # [E, K]
-    to_go = by_step.flip(1).cumsum(1).flip(1)
+    no_values, every = torch.zeros_like(by_step), torch.ones_like(by_step, dtype=torch.bool)
+    to_go = _over_policy_tokens(by_step, no_values, every, inputs.gamma, 1.0)[1]
     present = torch.zeros_like(to_go).scatter_add(1, steps, mask.to(to_go.dtype)) > 0
     _, member = torch.unique(inputs.groups, return_inverse=True)
     places = member[:, None] * num_steps + torch.arange(num_steps, device=member.device)

@@ -41,7 +41,7 @@ class CreditInputs:
     baselines: Tensor | None = None  # [E]
     """Reward of the greedy episode of the same task."""
     gamma: float = 1.0
-    """Discount per policy token."""
+    """Discount per policy token, or per step of estimators with steps (turns, call steps)."""
     lam: float = 1.0
     critic_lam: float | None = None
     """GAE's lambda of the returns, the critic's targets; None: as for the advantages."""

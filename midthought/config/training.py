@@ -125,8 +125,8 @@ class TrainingConfig(AlgorithmSection):
     """With a `teacher`: the weight of `log π_teacher - log π` in the advantage of every policy token."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
     """`keep_above` trains on episodes with at least this reward."""
-    gamma: float = Field(1.0, gt=0, le=1)
-    """Discount per policy token (`gae`, `reinforce_plus_plus`)."""
+    gamma: float = Field(1.0, ge=0, le=1)
+    """Discount per policy token (`gae`, `reinforce_plus_plus`), per turn (`grpo_turns`), or per call step (`grpo_calls`)."""
     lam: float = Field(1.0, ge=0, le=1)
     """GAE's lambda, per policy token."""
     critic_lam: float | None = Field(None, ge=0, le=1)

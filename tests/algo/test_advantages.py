@@ -259,6 +259,17 @@ def test_call_level_grpo_compares_the_first_calls_the_second_calls_and_what_foll
     close(returns, [[2.0, 0, 1.0, 1.0], [1.0, 1.0, 0, 0.0], [2.0, 0, 2.0, 2.0]])
 
 
+@pytest.mark.parametrize(("gamma", "first"), [(0.5, [2.5, 0.0]), (0.0, [2.0, 0.0])])
+def test_gamma_discounts_the_rewards_of_later_call_steps(gamma, first):
+    rewards = torch.tensor([[2.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    mask, calls = torch.tensor([[True, False, True], [True, True, True]]), torch.tensor([[0, -1, 1], [0, 0, 1]])
+    options = {"groups": torch.zeros(2), "calls": calls, "gamma": gamma, "norm_by_std": False}
+    advantages, returns = compute_advantage("grpo_calls", rewards, mask, **options)
+    close(returns, [[first[0], 0, 1.0], [0.0, 0.0, 0.0]])
+    half = first[0] / 2
+    close(advantages, [[half, 0, 0.5], [-half, -half, -0.5]])
+
+
 def test_call_level_grpo_without_calls_is_grpo():
     rewards, _, mask = random_batch(3)
     groups, calls = torch.tensor([0, 0, 1, 1]), torch.zeros(mask.shape, dtype=torch.int64)
