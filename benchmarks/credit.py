@@ -130,7 +130,13 @@ def demonstration(game: Game, renderer: Renderer, prompt: str, draw: random.Rand
 def corpus() -> Iterator[str]:
     for letter in LETTERS * 20:
         yield CALL_FORMAT.render_call("pick", {"letter": letter, "number": 7})
-        yield from ("\n#pick_result:\ngood\n\n", "\n#pick_result:\nbad\n\n", "\ndone", f"user\n{letter} ", "assistant\n")
+        yield from (
+            "\n#pick_result:\ngood\n\n",
+            "\n#pick_result:\nbad\n\n",
+            "\ndone",
+            f"user\n{letter} ",
+            "assistant\n",
+        )
 
 
 @functools.cache
@@ -156,9 +162,18 @@ def run(game: Game, credit: str, learning_rate: float, seed: int, max_episodes: 
     config = create_default_config(
         inference={"max_tokens": 40 * game.num_calls + 20, "max_tool_calls_per_cot": game.num_calls},
         training={
-            **{"batch_size": BATCH_SIZE, "mini_batch_size": BATCH_SIZE, "group_size": GROUP_SIZE, "warmup_steps": 0},
-            **{"kl_coef": 0.0, "entropy_coef": 0.0, "learning_rate": learning_rate, "lr_schedule": "constant"},
-            **{"num_epochs": 1000, "validate_every": 0, "seed": seed, **CREDITS[credit]},
+            "batch_size": BATCH_SIZE,
+            "mini_batch_size": BATCH_SIZE,
+            "group_size": GROUP_SIZE,
+            "warmup_steps": 0,
+            "kl_coef": 0.0,
+            "entropy_coef": 0.0,
+            "learning_rate": learning_rate,
+            "lr_schedule": "constant",
+            "num_epochs": 1000,
+            "validate_every": 0,
+            "seed": seed,
+            **CREDITS[credit],
         },
     )
     rows = [{"question": prompt, "answer": ""} for prompt in prompts(game, seed)]
@@ -197,7 +212,9 @@ def main(words: Sequence[str] | None = None) -> None:
         for seed in arguments.seeds:
             for credit in arguments.credits:
                 for rate in arguments.learning_rates:
-                    path = arguments.out / f"{game.name}-{credit.replace(', ', '-').replace(' ', '')}-{rate:g}-{seed}.json"
+                    path = (
+                        arguments.out / f"{game.name}-{credit.replace(', ', '-').replace(' ', '')}-{rate:g}-{seed}.json"
+                    )
                     if not path.exists():
                         found = run(game, credit, rate, seed, arguments.max_episodes)
                         path.write_text(json.dumps(found), "utf-8")

@@ -61,8 +61,9 @@ def compute_advantage(
     """Returns (advantages, returns) of the estimator of this name, both [E, T] and 0 outside the mask.
 
     `values`, `turns` and `calls` are [E, T], `groups` (numbers or strings) and `baselines` [E]; see `CreditInputs`. `gamma` is
-    used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten` by these and
-    `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and `grpo_calls`; `keep_threshold` by `keep_above`.
+    used by `gae`, `reinforce_plus_plus`, `grpo_turns` and `grpo_calls`; `lam`, `critic_lam` and `lam_alpha` by `gae`; `whiten`
+    by `gae`, `reinforce_plus_plus` and `reinforce_plus_plus_baseline`; `norm_by_std` by `grpo`, `grpo_turns` and `grpo_calls`;
+    `keep_threshold` by `keep_above`.
     Raises ValueError for an unknown name, a missing input, a wrong shape, or a reward that is not finite.
     """
     inputs = CreditInputs(

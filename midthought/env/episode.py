@@ -18,8 +18,8 @@ from typing import Any
 
 from midthought.env.environment import BaseEnvironment, finite_number
 from midthought.env.reasoning import last_answer
-from midthought.env.reward_functions import takes_environment
-from midthought.errors import EpisodeError
+from midthought.env.reward_functions import checked_spans, takes_environment
+from midthought.errors import EpisodeError, RecordError
 from midthought.tools.concurrency import DaemonThreads
 from midthought.types import Reward, Trajectory, Turn
 
@@ -83,7 +83,7 @@ class EnvironmentEpisode:
         arguments = (trajectory, self.environment) if self._rewards_environment else (trajectory,)
         judge = functools.partial(self._reward_fn, *arguments)
         value = await call(judge, self.environment.config.step_timeout_seconds, "reward_fn")
-        return _as_reward(value, len(trajectory.turns), trajectory.num_calls)
+        return _as_reward(value, trajectory)
 
     async def close(self) -> None:
         """Closes the environment, within `config.step_timeout_seconds`. Errors are logged, not raised."""
@@ -99,11 +99,17 @@ def closes(environment: BaseEnvironment) -> bool:
     return type(environment).close is not BaseEnvironment.close
 
 
-def _as_reward(value: Any, num_turns: int, num_calls: int) -> Reward:
+def _as_reward(value: Any, trajectory: Trajectory) -> Reward:
     if isinstance(value, Reward):
-        turns = _finite_steps(value.turns, num_turns, "turn")
+        try:
+            spans = checked_spans(value.spans, trajectory)
+        except RecordError as error:
+            raise EpisodeError(f"reward_fn: {error}") from error
         return Reward(
-            parts=_finite_parts(value.parts), turns=turns, calls=_finite_steps(value.calls, num_calls, "call")
+            parts=_finite_parts(value.parts),
+            turns=_finite_steps(value.turns, len(trajectory.turns), "turn"),
+            calls=_finite_steps(value.calls, trajectory.num_calls, "call"),
+            spans=tuple((a, b, finite_number(each, f"reward_fn: span {a}:{b}'s reward")) for a, b, each in spans),
         )
     if isinstance(value, Mapping):
         return Reward(parts=_finite_parts(value))

@@ -9,11 +9,11 @@ import inspect
 import itertools
 import math
 import numbers
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from midthought.errors import MidthoughtError, RewardError
+from midthought.errors import MidthoughtError, RecordError, RewardError
 from midthought.types import Reward, Trajectory
 
 _SIGNATURES = "write it as f(trajectory) or f(trajectory, environment)"
@@ -27,9 +27,9 @@ number per turn or per call."""
 class WeightedReward:
     """Weighted sum of named parts; the `Reward` records each part.
 
-    A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, and its `turns` (one number for each
+    A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, its `turns` (one number for each
     of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added, one by one, to the numbers of the other
-    functions, all times the weight of the function.
+    functions, and its `spans` follow those of the others, all times the weight of the function.
 
     `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
     environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
@@ -40,8 +40,8 @@ class WeightedReward:
     0.0
 
     The constructor raises `RewardError` for a function that takes neither `(trajectory)` nor `(trajectory, environment)` and for
-    a weight that is not finite; a call raises it if a function raises, or returns a number that is not finite or rewards for
-    another number of turns or calls.
+    a weight that is not finite; a call raises it if a function raises, or returns a number that is not finite, rewards for
+    another number of turns or calls, or a span without a policy token or outside the record.
     """
 
     parts: Mapping[str, tuple[float, AnyRewardFunction]]
@@ -91,6 +91,7 @@ class WeightedReward:
     def _weighted(self, values: Mapping[str, Any], trajectory: Trajectory) -> Reward:
         parts: dict[str, float] = {}
         steps: dict[str, list[float]] = {"turns": [], "calls": []}
+        spans: list[tuple[int, int, float]] = []
         for name, (weight, _) in self.parts.items():
             found = _weighted_part(name, weight, values[name], trajectory)
             if repeated := parts.keys() & found.parts.keys():
@@ -100,11 +101,13 @@ class WeightedReward:
             parts |= found.parts
             for kind, sums in steps.items():
                 sums[:] = map(math.fsum, itertools.zip_longest(sums, getattr(found, kind), fillvalue=0.0))
-        return Reward(parts=parts, turns=tuple(steps["turns"]), calls=tuple(steps["calls"]))
+            spans += found.spans
+        return Reward(parts=parts, turns=tuple(steps["turns"]), calls=tuple(steps["calls"]), spans=tuple(spans))
 
 
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
-    """Returns what one function gave, times its weight: one part of its name, or the parts, turns and calls of its `Reward`."""
+    """Returns what one function gave, times its weight: one part of its name, or the parts, turns, calls and spans of its
+    `Reward`."""
     task = f"for task {trajectory.task.task_id!r}"
     if not isinstance(value, Reward):
         what = f"reward function {name!r} returned {short(value)} ({type(value).__name__}) {task}"
@@ -126,7 +129,25 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
     parts = {f"{name}/{part}": amount(number, f"part {part!r}") for part, number in value.parts.items()}
     turns = tuple(amount(number, f"turn {turn}") for turn, number in enumerate(value.turns))
     calls = tuple(amount(number, f"call {call}") for call, number in enumerate(value.calls))
-    return Reward(parts=parts, turns=turns, calls=calls)
+    try:
+        given = checked_spans(value.spans, trajectory)
+    except RecordError as error:
+        raise RewardError(f"reward function {name!r}: {error}") from error
+    spans = tuple((start, end, amount(number, f"span {start}:{end}")) for start, end, number in given)
+    return Reward(parts=parts, turns=turns, calls=calls, spans=spans)
+
+
+def checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[int, int, Any]]:
+    """Returns `(start, end, value)` of every span. Raises `RecordError` if one has another form or is not in the record."""
+    checked = []
+    for number, span in enumerate(spans):
+        try:
+            start, end, value = span
+        except (TypeError, ValueError):
+            raise RecordError(f"span {number} is {short(span)}; give (start, end, value)") from None
+        trajectory.span_end(start, end)
+        checked.append((int(start), int(end), value))
+    return checked
 
 
 def _times(weight: float, value: Any, message: str) -> float:

@@ -41,8 +41,8 @@ class TokenBatch:
     sampled_logprobs: Tensor  # [N] float32
     """Log-probabilities recorded by the engine; 0 outside the mask and for demonstrations."""
     rewards: Tensor  # [N] float32
-    """A turn's reward at the turn's last policy token, a call's at the last one before its result, the episode's reward at
-    its last policy token; 0 elsewhere."""
+    """A turn's and a span's reward at its last policy token, a call's at the last one before its result, the episode's reward
+    at its last policy token; 0 elsewhere."""
     turns: Tensor  # [N] int64
     """Number of the turn that a policy token belongs to: 0, 1, …; -1 elsewhere."""
     episodes: Tensor  # [B] int64
@@ -93,8 +93,8 @@ class TokenBatch:
         counts as 0. `baselines` has one number per trajectory. `policy_version` is the version of the policy before the
         update: tokens of earlier versions are stale. If a reward's own token was removed from the mask, the last policy
         token before it gets the reward, or else the first. Raises TrainingStoppedError if no sampled log-probability is
-        finite, RecordError if no row is left, a reward is not finite, or there are rewards for more turns or calls than the
-        episode has.
+        finite, RecordError if no row is left, a reward is not finite, there are rewards for more turns or calls than the
+        episode has, or a span is not in the record or has no policy token.
         """
         rows: list[_Row] = []
         num_unscored = 0
@@ -353,8 +353,8 @@ def _rewards(trajectories: Sequence[Trajectory], rows: Sequence[_Row], starts: S
 
 
 def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
-    """Returns (segment, index) -> rewards credited there: each turn's and call's at its end, the parts at the end of the
-    episode."""
+    """Returns (segment, index) -> rewards credited there: each turn's, call's and span's at its end, the parts at the end of
+    the episode."""
     reward = trajectory.reward
     if reward is None:
         return {}
@@ -369,6 +369,8 @@ def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
             raise RecordError(f"{where}: rewards for {len(amounts)} {noun}s, but {len(ends)} were {past}")
         for number, (end, amount) in enumerate(zip(ends, amounts, strict=False)):
             paid[end].append(_finite(amount, f"{noun} {number}", where))
+    for start, end, amount in reward.spans:
+        paid[trajectory.span_end(start, end)].append(_finite(amount, f"span {start}:{end}", where))
     paid[len(trajectory.segments), 0] = [_finite(amount, name, where) for name, amount in reward.parts.items()]
     return paid
 

@@ -185,14 +185,15 @@ def _with_baselines(
 def is_zero_variance(group: Sequence[Trajectory], training: TrainingConfig) -> bool:
     """Whether the estimator compares episodes within a group and all rewards of this group are equal.
 
-    An estimator that gives credit to turns or calls also compares the rewards of each turn and call. With a teacher, every
+    An estimator that gives credit to turns or calls also compares the rewards of each turn, call and span. With a teacher, every
     group is trained on.
     """
     if "groups" not in training.needs or training.teacher:
         return False
     by_step = bool(training.needs & {"turns", "calls"})
     rewards = [trajectory.reward for trajectory in group if trajectory.reward is not None]
-    return len({(reward.total, (reward.turns, reward.calls) if by_step else ()) for reward in rewards}) <= 1
+    steps = [(reward.turns, reward.calls, reward.spans) if by_step else () for reward in rewards]
+    return len({*zip((reward.total for reward in rewards), steps, strict=True)}) <= 1
 
 
 def shape_rewards(trajectories: Sequence[Trajectory], config: RecipeConfig) -> None:

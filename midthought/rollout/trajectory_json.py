@@ -44,9 +44,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "tool_events": [asdict(event) for event in trajectory.tool_events],
         "stop_reason": trajectory.stop_reason,
         "error": trajectory.error,
-        "reward": None
-        if reward is None
-        else {"parts": dict(reward.parts), "turns": reward.turns, "calls": reward.calls},
+        "reward": None if reward is None else reward.to_dict(),
         "policy_versions": trajectory.policy_versions,
         "num_cut": trajectory.num_cut,
         "tool_seconds": trajectory.tool_seconds,
@@ -71,7 +69,8 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
     if row["reward"] is not None:
         parts = {name: _number(value) for name, value in row["reward"]["parts"].items()}
         turns, calls = (tuple(map(_number, row["reward"].get(name, ()))) for name in ("turns", "calls"))
-        trajectory.reward = Reward(parts=parts, turns=turns, calls=calls)
+        spans = tuple((start, end, _number(value)) for start, end, value in row["reward"].get("spans", ()))
+        trajectory.reward = Reward(parts=parts, turns=turns, calls=calls, spans=spans)
     trajectory.policy_versions = list(row["policy_versions"])
     trajectory.num_cut = row["num_cut"]
     trajectory.tool_seconds = row["tool_seconds"]

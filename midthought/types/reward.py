@@ -1,24 +1,31 @@
-"""The reward of an episode: its parts, and rewards of turns and calls."""
+"""The reward of an episode: its parts, and rewards of turns, calls and spans of tokens."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:
-    """An episode's reward: `total` is the sum of `parts` (already weighted), `turns` and `calls`.
+    """An episode's reward: `total` is the sum of `parts` (already weighted), `turns`, `calls` and the values of `spans`.
 
     The parts are credited to the episode's last policy token, `turns[i]` to the last policy token of turn i, `calls[i]` (for
-    `trajectory.tool_events[i]`) to the last policy token before the result of call i.
+    `trajectory.tool_events[i]`) to the last policy token before the result of call i. A span is `(start, end, value)`: the
+    value of the record's tokens `start:end`, credited to the last policy token among them. Positions count the tokens of all
+    segments, prompts and results included; with one segment they are indices of `trajectory.token_ids`.
     """
 
     parts: Mapping[str, float] = field(default_factory=dict)
     turns: tuple[float, ...] = ()
     calls: tuple[float, ...] = ()
+    spans: tuple[tuple[int, int, float], ...] = ()
 
     @property
     def total(self) -> float:
-        return math.fsum((*self.parts.values(), *self.turns, *self.calls))
+        return math.fsum((*self.parts.values(), *self.turns, *self.calls, *(value for _, _, value in self.spans)))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"parts": dict(self.parts), "turns": self.turns, "calls": self.calls, "spans": self.spans}

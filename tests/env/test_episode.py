@@ -334,6 +334,8 @@ def test_a_reward_function_that_cannot_be_called_is_refused_at_once_with_both_fo
         (Reward(parts={"a": float("nan")}), "part 'a' must be a finite number, got nan"),
         (Reward(turns=(0.0, float("nan"))), "turn 1's reward must be a finite number, got nan"),
         (Reward(calls=(0.0,)), "rewards for 1 calls, the episode has 0; give one per call"),
+        (Reward(spans=((0, 99, 1.0),)), "reward_fn: task 't': the span 0:99 is not inside the record"),
+        (Reward(spans=((1, 2, float("nan")),)), "reward_fn: span 1:2's reward must be a finite number, got nan"),
         (Reward(turns=(0.0, 0.0, 0.0)), "rewards for 3 turns, the episode has 2"),
     ],
 )

@@ -225,6 +225,23 @@ def test_a_reward_that_is_no_number_names_the_task_and_the_part(reward, name):
         PPOBatch.from_trajectories([trajectory])
 
 
+def test_a_spans_reward_is_credited_to_the_last_policy_token_in_it_also_in_a_later_segment():
+    trajectory = trajectory_of(
+        ("p", [1, 1]), ("s", [5, 6]), ("t", [7]), ("s", [8]), ("p", [2]), ("t", [3]), ("p", [1]), ("s", [4, 4])
+    )
+    spans = ((2, 5, 1.0), (0, 4, 0.5), (3, 8, 2.0), (5, 10, -1.0))
+    trajectory.reward = Reward(parts={"right": 4.0}, spans=spans)
+    batch = PPOBatch.from_trajectories([trajectory])
+    assert batch.rewards.tolist() == [[0, 0, 0, 1.5, 0, 2.0], [0, -1.0, 4.0, 0, 0, 0]]
+
+
+def test_a_span_that_is_not_in_the_record_is_refused():
+    trajectory = trajectory_of(*TURNS)
+    trajectory.reward = Reward(spans=((3, 4, 1.0),))
+    with pytest.raises(RecordError, match="task 't': the span 3:4 has only tokens of prompts"):
+        PPOBatch.from_trajectories([trajectory])
+
+
 def test_the_value_of_a_turn_is_that_before_its_first_policy_token():
     two = trajectory_of(("p", [1]), ("s", [5]), ("t", [7]), ("s", [6]), ("e", []), ("p", [1]), ("s", [8]), ("e", []))
     batch = TokenBatch.from_trajectories([two, trajectory_of(*TURNS)])

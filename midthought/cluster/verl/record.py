@@ -52,7 +52,6 @@ def response_of(trajectory: Trajectory, *, with_logprobs: bool) -> Response:
 def record_of(trajectory: Trajectory) -> str:
     """Returns the episode as JSON: calls with outcomes, stop reason, and the reward by parts (null: not scored)."""
     reward = trajectory.reward
-    is_judged = reward is not None and bool(reward.parts or reward.turns or reward.calls)
     row = {
         "task_id": trajectory.task.task_id,
         "stop_reason": trajectory.stop_reason,
@@ -62,9 +61,7 @@ def record_of(trajectory: Trajectory) -> str:
         "tool_events": [asdict(event) for event in trajectory.tool_events],
         "num_failed_calls": sum(event.outcome is not ToolOutcome.OK for event in trajectory.tool_events),
         "answer": trajectory.turns[-1].model_output if trajectory.turns else "",
-        "reward": {"parts": dict(reward.parts), "turns": reward.turns, "calls": reward.calls}
-        if reward and is_judged
-        else None,
+        "reward": reward.to_dict() if reward and any(reward.to_dict().values()) else None,
     }
     return json.dumps({name: _to_json(value) for name, value in row.items()})
 
