@@ -369,8 +369,8 @@ def _payments(trajectory: Trajectory) -> dict[tuple[int, int], list[float]]:
             raise RecordError(f"{where}: rewards for {len(amounts)} {noun}s, but {len(ends)} were {past}")
         for number, (end, amount) in enumerate(zip(ends, amounts, strict=False)):
             paid[end].append(_finite(amount, f"{noun} {number}", where))
-    for start, end, amount in reward.spans:
-        paid[trajectory.span_end(start, end)].append(_finite(amount, f"span {start}:{end}", where))
+    for start, stop, amount in reward.spans:
+        paid[trajectory.span_end(start, stop)].append(_finite(amount, f"span {start}:{stop}", where))
     paid[len(trajectory.segments), 0] = [_finite(amount, name, where) for name, amount in reward.parts.items()]
     return paid
 
