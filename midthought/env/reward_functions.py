@@ -29,7 +29,7 @@ class WeightedReward:
 
     A function returns a number, or a `Reward`: its part `p` is recorded as `function/p`, its `turns` (one number for each
     of `trajectory.turns`) and `calls` (of `trajectory.tool_events`) are added, one by one, to the numbers of the other
-    functions, and its `spans` follow those of the others, all times the weight of the function.
+    functions, and its `spans` are appended, all times the weight of the function.
 
     `reward(trajectory, environment)` returns the `Reward` if no part is asynchronous; `await reward.score(trajectory,
     environment)` always does, and the rollout loop uses it. `environment` is None if there is none.
