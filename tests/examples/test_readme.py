@@ -7,7 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from midthought import Task, ToolRegistry, Trajectory, find_call_format
+import pytest
+
+from midthought import Task, ToolRegistry, Trainer, Trajectory, find_call_format
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
@@ -27,19 +29,34 @@ def program() -> str:
     return blocks[0]
 
 
+@pytest.mark.slow
 def test_the_readme_program_runs_and_its_reward_rises(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    before_training, _, training = program().partition("trainer = ")
-    names: dict[str, Any] = {"__name__": "readme"}
-    exec(compile(before_training, "README.md", "exec"), names)
-    (folder,) = re.findall(r'model="(.*?)"', training)
-    save_undecided_model(Path(folder), names["problems"], names["multiply"])
-    exec(compile(f"trainer = {training}", "README.md", "exec"), names)
-
-    rewards = [metrics["reward/mean"] for metrics in names["trainer"].metrics_history]
-    assert len(rewards) == names["trainer"].config.training.num_train_iters
+    trainer = run(program(), tmp_path, monkeypatch)
+    rewards = [metrics["reward/mean"] for metrics in trainer.metrics_history]
+    assert len(rewards) == trainer.config.training.num_train_iters
     first, last = sum(rewards[:8]) / 8, sum(rewards[-8:]) / 8
     assert last > first + 0.05, rewards  # measured: 0.28 to 0.47
+
+
+def test_the_readme_program_runs_and_saves_its_model(tmp_path, monkeypatch):
+    shorter, num_places = re.subn("num_train_iters=.*,", "num_train_iters=2,", program())
+    assert num_places == 1
+    monkeypatch.setattr(f"{__name__}.NUM_WARM_UP_STEPS", 1)
+    trainer = run(shorter, tmp_path, monkeypatch)
+    assert [metrics["iteration"] for metrics in trainer.metrics_history] == [1, 2]
+    assert (tmp_path / "multiply-model" / "config.json").exists()
+
+
+def run(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trainer:
+    """Runs the README's program in a folder, with a tiny model under the name of the real one."""
+    monkeypatch.chdir(folder)
+    before_training, _, training = code.partition("trainer = ")
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(before_training, "README.md", "exec"), names)
+    (model,) = re.findall(r'model="(.*?)"', training)
+    save_undecided_model(Path(model), names["problems"], names["multiply"])
+    exec(compile(f"trainer = {training}", "README.md", "exec"), names)
+    return names["trainer"]
 
 
 def save_undecided_model(folder: Path, problems: list[dict[str, str]], multiply: Any) -> None:

@@ -65,6 +65,15 @@ WAYS: dict[str, dict[str, Any]] = {
     },
 }
 
+FAST_WAYS = (
+    "shared critic",
+    "no critic, no reference",
+    "LoRA, shared critic, in blocks",
+    "critic only",
+    "packed, accumulated",
+)
+"""One of each kind. The other combinations run with the slow tests."""
+
 
 def models(make_policy, way: dict[str, Any], dtype: torch.dtype = torch.float64) -> Models:
     policy = make_policy(tie_word_embeddings=way.get("tied", True)).to(dtype)
@@ -127,7 +136,9 @@ def difference(ones: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -
     return max(float((ones[name].double() - others[name].double()).abs().max()) for name in ones)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [way if way in FAST_WAYS else pytest.param(way, marks=pytest.mark.slow) for way in WAYS]
+)
 def test_two_ranks_have_the_parameters_of_one_after_six_updates(way, ranks, make_policy, batch):
     if WAYS[way].get("lora"):
         pytest.importorskip("peft")

@@ -116,7 +116,14 @@ def folder_of(kind: str, tmp_path: Path) -> str:
 
 @pytest.mark.skipif(not STATUS.exists(), reason="measured under Linux")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("way", ["", "gradient_checkpointing=true", "lora_rank=8"], ids=["all", "recomputed", "LoRA"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("", id="all"),
+        pytest.param("gradient_checkpointing=true", id="recomputed", marks=pytest.mark.slow),
+        pytest.param("lora_rank=8", id="LoRA", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_the_planned_memory_of_an_iteration_is_what_a_learner_takes(kind, way, tmp_path):
     settings = settings_of("dtype=float32", way, f"model={folder_of(kind, tmp_path)}")

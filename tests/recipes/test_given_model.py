@@ -84,7 +84,7 @@ def on_gpu(monkeypatch):
     return believe
 
 
-@pytest.mark.parametrize("recipe", ["podcast", "feedback"])
+@pytest.mark.parametrize("recipe", [pytest.param("podcast", marks=pytest.mark.slow), "feedback"])
 def test_what_is_chosen_for_a_gpu_trains_is_recorded_and_kept_by_a_resumed_run(
     recipe, model, tmp_path, on_gpu, monkeypatch
 ):
