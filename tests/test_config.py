@@ -92,6 +92,10 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
         for function in functions
         if function in node.body
     }
+    for node in ast.walk(tree):  # guards read settings of any run by name: history.setting("section.key")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setting":
+            section, _, key = ast.literal_eval(node.args[0]).partition(".")
+            yield section, key
     for scope in [tree, *functions]:
         aliases = {} if isinstance(scope, ast.Module) else of_class.get(scope, {}) | aliases_in(scope)
         for node in ast.walk(scope):
@@ -122,7 +126,7 @@ def settings_read_by_themselves() -> Iterator[tuple[str, str]]:
 def sees_settings(path: Path) -> bool:
     text = path.read_text("utf-8")
     is_user = path.parent.name != "config" and path.name != "settings.py" and "midthought." in text
-    return is_user and ("onfig" in text or any(name in text for name in SECTIONS_OF))
+    return is_user and ("onfig" in text or ".setting(" in text or any(name in text for name in SECTIONS_OF))
 
 
 def can_read(path: Path, owner: str) -> bool:

@@ -33,7 +33,7 @@ LAYERS = [
     ),
     ("tools", "algo", "data", "plan"),
     ("env", "memory", "report", "engines"),
-    ("rollout", "feedback"),
+    ("rollout", "feedback", "guards"),
     ("learning", "evaluation"),
     ("cluster",),
     ("trainer", "serve"),

@@ -16,7 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (training.train, training.evaluate, planning.settings, planning.plan, planning.report):
+for command in (training.train, training.evaluate, planning.settings, planning.plan, planning.report, planning.guard):
     app.command()(command)
 app.add_typer(memory.app, name="memory")
 app.add_typer(servers.app, name="engine")

@@ -1,4 +1,4 @@
-"""`midthought settings`, `plan` and `report`: what a run would use, what it needs, and what it wrote."""
+"""`midthought settings`, `plan`, `report` and `guard`: what a run would use, what it needs, what it wrote, what went wrong."""
 
 from __future__ import annotations
 
@@ -84,6 +84,23 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     from midthought.report.html import write_report
 
     typer.echo(write_report(run))
+
+
+def guard(
+    run: Annotated[Path, typer.Argument(help="Run folder, of a finished run or of one that is running.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+) -> None:
+    """Say what goes wrong in a run, why, and what to try; exit code 1 if there is a finding."""
+    from midthought.guards.command import judge
+    from midthought.guards.finding import to_lines
+
+    findings = judge(run)
+    if as_json:
+        typer.echo(json.dumps([finding.to_dict() for finding in findings], indent=1, ensure_ascii=False))
+    else:
+        typer.echo("\n".join(to_lines(findings)) or "No guard has a finding.")
+    if findings:
+        raise typer.Exit(1)
 
 
 def _compare(run: Path, *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from midthought.config.section import Auto, Harmless, Section, settled
 from midthought.config.sections import (
     CheckpointConfig,
     EnvironmentConfig,
+    GuardsConfig,
     InferenceConfig,
     ModelConfig,
     RayConfig,
@@ -24,6 +25,7 @@ __all__ = [
     "CheckpointConfig",
     "ConfigStore",
     "EnvironmentConfig",
+    "GuardsConfig",
     "Harmless",
     "InferenceConfig",
     "ModelConfig",

@@ -218,6 +218,13 @@ class RayConfig(Section):
     """An actor without a heartbeat for this long is stopped; another one runs its episodes again."""
 
 
+class GuardsConfig(Section):
+    """What the trainer does when a guard finds that something goes wrong (docs/guards.md)."""
+
+    policies: Harmless[dict[str, Literal["off", "warn", "stop"]]] = Field(default_factory=dict)
+    """Policy by name of the guard, in place of its default: `{entropy_collapse: stop}`. `off`: not checked."""
+
+
 class CheckpointConfig(Section):
     """Checkpoints and logs of a run."""
 

@@ -15,6 +15,7 @@ from midthought.config.section import Section, unknown_key
 from midthought.config.sections import (
     CheckpointConfig,
     EnvironmentConfig,
+    GuardsConfig,
     InferenceConfig,
     ModelConfig,
     RayConfig,
@@ -33,6 +34,7 @@ class RecipeConfig(Section):
     inference: InferenceConfig = Field(default_factory=lambda: InferenceConfig())
     reward: RewardConfig = Field(default_factory=lambda: RewardConfig())
     training: TrainingConfig = Field(default_factory=lambda: TrainingConfig())
+    guards: GuardsConfig = Field(default_factory=lambda: GuardsConfig())
     checkpoint: CheckpointConfig = Field(default_factory=lambda: CheckpointConfig())
     ray: RayConfig = Field(default_factory=lambda: RayConfig())
 

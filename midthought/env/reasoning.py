@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from midthought.types import StopReason, Trajectory
+from midthought.types import StopReason, Trajectory, Turn
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -41,6 +41,16 @@ def last_answer(trajectory: Trajectory) -> str | None:
     _, closed, answer = turn.model_output.rpartition(THINK_CLOSE)
     is_open = THINK_OPEN in answer or (turn.begins_in_thought and not closed)
     return None if is_open else answer.strip()
+
+
+def thought_of(turn: Turn) -> str | None:
+    """Returns the text of a turn's thoughts, with the calls in them; None if the turn has no thought."""
+    before, closed, after = turn.model_output.rpartition(THINK_CLOSE)
+    text = before if closed else after
+    if not (closed or THINK_OPEN in text or turn.begins_in_thought):
+        return None
+    start = 0 if turn.begins_in_thought else text.find(THINK_OPEN) + len(THINK_OPEN) if THINK_OPEN in text else 0
+    return text[start:].replace(THINK_OPEN, "").replace(THINK_CLOSE, "")
 
 
 def is_well_formed(trajectory: Trajectory, decode: Decode, end_tokens: Sequence[str] = ()) -> bool:

@@ -19,12 +19,12 @@ from midthought.config import ConfigStore, RecipeConfig
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import policy_engine
 from midthought.env.environment import BaseEnvironment
-from midthought.errors import CheckpointError, SettingsError, TrainerClosedError
+from midthought.errors import CheckpointError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
-from midthought.learning.run_checks import RunChecks, check_training, require_finite
+from midthought.learning.run_checks import check_training, require_finite
 from midthought.learning.stopping import StopRequest
 from midthought.plan.choices import as_recorded
 from midthought.plan.engine_choice import before_choice
@@ -51,6 +51,7 @@ from midthought.trainer.rollouts import (
     make_worker_group,
     native_prompts,
 )
+from midthought.trainer.run_guards import RunGuards
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.short_form import merge_settings, named_rewards, named_tasks
 from midthought.trainer.task_choice import make_tasks
@@ -214,7 +215,7 @@ class Trainer:
         self._open_sources(prompts, model_path="" if model is not None else self.config.model.local_path)
         self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None
-        self._checks = RunChecks(self.config.training)
+        self._guards = RunGuards(self.config)
         self._best = (-math.inf, 0)
         """The best validation's metric (`TrainingTasks.best_by`), and its iteration."""
         self._is_closed = False
@@ -267,7 +268,7 @@ class Trainer:
         _require_whole(1, num_iters_per_epoch=num_iters_per_epoch)
         self._num_iters_per_epoch = num_iters_per_epoch
         num_iters = self.num_iters(num_epochs)
-        checks = self._checks = RunChecks(self.config.training, self.metrics_history)
+        self._guards = self._make_guards()
         self._frozen = self.config.frozen()
         training = self._frozen.training
         self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
@@ -285,7 +286,7 @@ class Trainer:
                 is_first = not self.meter.measured
                 data = self.rollout()
                 metrics = self.train_step(data)
-                checks.after_iteration(metrics, data.trajectories)
+                self._guards.after_iteration(self.iteration, metrics, data.trajectories)
                 bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
                 is_best = self._validate()
                 is_due = self.iteration % self.config.checkpoint.save_interval == 0 or self.iteration == num_iters
@@ -294,7 +295,7 @@ class Trainer:
                 elif self._writer is not None and is_first:
                     self._writer.write_measurements()
                 stop.check()
-            checks.after_run()
+            self._guards.after_run()
             if self._writer is not None and self._writer.is_owner:
                 self._save_model(self._writer.run.path / "policy", in_run=True)
                 self._writer.finish(self.metrics_history)
@@ -328,8 +329,14 @@ class Trainer:
         began = time.perf_counter()
         rollouts = sort_episodes(as_rollout(data), self._frozen.training, self._rollouts)
         is_own = self._rollouts is not None and data is self._rollouts.data
-        before_update = self._checks.before_update if is_own and not rollouts.is_recorded else None
-        metrics = learn(self.source, self.learner, self._frozen, rollouts, self.iteration, before_update, self.meter)
+        before_update = self._before_update if is_own and not rollouts.is_recorded else None
+        try:
+            metrics = learn(
+                self.source, self.learner, self._frozen, rollouts, self.iteration, before_update, self.meter
+            )
+        except TrainingStoppedError:
+            self._guards.save_episodes(self.iteration + 1, rollouts.data.trajectories)
+            raise
         metrics |= self._tasks.statistics(rollouts.data.trajectories)
         seconds = rollouts.data.seconds + time.perf_counter() - began
         metrics["time/seconds"] = seconds
@@ -342,6 +349,22 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_step(self, metrics)
         return metrics
+
+    def _before_update(self, metrics: Mapping[str, float]) -> None:
+        """Asks the guards before any weight changes. The metrics that stop a run are logged as the next iteration's."""
+        try:
+            self._guards.before_update(metrics)
+        except TrainingStoppedError:
+            if self._writer is not None:
+                self._writer.log("ppo", self.iteration + 1, metrics)
+            raise
+
+    def _make_guards(self) -> RunGuards:
+        """Creates the guards, which know what the run has logged so far."""
+        if self._writer is not None:
+            return RunGuards(self.config, self._writer.run.metrics.read(), self._writer.run.path)
+        rows = ({"stage": "ppo", "step": row["iteration"], **row} for row in self.metrics_history)
+        return RunGuards(self.config, rows)
 
     def _history_row(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics with what every row of `metrics_history` has."""
@@ -380,7 +403,9 @@ class Trainer:
         every = self.config.training.validate_every
         if not every or self.iteration % every or not self._tasks.has_held_out:
             return False
-        value = self.evaluate()[self._tasks.best_by]
+        metrics = self.evaluate()
+        self._guards.after_validation(self.iteration, metrics)
+        value = metrics[self._tasks.best_by]
         is_best = value > self._best[0]
         if is_best:
             self._best = value, self.iteration

@@ -466,24 +466,55 @@ def test_the_figures_of_every_tool_by_hand():
     assert {name: value for name, value in metrics.items() if "tool/" in name} == {
         "tool/look/calls": 0.75,
         "tool/look/failures": pytest.approx(2 / 3),
+        "tool/look/bad_arguments": 0.0,
+        "tool/look/raised": 0.0,
+        "tool/look/timed_out": pytest.approx(1 / 3),
         "tool/look/unavailable": 0.0,
         "tool/look/shared": 0.0,
         "tool/look/episodes": 0.5,
         "time/tool/look_seconds": pytest.approx(5 / 3),
         "tool/add/calls": 0.25,
         "tool/add/failures": 0.0,
+        "tool/add/bad_arguments": 0.0,
+        "tool/add/raised": 0.0,
+        "tool/add/timed_out": 0.0,
         "tool/add/unavailable": 0.0,
         "tool/add/shared": 1.0,
         "tool/add/episodes": 0.25,
         "time/tool/add_seconds": 0.5,
         "tool/gone/calls": 0.25,
         "tool/gone/failures": 1.0,
+        "tool/gone/bad_arguments": 0.0,
+        "tool/gone/raised": 0.0,
+        "tool/gone/timed_out": 0.0,
         "tool/gone/unavailable": 1.0,
         "tool/gone/shared": 0.0,
         "tool/gone/episodes": 0.25,
         "time/tool/gone_seconds": 0.0,
     }
     assert metrics["episode/invalid_calls"] == 0.75 and metrics["episode/calls"] == 8 / 4
+    assert metrics["episode/no_calls_left"] == 2 / 4 and metrics["episode/repeated_calls"] == 1 / 8
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [([1, 2, 3], 0.0), ([1, 2, 3, 4, 5], 0.0), ([7] * 7, 3 / 4), ([1, 2, 3, 4] * 2, 1 / 5)],
+)
+def test_repeated_sequences_of_four_tokens_are_counted(token_ids, expected):
+    trajectory = Trajectory(TASKS[0], [0])
+    logprobs = (-1.0,) * len(token_ids)
+    trajectory.add_sampled(Completion(token_ids=tuple(token_ids), sampled_logprobs=logprobs, finish=Finish.END))
+    assert rollout_metrics([trajectory])["episode/repetition"] == pytest.approx(expected)
+
+
+def test_empty_thoughts_are_counted_if_there_are_thoughts():
+    outputs = ["<think>\n</think>red", "<think>it is red</think>red", "</think>red", "red"]
+    opened = [False, False, True, False]
+    done = [FakeSource().play(TASKS[0]) for _ in outputs]
+    for trajectory, text, begins in zip(done, outputs, opened, strict=True):
+        trajectory.turns = [Turn(turn_number=1, model_output=text, begins_in_thought=begins)]
+    assert rollout_metrics(done)["episode/empty_thoughts"] == pytest.approx(2 / 3)
+    assert "episode/empty_thoughts" not in rollout_metrics(done[3:])
 
 
 def test_seconds_of_waiting_are_means_over_the_episodes():

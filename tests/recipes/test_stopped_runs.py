@@ -57,5 +57,5 @@ def test_a_warmed_up_policy_with_a_nan_is_refused_before_anything_is_written(mon
 @pytest.mark.parametrize("recipe", ["feedback", pytest.param("podcast", marks=pytest.mark.slow)])
 def test_a_healthy_run_reports_nothing(recipe, monkeypatch, caplog, tmp_path):
     assert train(monkeypatch, recipe, tmp_path / "run") == 0
-    assert [record for record in caplog.records if record.name == "midthought.learning.run_checks"] == []
+    assert [record for record in caplog.records if record.name == "midthought.guards"] == []
     assert (tmp_path / "run" / "policy").is_dir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 
@@ -11,20 +12,33 @@ import torch
 from small_environments import QUESTIONS, Colours, Hanging, Raising, settings
 
 from midthought import RayPPOTrainer, SettingsError, TrainingStoppedError
+from midthought.guards.command import judge
+from midthought.rollout.trajectory_json import load_trajectories
 
-LOGGER = "midthought.learning.run_checks"
+LOGGER = "midthought.guards"
 GROUPS = {"adv_estimator": "grpo", "group_size": 4}
 LONG = {"num_epochs": 6}
 """Twelve iterations."""
 
 
-def fit(talker, env=Colours, temperature=1.0, seconds=60.0, run_path=None, resume=False, partial=False, **options):
+def fit(
+    talker,
+    env=Colours,
+    temperature=1.0,
+    seconds=60.0,
+    run_path=None,
+    resume=False,
+    partial=False,
+    policies=(),
+    **options,
+):
     """A run; keys of `training` and arguments of the trainer are given side by side."""
     names = ("reward_fn", "dataset")
     arguments = {name: options.pop(name) for name in names if name in options}
     config = settings(options.pop("adv_estimator", "gae"), **options)
     config.inference.temperature = temperature
     config.environment.step_timeout_seconds = seconds
+    config.guards.policies = dict(policies)
     if partial:
         config.inference.partial_rollouts, config.inference.max_segment_length = True, 2
     if "dataset" not in arguments:
@@ -144,8 +158,8 @@ def test_a_short_run_without_anything_to_learn_from_only_warns(talker, caplog):
 
 def test_a_short_run_whose_policy_has_collapsed_warns(talker, caplog):
     fit(talker, learning_rate=0.5, num_epochs=3)
-    assert [r.levelname for r in caplog.records if r.name == LOGGER] == ["WARNING"]
-    assert "the policy has collapsed. Lower training.learning_rate" in caplog.text
+    assert {r.levelname for r in caplog.records if r.name == LOGGER} == {"WARNING"}
+    assert "policy_collapsed: all episodes of the last 5 iterations have the same reward, 0; " in caplog.text
 
 
 def test_the_checks_go_on_where_a_resumed_run_had_stopped(talker, tmp_path):
@@ -204,3 +218,50 @@ def test_a_checkpoint_with_a_weight_that_is_not_finite_is_refused_and_the_last_g
         assert not (tmp_path / "exported").exists()
         assert [*good.parent.iterdir()] == [good]
         trainer.load_checkpoint(good)
+
+
+# -- what a stopped run leaves behind --------------------------------------------------------------------------------
+
+
+def test_the_episodes_of_a_gradient_that_is_not_finite_are_saved_and_the_command_finds_the_cause(talker, tmp_path):
+    with pytest.raises(TrainingStoppedError, match="not_finite"):
+        fit(talker, reward_fn=lambda trajectory: 1e30 * len(trajectory.token_ids), run_path=tmp_path)
+    saved = load_trajectories(tmp_path / "guards" / "not_finite_000001.jsonl")
+    assert [trajectory.reward.total for trajectory in saved] == [
+        1e30 * len(trajectory.token_ids) for trajectory in saved
+    ]
+    (finding,) = judge(tmp_path)
+    assert (finding.guard, finding.start_step, finding.policy) == ("not_finite", 1, "stop")
+    assert "rewards of this size" in finding.causes[0]
+    (reported,) = map(json.loads, (tmp_path / "guards.jsonl").read_text().splitlines())
+    judged = finding.to_dict() | {"observation": reported["observation"]}  # the file has null for inf
+    assert reported == json.loads(json.dumps(judged))
+
+
+def test_the_metrics_that_stop_a_run_before_the_update_are_logged(talker, tmp_path):
+    make_random(talker["model"])
+    with pytest.raises(TrainingStoppedError, match="No step was taken"):
+        fit(talker, run_path=tmp_path)
+    (finding,) = judge(tmp_path)
+    assert (finding.guard, finding.step, finding.policy) == ("logprob_difference", 1, "stop")
+
+
+def test_the_policy_of_a_guard_can_be_changed(talker, caplog):
+    options = {"reward_fn": lambda trajectory: 1.0} | GROUPS | LONG
+    assert len(fit(talker, policies={"no_reward_variance": "warn"}, **options)) == 12
+    assert [r.levelname for r in caplog.records if r.name == LOGGER] == ["WARNING"]
+    caplog.clear()
+    assert len(fit(talker, policies={"no_reward_variance": "off"}, **options)) == 12
+    assert not [record for record in caplog.records if record.name == LOGGER]
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ({"reward_hackin": "stop"}, "no guard 'reward_hackin'. Did you mean 'reward_hacking'"),
+        ({"spike": "halt"}, "halt"),
+    ],
+)
+def test_wrong_policies_are_named_before_anything_is_computed(talker, policies, message):
+    with pytest.raises(SettingsError, match=message):
+        fit(talker, policies=policies)

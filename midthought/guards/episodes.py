@@ -1,0 +1,213 @@
+"""Guards of the episodes: all fail, all are truncated, their length changes, thoughts are empty or repeat themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from midthought.guards.finding import Finding, by_evidence
+from midthought.guards.history import History, Row, fell, last_names, mean_of, step_of, value
+from midthought.guards.registry import LOWER_LEARNING_RATE, guard
+
+MAX_FAILED_ITERS = 3
+"""Iterations in a row whose episodes all fail. The run stops after them, or after one if no episode had a reward before."""
+ENGINE_ERROR = "EngineError"
+"""Start of an error of the engine, which stops the run at once."""
+NUM_ITERS = 5
+"""Iterations in a row after which a property of the episodes is reported."""
+TRUNCATED_SHARE = 0.9
+LENGTH_FACTOR = 2.0
+"""Change of the mean length that is reported, if the answers do not get better."""
+MIN_LENGTH_CHANGE = 16
+"""In tokens."""
+MAX_REPETITION = 0.5
+JUDGING_PARTS = ("exact_match", "correct", "correctness", "answer")
+"""Reward parts that show whether the answer was right."""
+
+
+@guard("episodes_fail", policy="stop")
+def episodes_fail(history: History) -> Iterator[Finding]:
+    """All episodes fail: at once if no episode had a reward before or the engine fails, else in `MAX_FAILED_ITERS` iterations."""
+    failed = history.streak(lambda row: value(row, "episode/failed") == 1)
+    before = history.iterations[: len(history.iterations) - len(failed)]
+    had_rewards = any(not math.isnan(value(row, "reward/mean")) for row in before)
+    is_engine = str(history.error).startswith(ENGINE_ERROR)
+    if not failed or (had_rewards and not is_engine and len(failed) < MAX_FAILED_ITERS):
+        return
+    count = value(failed[-1], "episode/count")
+    episodes = "all episodes" if math.isnan(count) else f"all {count:.0f} episodes"
+    action = (
+        "See that the engine works (servers: inference.base_url; inference.server_wait_seconds says how long they are waited "
+        "for), and resume"
+        if is_engine
+        else "See that the environment and the reward function work on a single episode: trainer.rollout() runs episodes "
+        "without learning"
+    )
+    yield Finding(
+        observation=f"{episodes} of iteration {step_of(failed[-1])} failed, so there is nothing to learn from",
+        start_step=step_of(failed[0]),
+        causes=(f"the most frequent error: {history.error}",)
+        if history.error
+        else ("the errors in trajectories.jsonl",),
+        action=action,
+    )
+
+
+@guard("truncated", rollback=LOWER_LEARNING_RATE)
+def truncated(history: History) -> Iterator[Finding]:
+    """Nearly all episodes end at the token limit instead of with an answer."""
+    rows = history.streak(lambda row: value(row, "episode/length") >= TRUNCATED_SHARE)
+    if len(rows) < NUM_ITERS:
+        return
+    policy, response = history.recent("episode/policy_tokens"), history.recent("episode/response_tokens")
+    is_new = step_of(rows[0]) > step_of(history.iterations[0])
+    limit = history.setting("inference.max_tokens")
+    budget = f"inference.max_tokens={limit}" if limit else "inference.max_tokens"
+    yield Finding(
+        observation=f"{history.recent('episode/length'):.0%} of the episodes of the last {len(rows)} iterations were truncated "
+        f"at the token limit ({policy:.0f} policy tokens of {response:.0f} on average)",
+        start_step=step_of(rows[0]),
+        causes=by_evidence(
+            (policy < 0.5 * response, "tool results fill the token budget (inference.max_result_tokens)"),
+            (
+                is_new,
+                "episodes became longer during training: the reward pays for length or does not punish truncation",
+            ),
+            (not is_new, f"{budget} is too small for an answer of this model"),
+            (
+                None,
+                "the policy does not know the end of an answer: another chat template than it was trained with, no warm-up",
+            ),
+        ),
+        action="Raise inference.max_tokens, lower inference.max_result_tokens, or set training.overlong_buffer_tokens; read an "
+        "episode in trajectories.jsonl to see its end",
+    )
+
+
+@guard("length_drift", rollback=LOWER_LEARNING_RATE)
+def length_drift(history: History) -> Iterator[Finding]:
+    """Episodes become twice as long, or half as long, and the answers do not get better."""
+    name = "episode/policy_tokens"
+    first = history.early(name)
+    is_longer = history.recent(name, NUM_ITERS) > first
+    factor = LENGTH_FACTOR if is_longer else 1 / LENGTH_FACTOR
+
+    def is_far(row: Row) -> bool:
+        now = value(row, name)
+        is_beyond = now > factor * first if is_longer else now < factor * first
+        return is_beyond and abs(now - first) >= MIN_LENGTH_CHANGE
+
+    rows = history.streak(is_far)
+    if len(rows) < 3 or _answers_rose(history):
+        return
+    now = mean_of(rows[-NUM_ITERS:], name)
+    part, sign = _part_that_follows(history, name)
+    follows = bool(part) and (sign > 0) == is_longer
+    direction = "longer" if is_longer else "shorter"
+    yield Finding(
+        observation=f"episodes became {direction}: from {first:.0f} to {now:.0f} policy tokens on average, "
+        f"and no right answers were "
+        "gained",
+        start_step=step_of(rows[0]),
+        causes=by_evidence(
+            (follows, f"the reward pays for {direction} episodes: reward/{part} changed with the length"),
+            (
+                fell(history, rows),
+                "the policy broke down, see the reward: steps that are too large (training.learning_rate)",
+            ),
+            (
+                None,
+                "wrong long answers cost less per token than short ones (training.loss_agg: token-mean, or a constant)",
+            ),
+            (None, "the policy repeats itself, or skips its thoughts: read trajectories.jsonl"),
+        ),
+        action="Take the length out of the reward or limit its part; set training.overlong_buffer_tokens against long episodes"
+        if is_longer
+        else "Take the length out of the reward or limit its part; reward right answers more than short ones",
+    )
+
+
+@guard("empty_thoughts", rollback=LOWER_LEARNING_RATE)
+def empty_thoughts(history: History) -> Iterator[Finding]:
+    """The policy had thoughts, and now leaves them empty."""
+    name = "episode/empty_thoughts"
+    rows = history.streak(lambda row: value(row, name) > 0.8)
+    if len(rows) < 3 or not history.early(name, 2) < 0.5:
+        return
+    part, sign = _part_that_follows(history, "episode/policy_tokens")
+    yield Finding(
+        observation=f"{history.recent(name):.0%} of the thoughts of the last {len(rows)} iterations are empty; at first "
+        f"{history.early(name, 2):.0%} were",
+        start_step=step_of(rows[0]),
+        causes=by_evidence(
+            (
+                bool(part) and sign < 0,
+                f"the reward pays for short episodes: reward/{part} rose while they became shorter",
+            ),
+            (
+                fell(history, rows),
+                "the policy broke down, see the reward: steps that are too large (training.learning_rate)",
+            ),
+            (None, "the tasks can be answered without a thought"),
+        ),
+        action="Lower the weight of the length, reward a thought (well_formed), or give tasks that need one",
+    )
+
+
+@guard("repetitive_text", rollback=LOWER_LEARNING_RATE)
+def repetitive_text(history: History) -> Iterator[Finding]:
+    """The policy repeats the same words within an episode."""
+    name = "episode/repetition"
+    first = history.early(name, 2)
+    rows = history.streak(lambda row: value(row, name) > MAX_REPETITION and value(row, name) > first + 0.2)
+    if len(rows) < 3:
+        return
+    part, sign = _part_that_follows(history, "episode/policy_tokens")
+    yield Finding(
+        observation=f"{history.recent(name):.0%} of the sequences of four policy tokens repeat earlier ones "
+        f"of the same episode; at "
+        f"first {first:.0%} did",
+        start_step=step_of(rows[0]),
+        causes=by_evidence(
+            (bool(part) and sign > 0, f"the reward pays for repetition: reward/{part} rose as episodes became longer"),
+            (
+                fell(history, rows),
+                "the policy broke down, see the reward: steps that are too large (training.learning_rate)",
+            ),
+            (None, "entropy that is too low (metric entropy)"),
+        ),
+        action="Take what can be repeated out of the reward; lower training.learning_rate",
+    )
+
+
+def _answers_rose(history: History) -> bool:
+    """Whether a part of the reward that judges answers has risen."""
+    names = (f"reward/{name}" for name in JUDGING_PARTS)
+    return any(history.recent(name, NUM_ITERS) > history.early(name) + 0.05 for name in names)
+
+
+def _part_that_follows(history: History, name: str) -> tuple[str, float]:
+    """Returns the part of the reward whose mean is correlated most with a metric over the last iterations, and the correlation;
+    an empty name if none is by more than 0.7 in absolute value."""
+    rows = history.iterations[-30:]
+    best, strongest = "", 0.7
+    sign = 0.0
+    for key in last_names(rows):
+        part = key.removeprefix("reward/")
+        if part == key or part in ("mean", "std", "greedy", *JUDGING_PARTS):
+            continue
+        found = _correlation([value(row, name) for row in rows], [value(row, key) for row in rows])
+        if abs(found) > strongest:
+            best, strongest, sign = part, abs(found), found
+    return best, sign
+
+
+def _correlation(first: list[float], second: list[float]) -> float:
+    """Returns Pearson's correlation; 0 if one of both does not vary."""
+    pairs = [pair for pair in zip(first, second, strict=True) if all(map(math.isfinite, pair))]
+    if len(pairs) < 3:
+        return 0.0
+    means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
+    products = [(a - means[0]) * (b - means[1]) for a, b in pairs]
+    norms = [math.sqrt(sum((each[i] - means[i]) ** 2 for each in pairs)) for i in (0, 1)]
+    return math.fsum(products) / (norms[0] * norms[1]) if min(norms) > 1e-12 else 0.0

@@ -1,0 +1,92 @@
+"""What a run has logged so far: the only input of a guard. Does not depend on the run's model, engine or task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, float]
+"""Metrics of an iteration or a validation, with `step`; a value that is not finite is NaN."""
+
+ITERATION, VALIDATION = "ppo", "validation"
+"""Stages of the rows in `metrics.jsonl`."""
+
+
+class History:
+    """Rows of `metrics.jsonl` in order, and the settings as nested plain values (`config.yaml`)."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self.iterations: list[Row] = []
+        self.validations: list[Row] = []
+        self.error: str | None = None
+        """The most frequent error of the last iteration's failed episodes, if it is known."""
+        self.is_over = False
+        """Whether the run has ended; guards that wait for many iterations then judge fewer."""
+
+    def add(self, row: Mapping[str, Any], error: str | None = None) -> bool:
+        """Appends a row; returns False, and ignores it, if it is of another stage (supervised steps)."""
+        numbers = {name: math.nan if value is None else value for name, value in row.items() if name != "stage"}
+        if row["stage"] == ITERATION:
+            self.iterations.append(numbers)
+            self.error = error
+        elif row["stage"] == VALIDATION:
+            self.validations.append(numbers)
+        return row["stage"] in (ITERATION, VALIDATION)
+
+    @property
+    def step(self) -> int:
+        """Number of the last iteration; 0 before the first."""
+        return step_of(self.iterations[-1]) if self.iterations else 0
+
+    def setting(self, name: str, otherwise: Any = None) -> Any:
+        """Returns the setting `section.key`; `otherwise` if it was not recorded or is `auto`."""
+        section, _, key = name.partition(".")
+        value = self._settings.get(section, {}).get(key, otherwise)
+        return otherwise if value == "auto" else value
+
+    def streak(self, holds: Callable[[Row], bool]) -> list[Row]:
+        """Returns the last iterations in a row for which `holds`."""
+        count = 0
+        for row in reversed(self.iterations):
+            if not holds(row):
+                break
+            count += 1
+        return self.iterations[len(self.iterations) - count :]
+
+    def early(self, name: str, count: int = 3) -> float:
+        """Returns the mean of a metric over the first `count` iterations; NaN if they did not log it."""
+        return mean_of(self.iterations[:count], name)
+
+    def recent(self, name: str, count: int = 3) -> float:
+        """Returns the mean of a metric over the last `count` iterations; NaN if they did not log it."""
+        return mean_of(self.iterations[-count:], name)
+
+
+def step_of(row: Row) -> int:
+    """Returns the iteration of a row."""
+    return int(row["step"])
+
+
+def value(row: Row, name: str) -> float:
+    """Returns a metric; NaN, which satisfies no comparison, if it was not logged."""
+    return row.get(name, math.nan)
+
+
+def mean_of(rows: Sequence[Row], name: str) -> float:
+    """Returns the mean of a metric over the rows in which it is finite; NaN if there are none."""
+    values = [found for row in rows if math.isfinite(found := value(row, name))]
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def last_names(rows: Sequence[Row]) -> list[str]:
+    """Returns the names of the metrics of the last row."""
+    return list(rows[-1]) if rows else []
+
+
+def fell(history: History, rows: Sequence[Row]) -> bool:
+    """Whether the mean reward of the last iterations `rows` is below that of the iterations before them, by more than half of its
+    standard deviation there."""
+    before = history.iterations[: len(history.iterations) - len(rows)][-20:]
+    return mean_of(rows, "reward/mean") < mean_of(before, "reward/mean") - 0.5 * mean_of(before, "reward/std")

@@ -1,0 +1,181 @@
+"""Guards of the numbers: log-probabilities that differ between engine and learner, values that are not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from midthought.guards.finding import Finding, by_evidence
+from midthought.guards.history import History, mean_of, step_of, value
+from midthought.guards.registry import LOWER_LEARNING_RATE, guard
+from midthought.guards.rewards import TOO_LARGE
+
+NUM_BEFORE = 20
+"""Earlier iterations with which a value is compared."""
+MIN_BEFORE = 5
+SPIKE_FACTOR = 10.0
+"""A spike is this many times the largest of the earlier values,"""
+SPIKE_FLOORS = {"grad_norm": 5.0, "critic_grad_norm": 50.0, "value_loss": 5.0, "approx_kl": 0.05, "kl_reference": 1.0}
+"""and larger than this."""
+MAX_APPROX_KL = 0.3
+"""KL divergence of an update, in nats per token, that is reported by itself. The usual target of PPO is 0.01."""
+MAX_STALE_SHARE = 0.5
+
+LOGPROB_CAUSES = (
+    "the engine computes in another precision or with another runner than the learner (model.dtype, inference.backend)",
+    "a server returns log-probabilities of another distribution than the one it samples from (vLLM: --logprobs-mode "
+    "processed_logprobs)",
+    "the engine does not apply the adapters (model.lora_rank)",
+    "the engine did not load the last update's weights (inference.sync_tolerance is too large)",
+    "the model's forward pass is random, or depends on what else is in the batch",
+)
+
+
+@guard("logprob_difference", policy="stop", is_before_update=True)
+def logprob_difference(history: History) -> Iterator[Finding]:
+    """Sampled and recomputed log-probabilities differ: a warning above `training.logprob_difference_warn`, a stop above
+    `training.logprob_difference_stop`."""
+    row = history.iterations[-1]
+    mean = value(row, "logprob_difference_mean")
+    warn = history.setting("training.logprob_difference_warn", 0.05)
+    stop = history.setting("training.logprob_difference_stop", 0.5)
+    if not mean > warn:  # NaN: no token of the current policy
+        return
+    is_large = stop is not None and mean > stop
+    limit = f"training.logprob_difference_stop is {stop:g}. No step was taken from them" if is_large else ""
+    yield Finding(
+        observation=f"sampled and recomputed log-probabilities differ by {mean:.3g} nats on average (at most "
+        f"{value(row, 'logprob_difference_max'):.3g}), over the tokens of the current policy; "
+        + (limit or f"training.logprob_difference_warn is {warn:g}"),
+        start_step=step_of(history.streak(lambda row: value(row, "logprob_difference_mean") > warn)[0]),
+        causes=LOGPROB_CAUSES,
+        action="training.logprob_difference_stop=null disables this check"
+        if is_large
+        else "Further iterations: logprob_difference_mean in the metrics",
+        at_most="rollback" if is_large else "warn",
+    )
+
+
+@guard("not_finite", policy="stop", rollback=LOWER_LEARNING_RATE)
+def not_finite(history: History) -> Iterator[Finding]:
+    """Steps whose gradient is not finite: a warning if some of an iteration's are not, a stop if none is."""
+    row = history.iterations[-1]
+    num_steps, num_skipped = value(row, "num_optimizer_steps"), value(row, "num_skipped_steps")
+    if not num_skipped > 0:
+        return
+    is_all = num_skipped >= num_steps
+    share = "no gradient" if is_all else f"{num_skipped:.0f} of {num_steps:.0f} gradients"
+    yield Finding(
+        observation=f"{share} of iteration {step_of(row)} was finite: loss {value(row, 'loss'):g}, gradient norm "
+        f"{value(row, 'grad_norm'):g}"
+        if is_all
+        else f"{share} of iteration {step_of(row)} were not finite, and their steps were not taken",
+        start_step=step_of(history.streak(lambda row: value(row, "num_skipped_steps") > 0)[0]),
+        causes=_causes_of_nan(history),
+        action=f"{TOO_LARGE}, or scale the reward. No step was taken from this gradient; its episodes are in RUN/guards",
+        at_most="rollback" if is_all else "warn",
+    )
+
+
+def _causes_of_nan(history: History) -> tuple[str, ...]:
+    row = history.iterations[-1]
+    mean, std = value(row, "reward/mean"), value(row, "reward/std")
+    weights = "weights that are too large or not finite"
+    rewards = f"rewards of this size (mean {mean:g})"
+    is_extreme = not math.isfinite(mean) or max(abs(mean), std) > 1e6
+    return (rewards, weights) if is_extreme else (weights, rewards)
+
+
+@guard("spike", rollback=LOWER_LEARNING_RATE)
+def spike(history: History) -> Iterator[Finding]:
+    """A gradient norm, value loss or KL divergence is far above all of the last iterations, or an update changes the policy too
+    much."""
+    row, before = history.iterations[-1], history.iterations[-1 - NUM_BEFORE : -1]
+    mean, std = value(row, "reward/mean"), value(row, "reward/std")
+    widest = max((value(each, "reward/std") for each in before), default=math.nan)
+    for name, floor in SPIKE_FLOORS.items():
+        now = value(row, name)
+        earlier = [found for each in before if (found := value(each, name)) > floor / 1000]
+        is_spike = len(earlier) >= MIN_BEFORE and now > max(floor, SPIKE_FACTOR * max(earlier))
+        if not is_spike and not (name == "approx_kl" and now > MAX_APPROX_KL):
+            continue
+        compared = (
+            f", {now / max(earlier):.0f} times the largest of {len(earlier)} earlier iterations" if is_spike else ""
+        )
+        yield Finding(
+            observation=f"{name} is {now:.3g} in iteration {step_of(row)}{compared}",
+            start_step=step_of(row),
+            subject=name,
+            causes=by_evidence(
+                (
+                    std > 5 * widest,
+                    f"rewards of another size (mean {mean:.3g}, standard deviation {std:.3g}): a task or a reward",
+                ),
+                (
+                    None,
+                    "steps that are too large (training.learning_rate, training.max_grad_norm, training.ppo_epochs)",
+                ),
+                (None, "episodes that older policies sampled, or an engine that samples from other weights"),
+            ),
+            action="Lower training.learning_rate, limit the reward, and read the episodes of this iteration "
+            "in trajectories.jsonl",
+        )
+
+
+@guard("entropy_collapse", rollback=LOWER_LEARNING_RATE)
+def entropy_collapse(history: History) -> Iterator[Finding]:
+    """The entropy has fallen to a tenth without a better reward: the policy no longer explores."""
+    logged = [row for row in history.iterations if math.isfinite(value(row, "entropy"))]
+    early = logged[:2]
+    first, std = mean_of(early, "entropy"), mean_of(early, "reward/std")
+    low = history.streak(lambda row: value(row, "entropy") < 0.1 * first)
+    if len(low) < MIN_BEFORE or not first > 0.05:
+        return
+    gain = mean_of(low[-MIN_BEFORE:], "reward/mean") - mean_of(early, "reward/mean")
+    if gain > 0.5 * std:
+        return
+    coef = history.setting("training.entropy_coef", 0.0)
+    kl = max((value(row, "approx_kl") for row in history.iterations[-NUM_BEFORE:]), default=math.nan)
+    is_flat = mean_of(low[-3:], "reward/std") < 0.1 * std
+    yield Finding(
+        observation=f"the entropy of the policy fell from {first:.3g} to {mean_of(low[-3:], 'entropy'):.3g} "
+        f"nats per token, while the "
+        f"mean reward changed by {gain:.3g}",
+        start_step=step_of(low[0]),
+        causes=by_evidence(
+            (kl > 0.05, "steps that are too large: training.learning_rate"),
+            (
+                is_flat and gain > -0.5 * std,
+                "one answer gets nearly the best reward: the reward does not tell episodes apart any more",
+            ),
+            (not coef, "no bonus for entropy (training.entropy_coef=0, training.target_entropy)"),
+            (None, "clipping that stops unlikely tokens from becoming likely (training.clip_ratio_high)"),
+        ),
+        action="Lower training.learning_rate, set training.target_entropy or training.clip_ratio_high=0.28, and continue from a "
+        "checkpoint before the fall",
+    )
+
+
+@guard("stale_share")
+def stale_share(history: History) -> Iterator[Finding]:
+    """Partial rollouts: older policies sampled most of the tokens."""
+    rows = history.streak(lambda row: value(row, "partial/stale_token_share") > MAX_STALE_SHARE)
+    if len(rows) < 3:
+        return
+    over, limit = history.setting("inference.partial_over_sampling", 1.5), history.setting("inference.max_tokens", 256)
+    tools, engine = (history.recent(f"time/episode/{name}_seconds") for name in ("tool", "engine"))
+    yield Finding(
+        observation=f"older policies sampled {history.recent('partial/stale_token_share'):.0%} of the tokens "
+        f"of the last {len(rows)} "
+        f"iterations; the oldest are {history.recent('partial/max_staleness'):.0f} updates old",
+        start_step=step_of(rows[0]),
+        causes=by_evidence(
+            (tools > engine, "slow tools keep episodes in flight over several iterations"),
+            (over > 1.5, f"too many episodes in flight (inference.partial_over_sampling={over:g})"),
+            (
+                None,
+                f"episodes that are long compared with an iteration (inference.max_tokens={limit}), or a small batch",
+            ),
+        ),
+        action="Lower inference.partial_over_sampling or inference.partial_max_carry_overs, or raise training.batch_size",
+    )

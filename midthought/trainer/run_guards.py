@@ -1,0 +1,78 @@
+"""The guards of a running trainer: logs what they find, ends the run, and saves episodes whose update was not finite."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from midthought.config import RecipeConfig
+from midthought.errors import TrainingStoppedError
+from midthought.guards.finding import Finding
+from midthought.guards.history import ITERATION, VALIDATION
+from midthought.guards.monitor import Monitor
+from midthought.report.json_lines import JsonLines
+from midthought.rollout.trajectory_json import save_trajectories
+from midthought.types import StopReason, Trajectory
+
+_log = logging.getLogger("midthought.guards")
+
+FOLDER = "guards"
+"""Folder in a run folder with the episodes of iterations whose gradient was not finite."""
+FINDINGS = "guards.jsonl"
+"""File in a run folder with the findings, as they were reported."""
+
+
+class RunGuards:
+    """The guards of one run. All methods raise `TrainingStoppedError` for a finding with the policy `stop`."""
+
+    def __init__(self, config: RecipeConfig, rows: Iterable[Mapping[str, Any]] = (), path: Path | None = None) -> None:
+        """`rows`: what the run has logged before; what was wrong then is not reported again. `path`: the run folder, if any."""
+        self._monitor = Monitor(config.to_dict())
+        self._path = path
+        for row in rows:
+            self._monitor.add(row)
+
+    def before_update(self, metrics: Mapping[str, float]) -> None:
+        """Judges the metrics of scoring. Call it before any weight changes."""
+        self._tell(self._monitor.before_update(metrics))
+
+    def after_iteration(
+        self, iteration: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory] = ()
+    ) -> None:
+        """Judges an iteration. Call it after its metrics are logged, before anything is saved."""
+        row = {"stage": ITERATION, "step": iteration, **metrics}
+        if metrics.get("num_skipped_steps", 0) > 0:
+            self.save_episodes(iteration, trajectories)
+        self._tell(self._monitor.add(row, error=most_frequent_error(trajectories)))
+
+    def after_validation(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Judges a validation."""
+        self._tell(self._monitor.add({"stage": VALIDATION, "step": iteration, **metrics}))
+
+    def after_run(self) -> None:
+        """Judges a short run by the iterations that there are."""
+        self._tell(self._monitor.finish())
+
+    def save_episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
+        """Writes the complete records of an iteration to `guards/` in the run folder, if there is one."""
+        if self._path is not None and trajectories:
+            save_trajectories(self._path / FOLDER / f"not_finite_{iteration:06}.jsonl", trajectories)
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        if self._path is not None:
+            JsonLines(self._path / FINDINGS).append(finding.to_dict() for finding in findings)
+        for finding in findings:
+            if finding.policy == "warn":
+                _log.warning("%s: %s", finding.guard, finding)
+        for finding in findings:
+            if finding.policy != "warn":
+                raise TrainingStoppedError(f"{finding} (guard {finding.guard}; guards.policies sets what it does)")
+
+
+def most_frequent_error(trajectories: Iterable[Trajectory]) -> str | None:
+    """Returns the most frequent error of the failed episodes; None if none failed."""
+    errors = Counter(t.error for t in trajectories if t.stop_reason is StopReason.FAILED)
+    return errors.most_common(1)[0][0] if errors else None

@@ -1,0 +1,267 @@
+"""Each guard finds its failure in a few rows of metrics, with the likely cause first, and nothing in healthy rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import pytest
+
+from midthought.cli import main
+from midthought.errors import CheckpointError, SettingsError
+from midthought.guards.command import judge
+from midthought.guards.finding import Finding, to_lines
+from midthought.guards.monitor import Monitor
+from midthought.guards.registry import GUARDS, guard
+
+HEALTHY = {
+    "reward/mean": 0.5,
+    "reward/std": 0.5,
+    "reward/correct": 0.5,
+    "episode/count": 8,
+    "episode/calls": 1.0,
+    "episode/policy_tokens": 60.0,
+    "episode/response_tokens": 90.0,
+    "episode/length": 0.1,
+    "episode/failed": 0.0,
+    "episode/repetition": 0.05,
+    "episode/empty_thoughts": 0.0,
+    "episode/invalid_calls": 0.0,
+    "episode/no_calls_left": 0.0,
+    "episode/repeated_calls": 0.0,
+    "tool/look/calls": 1.0,
+    "tool/look/failures": 0.0,
+    "tool/look/bad_arguments": 0.0,
+    "tool/look/raised": 0.0,
+    "tool/look/timed_out": 0.0,
+    "tool/look/unavailable": 0.0,
+    "time/tool/look_seconds": 0.1,
+    "time/episode/tool_seconds": 0.1,
+    "time/episode/engine_seconds": 2.0,
+    "time/rollout_seconds": 3.0,
+    "batch/num_episodes": 8,
+    "num_optimizer_steps": 2,
+    "num_skipped_steps": 0,
+    "grad_norm": 0.5,
+    "value_loss": 0.1,
+    "approx_kl": 0.001,
+    "entropy": 0.5,
+    "logprob_difference_mean": 1e-6,
+    "logprob_difference_max": 1e-5,
+}
+CRASHED = {"reward/mean": 0.0, "reward/std": 0.0, "reward/correct": 0.0}
+
+
+def findings_of(*rows, settings=None, healthy=6):
+    """What is found in healthy iterations with these after them; `healthy`: how many."""
+    monitor = Monitor(settings or {})
+    for number, changed in enumerate([{}] * healthy + list(rows), start=1):
+        mean = 0.5 + 0.01 * (number % 3)
+        monitor.add({"stage": "ppo", "step": number, **HEALTHY, "reward/mean": mean, **changed})
+    return monitor.findings
+
+
+FAILURES = {
+    "truncated: the budget": (0, [{"episode/length": 1.0}] * 5, "truncated", "max_tokens=256 is too small"),
+    "truncated: tool results": (
+        0,
+        [{"episode/length": 1.0, "episode/response_tokens": 256.0}] * 5,
+        "truncated",
+        "tool results fill",
+    ),
+    "truncated: later": (6, [{"episode/length": 1.0}] * 5, "truncated", "became longer during training"),
+    "longer": (
+        6,
+        [{"episode/policy_tokens": 130.0 + 9 * n, "reward/words": 1.3 + 0.1 * n} for n in range(5)],
+        "length_drift",
+        "reward/words changed with the length",
+    ),
+    "shorter, because the policy broke": (
+        6,
+        [{"episode/policy_tokens": 5.0, **CRASHED}] * 3,
+        "length_drift",
+        "steps that are too large",
+    ),
+    "empty thoughts": (6, [{"episode/empty_thoughts": 1.0}] * 3, "empty_thoughts", "without a thought"),
+    "repetition": (6, [{"episode/repetition": 0.9, **CRASHED}] * 3, "repetitive_text", "steps that are too large"),
+    "no calls": (
+        6,
+        [{"episode/calls": 0.0, "reward/cost": 0.0}] * 3,
+        "tool_unused",
+        "a call costs more than it earns: reward/cost",
+    ),
+    "the limit of calls": (
+        6,
+        [{"episode/no_calls_left": 1.0, "episode/calls": 6.0}] * 3,
+        "tool_limit",
+        "the reward pays for calls",
+    ),
+    "the same call": (
+        6,
+        [{"episode/repeated_calls": 0.8, "episode/calls": 5.0, "tool/look/raised": 0.9}] * 3,
+        "repeated_calls",
+        "the tool fails (90%",
+    ),
+    "a tool that raises": (6, [{"tool/look/raised": 1.0}] * 3, "tool_fails", "look raises"),
+    "a tool that is late": (6, [{"tool/look/timed_out": 0.8}] * 3, "tool_fails", "tool_timeout_seconds=10"),
+    "wrong arguments": (6, [{"tool/look/bad_arguments": 0.8}] * 3, "tool_fails", "wrong arguments"),
+    "unknown tools": (6, [{"episode/invalid_calls": 0.9}] * 3, "tool_fails", "does not know the tool's name"),
+    "a slow tool": (
+        6,
+        [{"time/tool/look_seconds": 4.0, "time/episode/tool_seconds": 4.0}] * 3,
+        "tool_slow",
+        "look is slow",
+    ),
+    "a slow reward": (6, [{"time/rollout_seconds": 30.0}] * 3, "starved_engine", "the reward function is slow"),
+    "entropy": (6, [{"entropy": 0.001, "reward/std": 0.01}] * 5, "entropy_collapse", "one answer gets"),
+    "entropy and KL": (6, [{"entropy": 0.001, "approx_kl": 0.2}] * 5, "entropy_collapse", "training.learning_rate"),
+    "gradient": (6, [{"grad_norm": 80.0, "reward/std": 90.0}], "spike", "rewards of another size"),
+    "value": (6, [{"value_loss": 80.0}], "spike", "steps that are too large"),
+    "KL of an update": (0, [{"approx_kl": 0.9}], "spike", "steps that are too large"),
+    "stale tokens": (6, [{"partial/stale_token_share": 0.8}] * 3, "stale_share", "long compared with an iteration"),
+    "some gradients": (6, [{"num_skipped_steps": 1}], "not_finite", "weights that are too large"),
+    "huge rewards": (6, [{"num_skipped_steps": 2, "reward/mean": 1e31}], "not_finite", "rewards of this size"),
+    "log-probabilities": (6, [{"logprob_difference_mean": 0.2}], "logprob_difference", "another precision"),
+    "equal rewards": (0, [{"reward/mean": 1.0, "reward/std": 0.0}] * 10, "no_reward_variance", "does not tell"),
+    "collapse": (6, [CRASHED] * 10, "policy_collapsed", "steps that are too large"),
+}
+
+
+def test_healthy_rows_have_no_finding():
+    assert findings_of(healthy=60) == []
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_failure_is_found_with_its_cause_first(name):
+    healthy, rows, expected, cause = FAILURES[name]
+    settings = {"inference": {"max_tokens": 256}}
+    costs = [{"reward/cost": -0.1}] * healthy if name == "no calls" else [{}] * healthy
+    found = findings_of(*costs, *rows, settings=settings, healthy=0)
+    (finding,) = [each for each in found if each.guard == expected]
+    assert cause in finding.causes[0]
+    assert finding.start_step == healthy + 1
+    assert finding.action and finding.observation
+    assert expected in to_lines(found)[0] or len(found) > 1
+
+
+def validation(step, exact_match):
+    return {"stage": "validation", "step": step, "exact_match": exact_match}
+
+
+@pytest.mark.parametrize(
+    ("matches", "rise", "is_found"), [((0.8, 0.4), 0.3, True), ((0.8, 0.75), 0.3, False), ((0.8, 0.4), -0.3, False)]
+)
+def test_a_reward_that_rises_while_answers_get_worse_is_reported_with_the_part_that_rose(matches, rise, is_found):
+    monitor = Monitor({})
+    for number, match in enumerate(matches):
+        for step in range(5 * number + 1, 5 * number + 6):
+            more = {"reward/mean": 0.5 + rise * number, "reward/polite": rise * number}
+            monitor.add({"stage": "ppo", "step": step, **HEALTHY, **more})
+        monitor.add(validation(5 * number + 5, match))
+    assert [finding.guard for finding in monitor.findings] == ["reward_hacking"] * is_found
+    if is_found:
+        assert "reward/polite rose most" in monitor.findings[0].causes[0]
+
+
+# -- the monitor -----------------------------------------------------------------------------------------------------
+
+
+def test_a_problem_is_reported_once_and_the_finding_says_how_long_it_lasted():
+    row = {"stage": "ppo", **HEALTHY, "tool/look/raised": 1.0}
+    monitor = Monitor({})
+    reported = [len(monitor.add(row | {"step": step, "reward/mean": step / 10})) for step in range(1, 9)]
+    assert reported == [0, 0, 1, 0, 0, 0, 0, 0]
+    (finding,) = monitor.findings
+    assert (finding.start_step, finding.step, finding.last_step) == (1, 3, 8)
+
+
+def test_a_problem_that_must_stop_the_run_is_returned_as_long_as_it_lasts():
+    monitor = Monitor({"guards": {"policies": {"tool_fails": "stop"}}})
+    row = {"stage": "ppo", **HEALTHY, "tool/look/raised": 1.0}
+    assert [len(monitor.add(row | {"step": step, "reward/mean": step / 10})) for step in range(1, 6)] == [0, 0, 1, 1, 1]
+    assert len(monitor.findings) == 1
+
+
+def test_null_in_the_file_is_no_number_and_other_stages_are_ignored():
+    monitor = Monitor({})
+    assert monitor.add({"stage": "sft", "step": 1, "loss": None}) == []
+    monitor.add({"stage": "ppo", "step": 1, **HEALTHY, "grad_norm": None, "num_skipped_steps": 2})
+    assert math.isnan(monitor.history.iterations[0]["grad_norm"])
+    assert [finding.guard for finding in monitor.findings] == ["not_finite"]
+
+
+def test_a_guard_of_the_users_own_runs_beside_the_others():
+    @guard("too_good")
+    def too_good(history):
+        if history.iterations[-1]["reward/mean"] > 0.9:
+            yield Finding(observation="suspiciously good", start_step=history.step, causes=("a leak",))
+
+    try:
+        (finding,) = findings_of({"reward/mean": 1.0})
+        assert str(finding) == "suspiciously good. Likely cause: a leak"
+        assert (finding.guard, finding.policy, finding.start_step) == ("too_good", "warn", 7)
+    finally:
+        del GUARDS["too_good"]
+
+
+def test_a_rollback_that_cannot_help_is_refused():
+    with pytest.raises(SettingsError, match=r"tool_fails=rollback.*rollback is possible for empty_thoughts"):
+        Monitor({"guards": {"policies": {"tool_fails": "rollback"}}})
+
+
+# -- run folders -----------------------------------------------------------------------------------------------------
+
+
+def write_run(path, rows, config=""):
+    path.mkdir(exist_ok=True)
+    (path / "config.yaml").write_text(config)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_command_reads_a_run_folder_its_settings_and_its_errors(tmp_path):
+    failed = {"stage": "ppo", "step": 1, **HEALTHY, "reward/mean": None, "reward/std": None, "episode/failed": 1.0}
+    run = write_run(tmp_path / "run", [failed], "guards: {policies: {episodes_fail: warn, mine: stop}}\n")
+    rows = [{"step": 1, "arm": "train", "error": error} for error in ("rare", "often", "often")]
+    (run / "trajectories.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (finding,) = judge(run)
+    assert (finding.guard, finding.policy, finding.causes[0]) == (
+        "episodes_fail",
+        "warn",
+        "the most frequent error: often",
+    )
+    assert finding.observation.startswith("all 8 episodes of iteration 1 failed")
+
+
+def test_a_run_that_ended_early_is_judged_by_what_there_is(tmp_path):
+    rows = [{"stage": "ppo", "step": step, **HEALTHY, "reward/std": 0.0} for step in (1, 2, 3)]
+    run = write_run(tmp_path / "run", rows)
+    assert judge(run) == []
+    (run / "summary.json").write_text("{}")
+    assert [finding.guard for finding in judge(run)] == ["no_reward_variance"]
+
+
+def test_the_command_prints_text_or_json_and_exits_with_1_if_there_is_a_finding(tmp_path, monkeypatch, capsys):
+    rows = [{"stage": "ppo", "step": step, **HEALTHY, "tool/look/raised": 1.0} for step in (1, 2, 3)]
+    run = write_run(tmp_path / "run", rows)
+    healthy = write_run(tmp_path / "healthy", [rows[0] | {"tool/look/raised": 0.0}])
+
+    def output(*words):
+        monkeypatch.setattr(sys, "argv", ["midthought", "guard", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, capsys.readouterr().out
+
+    code, text = output(str(run))
+    assert code == 1
+    assert text.startswith("tool_fails  (iteration 1 to 3, policy warn)\n  100% of the calls of look failed")
+    code, text = output(str(run), "--json")
+    (finding,) = json.loads(text)
+    assert (code, finding["guard"], finding["subject"], finding["start_step"]) == (1, "tool_fails", "look", 1)
+    assert output(str(healthy)) == (0, "No guard has a finding.\n")
+
+
+def test_a_folder_without_metrics_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"has no metrics\.jsonl"):
+        judge(tmp_path)
