@@ -59,6 +59,7 @@ COMMON: Mapping[str, Any] = {
     "overlong_buffer_tokens": 0.0,
     "overlong_penalty": 1.0,
     "mask_truncated_episodes": False,
+    "self_teacher": "none",
 }
 """Values of every preset that does not set them itself, so that changing the preset leaves nothing of the former one."""
 KEYS = frozenset(COMMON)
@@ -152,6 +153,16 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "distillation": Algorithm(
         "2306.13649, on-policy with the reverse KL, at the sampled tokens", {"adv_estimator": "zero"}
     ),
+    "sdpo": Algorithm(
+        "2601.20802, at the sampled tokens; largest weight 2 of the authors' code",
+        {
+            "adv_estimator": "zero",
+            "self_teacher": "both",
+            "policy_loss": "cispo",
+            "clip_ratio_low": 1.0,
+            "clip_ratio_high": 1.0,
+        },
+    ),
 }
 
 
@@ -168,8 +179,9 @@ class AlgorithmSection(Section):
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `opo`, `gspo`, `cispo`, `sapo`, `gmpo`, `clip_cov`, `kl_cov`, `dppo_tv`, `dppo_kl`,
-    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo`, `distillation` (values: docs/algorithms.md). It sets estimator, loss,
-    averages, bounds, KL, entropy and the like; settings that are given with it, or later, win. Null: no preset."""
+    `vapo`, `vc_ppo`, `rft`, `rest_em`, `dpo`, `online_dpo`, `distillation`, `sdpo` (values: docs/algorithms.md). It sets
+    estimator, loss, averages, bounds, KL, entropy and the like; settings that are given with it, or later, win. Null: no
+    preset."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**{**algorithm_values(values.get("algorithm")), **values})

@@ -112,7 +112,8 @@ class TrainingConfig(AlgorithmSection):
     ppo_epochs: int = Field(1, ge=1)
     """Passes over the episodes of an iteration."""
     group_size: int | None = Field(None, ge=1)
-    """Episodes per task in an iteration. Null: 8 if the estimator compares within groups, else 1."""
+    """Episodes per task in an iteration. Null: 8 if the estimator compares within groups or a self-teacher reads siblings, else
+    1."""
     adv_estimator: str = "gae"
     """Advantage estimator: `gae` (with a critic), `grpo`, `dr_grpo`, `rloo`, `opo`, `reinforce_plus_plus`,
     `reinforce_plus_plus_baseline`, `remax`, `grpo_turns`, `grpo_calls`, `keep_best` and `keep_above` (selected episodes
@@ -122,7 +123,17 @@ class TrainingConfig(AlgorithmSection):
     """On-policy distillation: a model folder, a checkpoint or a run folder (its last policy) with the same tokenizer, whose
     log-probabilities of the sampled tokens are added to the advantages. Empty: no teacher."""
     teacher_coef: float = Field(1.0, gt=0, allow_inf_nan=False)
-    """With a `teacher`: the weight of `log π_teacher - log π` in the advantage of every policy token."""
+    """With a teacher: the weight of `log π_teacher - log π` in the advantage of every policy token."""
+    self_teacher: Literal["none", "feedback", "sibling", "both"] = "none"
+    """SDPO: the policy is its own teacher. It scores each episode again after a prompt that also has the episode's feedback
+    (`Reward.feedback`), a successful episode of the same task (`sibling`), or `both`, as far as they exist."""
+    self_teacher_update_rate: float = Field(1.0, gt=0, le=1)
+    """Weights of the self-teacher: an exponential moving average of the policy's, updated at this rate after every optimizer
+    step (the paper: 0.05), in a copy of the model. 1: the policy's current weights, without a copy."""
+    self_teacher_tokens: int = Field(2048, ge=16)
+    """The self-teacher reads at most this many tokens of the feedback, and of the successful episode."""
+    success_reward_threshold: float = Field(0.5, allow_inf_nan=False)
+    """Episodes with at least this reward are successful for the self-teacher."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
     """`keep_above` trains on episodes with at least this reward."""
     gamma: float = Field(1.0, ge=0, le=1)
@@ -248,6 +259,11 @@ class TrainingConfig(AlgorithmSection):
         return "values" in self.needs
 
     @property
+    def has_teacher(self) -> bool:
+        """Whether a teacher's term is added to the advantages."""
+        return bool(self.teacher) or self.self_teacher != "none"
+
+    @property
     def num_critic_warmup_iters(self) -> int:
         """`critic_warmup_iters`; 0 for an estimator without a critic."""
         return self.critic_warmup_iters if self.has_critic else 0
@@ -295,7 +311,8 @@ class TrainingConfig(AlgorithmSection):
     @property
     def episodes_per_task(self) -> int:
         """`group_size`, or the default of the estimator."""
-        return self.group_size or (8 if "groups" in self.estimator_needs.get(self.adv_estimator, ()) else 1)
+        has_groups = "groups" in self.estimator_needs.get(self.adv_estimator, ())
+        return self.group_size or (8 if has_groups or self.self_teacher in ("sibling", "both") else 1)
 
     @property
     def num_groups(self) -> int:
@@ -369,10 +386,21 @@ class TrainingConfig(AlgorithmSection):
 
     def _require_teacher(self) -> None:
         """Raises ValueError if the term of the teacher would not be used."""
-        if self.teacher and self.adv_estimator in self.selecting:
+        given = f"teacher={self.teacher!r}" if self.teacher else f"self_teacher={self.self_teacher!r}"
+        if self.has_teacher and self.adv_estimator in self.selecting:
             raise ValueError(
-                f"teacher={self.teacher!r} with adv_estimator={self.adv_estimator!r}, which selects episodes; set "
-                "adv_estimator to 'zero' (the teacher alone) or 'grpo', or teacher to ''"
+                f"{given} with adv_estimator={self.adv_estimator!r}, which selects episodes; set adv_estimator to 'zero' (the "
+                "teacher alone) or 'grpo', or leave the teacher out"
+            )
+        if self.teacher and self.self_teacher != "none":
+            raise ValueError(
+                f"{given} with self_teacher={self.self_teacher!r}: there is one teacher; set teacher to '' or self_teacher to "
+                "'none'"
+            )
+        if self.self_teacher == "sibling" and self.episodes_per_task < 2:
+            raise ValueError(
+                f"self_teacher='sibling' with group_size={self.group_size}: an episode has no siblings; set group_size to 2 or "
+                "more, or self_teacher to 'feedback'"
             )
 
     def _require_pairs(self) -> None:

@@ -92,6 +92,7 @@ class WeightedReward:
         parts: dict[str, float] = {}
         steps: dict[str, list[float]] = {"turns": [], "calls": []}
         spans: list[tuple[int, int, float]] = []
+        feedback: list[str] = []
         for name, (weight, _) in self.parts.items():
             found = _weighted_part(name, weight, values[name], trajectory)
             if repeated := parts.keys() & found.parts.keys():
@@ -102,7 +103,14 @@ class WeightedReward:
             for kind, sums in steps.items():
                 sums[:] = map(math.fsum, itertools.zip_longest(sums, getattr(found, kind), fillvalue=0.0))
             spans += found.spans
-        return Reward(parts=parts, turns=tuple(steps["turns"]), calls=tuple(steps["calls"]), spans=tuple(spans))
+            feedback += [found.feedback] if found.feedback else []
+        return Reward(
+            parts=parts,
+            turns=tuple(steps["turns"]),
+            calls=tuple(steps["calls"]),
+            spans=tuple(spans),
+            feedback="\n".join(feedback),
+        )
 
 
 def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory) -> Reward:
@@ -134,7 +142,7 @@ def _weighted_part(name: str, weight: float, value: Any, trajectory: Trajectory)
     except RecordError as error:
         raise RewardError(f"reward function {name!r}: {error}") from error
     spans = tuple((start, end, amount(number, f"span {start}:{end}")) for start, end, number in given)
-    return Reward(parts=parts, turns=turns, calls=calls, spans=spans)
+    return Reward(parts=parts, turns=turns, calls=calls, spans=spans, feedback=value.feedback)
 
 
 def checked_spans(spans: Sequence[Any], trajectory: Trajectory) -> list[tuple[int, int, Any]]:

@@ -30,7 +30,7 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
     if any(_has_signal(history, number) for number in range(len(rows))):
         return
     means = [value(row, "reward/mean") for row in rows]
-    is_one = all(_is_flat(history, row) for row in rows) and all(_equal(mean, means[0]) for mean in means)
+    is_one = all(_is_flat(row) for row in rows) and all(_equal(mean, means[0]) for mean in means)
     rewards = f"all rewards were {means[0]:g}" if is_one else "all rewards were equal within every group"
     yield Finding(
         observation=f"none of the {len(rows)} iterations so far had anything to learn from: {rewards} (mean reward of the best "
@@ -61,7 +61,7 @@ def policy_collapsed(history: History) -> Iterator[Finding]:
     if limit is None:
         return
     constant = value(rows[-1], "reward/mean")
-    equal = history.streak(lambda row: _is_flat(history, row) and _equal(value(row, "reward/mean"), constant))
+    equal = history.streak(lambda row: _is_flat(row) and _equal(value(row, "reward/mean"), constant))
     is_short = history.is_over and MIN_EQUAL_ITERS <= len(equal) < limit
     if len(equal) < limit and not is_short:
         return
@@ -126,19 +126,19 @@ def _has_signal(history: History, number: int) -> bool:
     from the rewards of the iteration before."""
     rows = history.iterations
     row = rows[number]
-    is_constant = _is_flat(history, row)
+    is_constant = _is_flat(row)
     if is_constant and number:
         before = rows[number - 1]
-        is_constant = _is_flat(history, before) and _equal(value(row, "reward/mean"), value(before, "reward/mean"))
+        is_constant = _is_flat(before) and _equal(value(row, "reward/mean"), value(before, "reward/mean"))
     by_time = row.keys() & {"reward/turns", "reward/per_call"} and history.setting("training.gamma", 1.0) < 1
     has_gradient = row.get("grad_norm") != 0
     return bool(row.get("batch/num_episodes", 1)) and has_gradient and (not is_constant or bool(by_time))
 
 
-def _is_flat(history: History, row: Row) -> bool:
+def _is_flat(row: Row) -> bool:
     """Whether all rewards of an iteration are equal, and no teacher gives another signal."""
     mean, std = value(row, "reward/mean"), value(row, "reward/std")
-    return std <= 1e-9 * max(1.0, abs(mean)) and not history.setting("training.teacher", "")
+    return std <= 1e-9 * max(1.0, abs(mean)) and "kl_teacher" not in row
 
 
 def _equal(first: float, second: float) -> bool:

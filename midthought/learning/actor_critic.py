@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from midthought.algo.entropy import EntropyController
 from midthought.algo.kl import KLController
@@ -76,6 +77,10 @@ class ActorCriticLearner:
         """See `Learner.score`."""
         (scored, metrics), (valued, _) = self._both("score", batch)
         return scored.with_fields(values=valued.values), metrics
+
+    def teacher_logprobs(self, batch: TokenBatch) -> Tensor:
+        """See `Learner.teacher_logprobs`."""
+        return self._of_policy.teacher_logprobs(batch)
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """See `Learner.credit`."""

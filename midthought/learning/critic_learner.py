@@ -11,9 +11,10 @@ from torch import Tensor
 from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.distributed.process_group import ProcessGroup
-from midthought.learning.learner import Learner, fill
+from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
+from midthought.learning.passes import fill
 
 
 class CriticLearner(Learner):
@@ -35,16 +36,14 @@ class CriticLearner(Learner):
     @torch.no_grad()
     def score(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `values`; there are no metrics."""
-        values = self._fitting(lambda: self._token_values(batch))
+        values = self._passes.fitting(lambda: self._token_values(batch))
         self.process_group.sum({"values": values})
         return batch.with_fields(values=values), {}
 
     def _token_values(self, batch: TokenBatch) -> Tensor:
         values = torch.zeros(batch.num_tokens)
-        with self._forward_context():
-            for rows, is_own in self._rows(batch):
-                self._limit.current = batch.select(rows)
-                micro = self._limit.current.to(self.device)
+        with self._passes.context():
+            for rows, is_own, micro in self._passes.over(batch):
                 fill(values, batch, rows, self._values(micro, packed=self.is_packed), is_own)
         return values
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,21 +17,19 @@ from torch import Tensor
 
 from midthought.algo.aggregation import loss_weights
 from midthought.algo.kl import KLController
-from midthought.config import TrainingConfig, settled
-from midthought.learning.attention import attending_by_rows, can_pack
+from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch, entropy_controller
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
-from midthought.learning.forward import TokenOutputs, hidden_states
-from midthought.learning.layers import RecomputedLayers, compile_layers
+from midthought.learning.forward import hidden_states
 from midthought.learning.loss import entropy_coef, ppo_losses, select_tokens, value_losses, weigh_pairs
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
-from midthought.learning.micro_batch_limit import MicroBatchLimit, Result
-from midthought.learning.model import Critic, token_outputs
+from midthought.learning.model import Critic
+from midthought.learning.moving_average import FIELD, MovingAverage
 from midthought.learning.optimizer import Optimizer
 from midthought.learning.packing import ModelInputs
+from midthought.learning.passes import ForwardPasses, fill
 from midthought.learning.scoring_model import ScoringModel
-from midthought.varlen_attention import no_cudnn_attention
 
 Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 """(micro-batch, policy tokens of the whole step) -> metrics that add up over micro-batches; `loss` has a gradient."""
@@ -41,6 +38,7 @@ Losses = Callable[[TokenBatch, int], dict[str, Tensor]]
 class Learner:
     """A policy, an optional critic, frozen reference and teacher, and the optimizer of policy and critic.
 
+    With a self-teacher (SDPO), `teacher` is a copy of the policy that becomes its moving average.
     An iteration of PPO: `batch, metrics = score(batch)`, `batch, more = credit(batch)`, `metrics = update(batch)`.
     Models stay in eval mode (no dropout), so that probabilities are the same in scoring and in updating. Parameters that
     do not require a gradient do not learn: in a LoRA policy (`peft`), only the adapters learn. If a LoRA policy is its
@@ -70,7 +68,7 @@ class Learner:
         self.critic = critic.eval() if critic is not None else None
         self.reference = reference.eval() if reference is not None else None
         self.process_group: ProcessGroup = process_group or SingleProcess()
-        self._limit = MicroBatchLimit(is_alone=self.process_group.is_alone)
+        self._passes = ForwardPasses(policy, critic, (reference, teacher), training, self.process_group)
         self.num_steps = 0
         """Optimizer steps taken, critic warm-up included."""
         self.num_policy_steps = 0
@@ -79,20 +77,16 @@ class Learner:
         self.entropy_controller = entropy_controller(training)
         modules = {name: module for name, module in (("policy", policy), ("critic", critic)) if module is not None}
         self.optimizer = Optimizer(modules, training, schedule)
-        trunk = critic.trunk if critic is not None else None
-        self._learning = [model for model in (policy, trunk) if model is not None]
-        self._models = [*self._learning, *(model for model in (reference, teacher) if model not in (None, policy))]
-        self._recomputed = None
-        if training.recomputes_layers:
-            self._recomputed = RecomputedLayers(*self._learning, offload=training.offloads_activations)
-        for model in self._models if training.compile else ():
-            compile_layers(model)
+        self._average: MovingAverage | None = None
+        if teacher is not None and training.self_teacher != "none":
+            self._average = MovingAverage(policy, teacher, training.self_teacher_update_rate)
         offload = training.offload_reference and self.process_group.is_alone
         self._scoring = {
             name: ScoringModel(model, policy, offload=offload)
             for name, model in (("reference_logprobs", reference), ("teacher_logprobs", teacher))
             if model is not None
         }
+        self._self_teacher = self._scoring.pop("teacher_logprobs") if self._average is not None else None
 
     @property
     def training(self) -> TrainingConfig:
@@ -103,58 +97,21 @@ class Learner:
         """Changes the settings for the next steps. The controllers of KL and entropy do not change, and settings of how models
         compute (`compile`, `gradient_checkpointing`, …) stay as they were when the learner was created."""
         self.optimizer.training, self.optimizer.schedule = training, schedule
+        self._passes.training = training
 
     @property
     def device(self) -> torch.device:
-        learning: Any = self.policy if self.policy is not None else self.critic
-        return next(iter(learning.parameters())).device
+        return self._passes.device
 
     @property
     def learning_rate(self) -> float:
         """The policy's learning rate at the next optimizer step."""
         return self.training.peak_learning_rate * self.optimizer.learning_rate_factor("policy", self.num_policy_steps)
 
-    @functools.cached_property
+    @property
     def is_packed(self) -> bool:
-        """Whether rows are concatenated without padding: if the settings request it and every model supports it."""
-        return self.training.packing and all(can_pack(model) for model in self._models)
-
-    # -- passes ------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _forward_context(self) -> Iterator[None]:
-        """Context of forward and backward passes: a layer that is recomputed must use the same attention."""
-        with ExitStack() as stack:
-            stack.enter_context(no_cudnn_attention(self.device))
-            if self.is_packed:
-                stack.enter_context(attending_by_rows(*self._models))
-            if self._recomputed is not None:
-                stack.enter_context(self._recomputed.active())
-            yield
-
-    def _forward(
-        self,
-        model: Any,
-        micro: TokenBatch,
-        *,
-        values: bool = False,
-        entropy: bool = False,
-        learns_entropy: bool = False,
-    ) -> TokenOutputs:
-        """Runs one pass of a policy over a micro-batch; `values`: also of the critic, even if it has its own trunk."""
-        critic = self.critic if values else None
-        outputs = token_outputs(
-            model,
-            micro,
-            critic,
-            entropy=entropy,
-            entropy_gradient=learns_entropy,
-            packed=self.is_packed,
-            logits_mib=settled(self.training.logits_mib, 64),
-        )
-        if critic is not None and outputs.values is None:
-            outputs.values = critic.token_values(micro, packed=self.is_packed)
-        return outputs
+        """Whether rows are concatenated without padding."""
+        return self._passes.is_packed
 
     # -- before the update -------------------------------------------------------------------------------------
 
@@ -166,7 +123,7 @@ class Learner:
         from engine to learner. Stale tokens are excluded, because their difference includes the policy's updates since then.
         With a rollout correction, also the metrics of `rollout_weights`.
         """
-        filled = self._fitting(lambda: self._scores(batch))
+        filled = self._passes.fitting(lambda: self._scores(batch))
         self.process_group.sum(filled)
         scored = batch.with_fields(**filled)
         fresh = batch.loss_mask if batch.is_stale is None else batch.loss_mask & ~batch.is_stale
@@ -184,37 +141,39 @@ class Learner:
     def _scores(self, batch: TokenBatch) -> dict[str, Tensor]:
         """Computes this rank's scores of policy tokens, 0 elsewhere."""
         filled: dict[str, Tensor] = defaultdict(lambda: torch.zeros(batch.num_tokens))
-        with self._forward_context():
-            for rows, is_own, micro in self._passes(batch):
-                outputs = self._forward(self.policy, micro, values=True)
+        passes = self._passes
+        with passes.context():
+            for rows, is_own, micro in passes.over(batch):
+                outputs = passes.forward(self.policy, micro, self.critic)
                 fill(filled["old_logprobs"], batch, rows, outputs.logprobs, is_own)
                 if outputs.values is not None:
                     fill(filled["values"], batch, rows, outputs.values, is_own)
             for name, scoring in self._scoring.items():
                 with scoring.on(self.device) as model:
-                    for rows, is_own, micro in self._passes(batch):
-                        fill(filled[name], batch, rows, self._forward(model, micro).logprobs, is_own)
+                    filled[name] = passes.logprobs(model, batch)
         return filled
+
+    def teacher_logprobs(self, batch: TokenBatch) -> Tensor:
+        """Returns the log-probabilities of the self-teacher at policy tokens, 0 elsewhere: [N], on every rank.
+
+        The self-teacher is a moving average of the policy (`self_teacher_update_rate`), or the policy as it is.
+        """
+        if self._self_teacher is None:
+            return self._logprobs(self.policy, batch)
+        with self._self_teacher.on(self.device) as model:
+            return self._logprobs(model, batch)
 
     @torch.no_grad()
-    def _current_logprobs(self, batch: TokenBatch) -> Tensor:
-        """Returns the log-probabilities of the current weights [N], on every rank."""
-        found = self._fitting(lambda: self._logprobs(batch))
+    def _logprobs(self, model: Any, batch: TokenBatch) -> Tensor:
+        """Returns a model's log-probabilities at policy tokens, 0 elsewhere: [N], on every rank."""
+
+        def compute() -> Tensor:
+            with self._passes.context():
+                return self._passes.logprobs(model, batch)
+
+        found = self._passes.fitting(compute)
         self.process_group.sum({"logprobs": found})
         return found
-
-    def _logprobs(self, batch: TokenBatch) -> Tensor:
-        filled = torch.zeros(batch.num_tokens)
-        with self._forward_context():
-            for rows, is_own, micro in self._passes(batch):
-                fill(filled, batch, rows, self._forward(self.policy, micro).logprobs, is_own)
-        return filled
-
-    def _passes(self, batch: TokenBatch) -> Iterator[tuple[Tensor, bool, TokenBatch]]:
-        """Yields this rank's forward passes: the rows, whether they count, and the rows' tokens on the device."""
-        for rows, is_own in self._rows(batch):
-            self._limit.current = batch.select(rows)
-            yield rows, is_own, self._limit.current.to(self.device)
 
     def credit(self, batch: TokenBatch) -> tuple[TokenBatch, dict[str, float]]:
         """Fills in `advantages` and `returns` of a scored batch; first adds the KL penalty to the rewards.
@@ -244,13 +203,13 @@ class Learner:
             generator = torch.Generator().manual_seed(self.training.seed * 1_000_003 + self.num_steps)
             for mini in batch.mini_batches(self.training.mini_batch_size, generator, whole_groups=has_pairs):
                 if has_pairs and steps:
-                    mini = mini.with_fields(old_logprobs=self._current_logprobs(mini))
+                    mini = mini.with_fields(old_logprobs=self._logprobs(self.policy, mini))
                 for name, value in self._ppo_step(mini, critic_only=critic_only).items():
                     totals[name] += value
                 steps += 1
         skipped = totals.pop("num_skipped_steps")
         means = {name: total / steps for name, total in totals.items()}
-        return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped, **self._limit.metrics()}
+        return {**means, "num_optimizer_steps": steps, "num_skipped_steps": skipped, **self._passes.limit.metrics()}
 
     def _ppo_step(self, batch: TokenBatch, *, critic_only: bool) -> dict[str, float]:
         """Takes one optimizer step. Computes the weights of its tokens before the batch is split into micro-batches."""
@@ -275,23 +234,22 @@ class Learner:
         Metrics: `loss grad_norm learning_rate num_tokens num_skipped_steps`.
         """
         taken = self._step(batch, self._sft_losses, ("policy",))
-        return {**taken, "num_tokens": batch.num_policy_tokens, **self._limit.metrics()}
+        return {**taken, "num_tokens": batch.num_policy_tokens, **self._passes.limit.metrics()}
 
     def sft_gradients(self, batch: TokenBatch) -> None:
         """Runs the forward and backward passes of `sft_step` without the optimizer step, for measurements."""
-        self._fitting(lambda: self._gradients(batch, self._sft_losses))
+        self._passes.fitting(lambda: self._gradients(batch, self._sft_losses))
         self.optimizer.zero_grad()
 
     def sft_loss(self, batch: TokenBatch) -> float:
         """Returns the cross-entropy that `sft_step` would report, without learning from it."""
-        return self._fitting(lambda: self._sft_loss(batch))
+        return self._passes.fitting(lambda: self._sft_loss(batch))
 
     def _sft_loss(self, batch: TokenBatch) -> float:
         total = torch.zeros((), dtype=torch.float64)
-        with torch.no_grad(), self._forward_context():
-            for micro, is_own in self._micro_batches(batch):
-                self._limit.current = micro
-                loss = float(self._sft_losses(micro.to(self.device), batch.num_policy_tokens)["loss"])
+        with torch.no_grad(), self._passes.context():
+            for micro, is_own in self._passes.micro_batches(batch):
+                loss = float(self._sft_losses(micro, batch.num_policy_tokens)["loss"])
                 total += loss if is_own else 0.0
         self.process_group.sum({"loss": total})
         return float(total)
@@ -305,21 +263,22 @@ class Learner:
         num_parts: int | None = None,
     ) -> dict[str, float]:
         """Computes gradients over all micro-batches, then takes a step of `modules`, or none if a gradient is not finite."""
-        sums = self._fitting(lambda: self._gradients(batch, losses, num_parts))
+        sums = self._passes.fitting(lambda: self._gradients(batch, losses, num_parts))
         numbers = {"policy": self.num_policy_steps, "critic": self.num_steps}
         taken = self.optimizer.step({name: numbers[name] for name in modules})
         self.num_steps += 1
         self.num_policy_steps += "policy" in modules
+        if self._average is not None and "policy" in modules and not taken["num_skipped_steps"]:
+            self._average.update()
         return {**{name: float(value) for name, value in sums.items()}, **taken}
 
     def _gradients(self, batch: TokenBatch, losses: Losses, num_parts: int | None = None) -> dict[str, Tensor]:
         """Accumulates the gradients of all micro-batches in the parameters. Returns the sums of their metrics."""
         sums: dict[str, Tensor] = {}
         self.optimizer.zero_grad()
-        with self._forward_context():
-            for micro, is_own in self._micro_batches(batch, num_parts):
-                self._limit.current = micro
-                terms = losses(micro.to(self.device), batch.num_policy_tokens)
+        with self._passes.context():
+            for micro, is_own in self._passes.micro_batches(batch, num_parts):
+                terms = losses(micro, batch.num_policy_tokens)
                 if not is_own:
                     terms = {name: 0.0 * value for name, value in terms.items()}
                 terms["loss"].backward()
@@ -329,30 +288,12 @@ class Learner:
         self.process_group.sum(sums)
         return sums
 
-    def _fitting(self, compute: Callable[[], Result]) -> Result:
-        """Returns `compute()`, repeated with smaller micro-batches if memory runs out."""
-        return self._limit.fitting(compute, self.training.max_micro_batch_tokens)
-
-    def _rows(self, batch: TokenBatch) -> list[tuple[Tensor, bool]]:
-        """Returns the rows of this rank's micro-batches; False: not counted."""
-        max_tokens = self._limit.max_tokens(self.training.max_micro_batch_tokens)
-        return self.process_group.rows(batch, max_tokens, packed=self.is_packed)
-
-    def _micro_batches(self, batch: TokenBatch, num_parts: int | None = None) -> Iterator[tuple[TokenBatch, bool]]:
-        """Yields this rank's micro-batches. False: not counted, computed only because the other ranks wait for this rank."""
-        return self.process_group.micro_batches(
-            batch,
-            self._limit.max_tokens(self.training.max_micro_batch_tokens),
-            self._limit.num_parts(num_parts),
-            packed=self.is_packed,
-        )
-
     def _sft_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
-        return {"loss": -self._forward(self.policy, micro).logprobs.sum() / num_tokens}
+        return {"loss": -self._passes.forward(self.policy, micro).logprobs.sum() / num_tokens}
 
     def _ppo_losses(self, micro: TokenBatch, num_tokens: int, *, denominator: float) -> dict[str, Tensor]:
         learns_entropy = entropy_coef(micro, self.training) != 0
-        outputs = self._forward(self.policy, micro, values=True, entropy=True, learns_entropy=learns_entropy)
+        outputs = self._passes.forward(self.policy, micro, self.critic, entropy=True, learns_entropy=learns_entropy)
         return ppo_losses(outputs, micro, self.training, num_tokens=num_tokens, denominator=denominator)
 
     def _value_losses(self, micro: TokenBatch, num_tokens: int) -> dict[str, Tensor]:
@@ -370,8 +311,9 @@ class Learner:
     # -- state -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the optimizer's tensors under the parameters' names, and the counters. Weights are not included."""
-        moments = self.optimizer.state_dict()
+        """Returns the optimizer's tensors and the self-teacher's averages under the parameters' names, and the counters. Weights
+        are not included."""
+        moments = self.optimizer.state_dict() | (self._average.state_dict() if self._average is not None else {})
         return {
             "num_steps": self.num_steps,
             "num_policy_steps": self.num_policy_steps,
@@ -388,16 +330,12 @@ class Learner:
 
         In states of earlier versions, the policy's schedule also counted the steps of the critic warm-up.
         """
-        self.optimizer.load_state_dict(state["moments"])
+        averages = {name: each for name, each in state["moments"].items() if name.endswith(f"/{FIELD}")}
+        self.optimizer.load_state_dict({name: each for name, each in state["moments"].items() if name not in averages})
+        if self._average is not None:
+            self._average.restore(averages)
         self.num_steps = state["num_steps"]
         self.num_policy_steps = state.get("num_policy_steps", self.num_steps)
         self.kl_controller.load_state_dict(state["kl_controller"])
         if "entropy_controller" in state:
             self.entropy_controller.load_state_dict(state["entropy_controller"])
-
-
-def fill(filled: Tensor, batch: TokenBatch, rows: Tensor, values: Tensor, is_own: bool) -> None:
-    """Writes values at the policy tokens of these rows of the batch into `filled` [N], if `is_own`."""
-    if is_own:
-        tokens = batch.tokens_of(rows)
-        filled[tokens[batch.loss_mask[tokens]]] = values.to(filled)

@@ -13,6 +13,7 @@ from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import select_episodes
 from midthought.learning.phase_meter import Phase, PhaseMeter
+from midthought.learning.self_distillation import Hindsight, SelfTeacher
 from midthought.rollout.rollout_batch import RolloutBatch, RolloutSource
 from midthought.rollout.rollout_metrics import rollout_metrics
 from midthought.types import Trajectory
@@ -31,6 +32,7 @@ def learn(
     iteration: int,
     before_update: BeforeUpdate | None = None,
     meter: PhaseMeter | None = None,
+    self_teacher: SelfTeacher | None = None,
 ) -> dict[str, float]:
     """Trains on an iteration's episodes and sends the new weights to the source, which sleeps meanwhile. Returns the metrics.
 
@@ -45,11 +47,24 @@ def learn(
         metrics["batch/num_unscored_tokens"] = batch.num_unscored
         batch, selection = select_episodes(batch, config.training)
         metrics |= selection
+    hindsight = None
+    if batch is not None and self_teacher is not None:
+        hindsight, found = self_teacher.hindsight(batch, rollouts.usable, config.training)
+        metrics |= found
+        if config.training.adv_estimator == "zero":
+            batch, hindsight = hindsight.only(batch)
+            metrics["batch/num_episodes"] = batch.num_episodes
     if batch is not None and len(batch):
         source.sleep()
         critic_only = iteration < config.training.num_critic_warmup_iters
         metrics |= improve(
-            learner, batch, rollouts.usable, critic_only=critic_only, before_update=before_update, meter=meter
+            learner,
+            batch,
+            rollouts.usable,
+            critic_only=critic_only,
+            before_update=before_update,
+            meter=meter,
+            hindsight=hindsight,
         )
         with meter.phase("weight_update"):
             source.update_weights()
@@ -76,17 +91,23 @@ def improve(
     critic_only: bool = False,
     before_update: BeforeUpdate | None = None,
     meter: PhaseMeter | None = None,
+    hindsight: Hindsight | None = None,
 ) -> dict[str, float]:
     """Scores the batch, computes advantages, and updates the models. Returns the metrics.
 
     If every episode was masked (`mask_truncated_episodes`), there is no update. `trajectories`, from which the batch was made,
-    get the critic's `values`: one per turn, NaN if no policy token of the turn is in the batch.
+    get the critic's `values`: one per turn, NaN if no policy token of the turn is in the batch. `hindsight`: the rows that the
+    policy scores as its own teacher.
     """
     meter = meter or PhaseMeter()
     with meter.phase("scoring"):
         batch, health = learner.score(batch)
         if before_update is not None:
             before_update(health)
+        if hindsight is not None:
+            rows = hindsight.rows
+            scores = learner.teacher_logprobs(rows) if len(rows) else rows.rewards
+            batch = batch.with_fields(teacher_logprobs=hindsight.logprobs(batch, scores))
         if batch.values is not None:
             values = batch.turn_values()
             for number, trajectory in enumerate(trajectories):

@@ -70,7 +70,8 @@ def trajectory_from_json(row: Mapping[str, Any]) -> Trajectory:
         parts = {name: _number(value) for name, value in row["reward"]["parts"].items()}
         turns, calls = (tuple(map(_number, row["reward"].get(name, ()))) for name in ("turns", "calls"))
         spans = tuple((start, end, _number(value)) for start, end, value in row["reward"].get("spans", ()))
-        trajectory.reward = Reward(parts=parts, turns=turns, calls=calls, spans=spans)
+        feedback = row["reward"].get("feedback", "")
+        trajectory.reward = Reward(parts=parts, turns=turns, calls=calls, spans=spans, feedback=feedback)
     trajectory.policy_versions = list(row["policy_versions"])
     trajectory.num_cut = row["num_cut"]
     trajectory.tool_seconds = row["tool_seconds"]

@@ -1,14 +1,18 @@
-"""The teacher of on-policy distillation: a frozen model with the policy's tokenizer."""
+"""The teacher of on-policy distillation: a frozen model with the policy's tokenizer; or the policy itself (SDPO)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
+from midthought.learning.self_distillation import SelfTeacher
 from midthought.pretrained import load_model, load_tokenizer, policy_folder
+from midthought.tokenization import Renderer
 from midthought.trainer.policy import vocabulary_digest
+from midthought.types import Task
 
 
 def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | None:
@@ -18,10 +22,10 @@ def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | Non
     there is neither a teacher nor an estimator to learn from.
     """
     source = config.training.teacher
-    if not source and config.training.adv_estimator == "zero":
+    if not config.training.has_teacher and config.training.adv_estimator == "zero":
         raise SettingsError(
             "training.adv_estimator='zero' without a teacher: all advantages are 0, so there is nothing to learn; set "
-            "training.teacher to a model folder or a run folder, or another training.adv_estimator"
+            "training.teacher to a model folder or a run folder, training.self_teacher, or another training.adv_estimator"
         )
     if not source:
         return None
@@ -34,3 +38,16 @@ def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | Non
     model = config.model
     teacher = load_model(folder, model.weights_dtype, model.attn_implementation)
     return teacher.requires_grad_(False).eval().to(next(iter(policy.parameters())).device)
+
+
+def make_self_teacher(
+    config: RecipeConfig,
+    policy: Any,
+    renderer: Renderer,
+    messages: Callable[[Task], Sequence[Mapping[str, str]]],
+) -> SelfTeacher | None:
+    """Returns what writes the self-teacher's prompts; None without `training.self_teacher`. `messages` start an episode."""
+    if config.training.self_teacher == "none":
+        return None
+    max_seq_len = getattr(policy.config, "max_position_embeddings", None)
+    return SelfTeacher(renderer=renderer, messages=messages, max_seq_len=max_seq_len)

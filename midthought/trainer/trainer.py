@@ -56,7 +56,7 @@ from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.short_form import merge_settings, named_rewards, named_tasks
 from midthought.trainer.task_choice import make_tasks
 from midthought.trainer.tasks import TrainingTasks
-from midthought.trainer.teacher import load_teacher
+from midthought.trainer.teacher import load_teacher, make_self_teacher
 from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
@@ -212,6 +212,7 @@ class Trainer:
         self._tasks.open(self.renderer)
         teacher = load_teacher(self.config, self.model, self.tokenizer)
         self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters(), teacher)
+        self._self_teacher = make_self_teacher(self.config, self.model, self.renderer, prompts.messages)
         self._open_sources(prompts, model_path="" if model is not None else self.config.model.local_path)
         self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None
@@ -332,7 +333,14 @@ class Trainer:
         before_update = self._before_update if is_own and not rollouts.is_recorded else None
         try:
             metrics = learn(
-                self.source, self.learner, self._frozen, rollouts, self.iteration, before_update, self.meter
+                self.source,
+                self.learner,
+                self._frozen,
+                rollouts,
+                self.iteration,
+                before_update,
+                self.meter,
+                self._self_teacher,
             )
         except TrainingStoppedError:
             self._guards.save_episodes(self.iteration + 1, rollouts.data.trajectories)
