@@ -33,7 +33,7 @@ class Hindsight(NamedTuple):
     """The rows of a batch that have a teacher, as the teacher reads them."""
 
     rows: TokenBatch
-    """Longer by the context; the policy tokens are those of the batch's rows, in the same order."""
+    """Longer by the context; with the same policy tokens as the rows of the batch, in the same order."""
     places: Tensor  # [R] int64
     """Row of the batch, for each of `rows`, ascending."""
 

@@ -92,6 +92,8 @@ def require_supported(derived: DerivedValues) -> None:
          "training.whiten_advantages=false: verl always whitens gae's advantages; set it to true"),
         (training.critic_lam is not None or training.lam_alpha > 0,
          "training.critic_lam and lam_alpha: verl has one lambda; set critic_lam to null and lam_alpha to 0"),
+        (training.has_teacher,
+         "training.teacher and self_teacher work only with our own trainer; set them to '' and 'none'"),
         (training.kl_loss_unbiased or training.off_policy_threshold is not None,
          "training.kl_loss_unbiased and off_policy_threshold: verl does not have them; set them to false and null"),
         (training.rollout_correction != "none" and training.rollout_correction_level == "turn",

@@ -15,8 +15,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from midthought.config import Section
+from midthought.errors import DataError
+from midthought.feedback.prompts import RETRY_ONLY, RIGHT_ANSWER
+from midthought.feedback.tool import FeedbackTool
 from midthought.recipes.feedback.rounds import Round
-from midthought.types import Reward, Trajectory
+from midthought.types import Reward, Task, Trajectory
 
 
 class FeedbackRewardConfig(Section):
@@ -156,6 +159,8 @@ class FeedbackEnvironment:
 
     rounds: Callable[[Trajectory], Sequence[Round]]
     weights: FeedbackRewardConfig
+    tool: FeedbackTool | None = None
+    """Gives the feedback on the last answer that the self-teacher reads; None: no feedback."""
     follows_from_record: ClassVar[bool] = True
 
     async def reply(self, trajectory: Trajectory) -> str | None:
@@ -163,6 +168,18 @@ class FeedbackEnvironment:
         return None
 
     async def score(self, trajectory: Trajectory) -> Reward:
-        """Returns the reward of an episode that has ended."""
+        """Returns the reward of an episode that has ended, with feedback on its last answer if there is a tool."""
         rounds = await asyncio.to_thread(self.rounds, trajectory)
-        return Reward(parts=parts_of(Outcome.of(rounds), self.weights))
+        feedback = await self._feedback(trajectory.task, rounds) if self.tool is not None else ""
+        return Reward(parts=parts_of(Outcome.of(rounds), self.weights), feedback=feedback)
+
+    async def _feedback(self, task: Task, rounds: Sequence[Round]) -> str:
+        """Returns what the tool says about the last answer; if the critic fails, only that the answer is wrong."""
+        answer = rounds[-1].answer if rounds else ""
+        if self.tool is None or not answer.strip():
+            return RETRY_ONLY
+        try:
+            asked = self.tool.for_task(task).execute(current_answer=answer)
+            return (await asyncio.wait_for(asked, self.tool.timeout_seconds)).text
+        except (OSError, DataError):
+            return RIGHT_ANSWER if rounds[-1].is_right else RETRY_ONLY

@@ -42,7 +42,9 @@ class FeedbackTasks(RecipeTasks):
         super().__init__(config, problems, prompts)
 
     def make_environment(self) -> FeedbackEnvironment:
-        return FeedbackEnvironment(self._reader, self.config.reward)
+        is_read = self.config.training.self_teacher in ("feedback", "both")
+        tool = FeedbackTool.from_settings(self.config.feedback) if is_read else None
+        return FeedbackEnvironment(self._reader, self.config.reward, tool)
 
     def rounds(self, done: Sequence[Trajectory]) -> list[list[Round]]:
         """Returns the rounds of every episode. Answers not yet judged in this process (Ray workers) are judged in parallel."""
