@@ -8,7 +8,7 @@ import torch
 from training_settings import training
 
 from midthought.errors import SettingsError
-from midthought.learning import learner as learner_module
+from midthought.learning import passes
 from midthought.learning.batch import TokenBatch
 from midthought.learning.critic_learner import CriticLearner
 from midthought.learning.learner import Learner
@@ -33,7 +33,7 @@ def fits_only(monkeypatch) -> Callable[..., None]:
     """Makes larger passes of a learner's policy raise, after `fails_after` complete ones, as CUDA does."""
 
     def limit(learner: Learner, num_tokens: int, *, fails_after: int = 0) -> None:
-        num_passes, forward = 0, learner_module.token_outputs
+        num_passes, forward = 0, passes.token_outputs
 
         def limited(model, micro, *arguments, **options):
             nonlocal num_passes
@@ -43,7 +43,7 @@ def fits_only(monkeypatch) -> Callable[..., None]:
                 num_passes += 1
             return forward(model, micro, *arguments, **options)
 
-        monkeypatch.setattr(learner_module, "token_outputs", limited)
+        monkeypatch.setattr(passes, "token_outputs", limited)
 
     return limit
 
