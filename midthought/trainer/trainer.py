@@ -255,24 +255,34 @@ class Trainer:
 
     # -- training ----------------------------------------------------------------------------------------------
 
-    def fit(self, num_epochs: int | None = None, num_iters_per_epoch: int | None = None) -> TrainingResult:
+    def fit(
+        self,
+        num_epochs: int | None = None,
+        num_iters_per_epoch: int | None = None,
+        *,
+        max_seconds: float | None = None,
+    ) -> TrainingResult:
         """Trains until `num_epochs` epochs are done; epochs of earlier calls and of a loaded checkpoint count. Returns the
         metrics of all iterations as a `TrainingResult`, which is a list.
 
         An epoch is a pass over the data set, or `training.num_train_iters_per_epoch` iterations in an environment;
-        `num_iters_per_epoch` replaces that length. None: the number in `training`. Ctrl-C takes effect between two
+        `num_iters_per_epoch` replaces that length. None: the number in `training`. With `max_seconds` it trains for about that
+        many seconds instead (the sum of `time/seconds`: rollouts and updates, no validation): the number of iterations, and with
+        it the learning rate's schedule, follows from the mean seconds of the iterations so far. Ctrl-C takes effect between two
         iterations, after a checkpoint if there is a run folder.
         Raises TrainingStoppedError if the run cannot learn (docs/algorithms.md, "When a run is stopped").
         """
         self._require_open()
         _require_whole(0, num_epochs=num_epochs)
         _require_whole(1, num_iters_per_epoch=num_iters_per_epoch)
+        if max_seconds is not None and (num_epochs is not None or not max_seconds > 0):
+            raise SettingsError(f"max_seconds={max_seconds}: give a number above 0, and no num_epochs with it")
         self._num_iters_per_epoch = num_iters_per_epoch
         num_iters = self.num_iters(num_epochs)
         self._guards = self._make_guards()
         self._frozen = self.config.frozen()
         training = self._frozen.training
-        self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
+        num_iters = self._end_schedule(num_iters, max_seconds)
         if self.iteration >= num_iters:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, num_iters)
         title = (
@@ -289,6 +299,8 @@ class Trainer:
                 metrics = self.train_step(data)
                 self._guards.after_iteration(self.iteration, metrics, data.trajectories)
                 bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
+                if max_seconds is not None:
+                    bar.total = num_iters = self._end_schedule(num_iters, max_seconds)
                 is_best = self._validate()
                 is_due = self.iteration % self.config.checkpoint.save_interval == 0 or self.iteration == num_iters
                 if self._writer is not None and (is_best or is_due or stop.requested):
@@ -303,6 +315,17 @@ class Trainer:
         writer = self._writer
         policy_path = writer.run.path / "policy" if writer is not None and writer.is_owner else None
         return TrainingResult(self.metrics_history, policy_path)
+
+    def _end_schedule(self, num_iters: int, max_seconds: float | None) -> int:
+        """Ends the learning rate's schedule with iteration `num_iters`, or with the iteration that is expected to be the last
+        within `max_seconds`. Returns its number."""
+        seconds = [metrics["time/seconds"] for metrics in self.metrics_history]
+        if max_seconds is not None and seconds:
+            left = max(0.0, max_seconds - math.fsum(seconds))
+            num_iters = self.iteration + round(left * len(seconds) / math.fsum(seconds))
+        training = self._frozen.training
+        self.learner.set_training(training, TrainingSchedule.from_config(training, num_iters))
+        return num_iters
 
     def rollout(self) -> RolloutData:
         """Returns the episodes of the next iteration, with their rewards. The same weights give the same episodes again."""

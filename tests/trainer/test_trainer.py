@@ -147,6 +147,18 @@ def test_the_learning_rate_ends_where_this_fit_ends(talker):
     assert rates == pytest.approx([0.004, 0.003, 0.002, 0.001])
 
 
+def test_with_max_seconds_the_iterations_and_the_learning_rate_follow_from_the_seconds_so_far(talker):
+    with RayPPOTrainer(settings(num_train_iters=50, lr_schedule="linear", warmup_steps=0), Colours(), **talker) as trainer:
+        assert len(trainer.fit(max_seconds=1e-9)) == 1
+        (first,) = trainer.metrics_history
+        assert trainer.learner.learning_rate == 0.0
+        history = trainer.fit(max_seconds=4 * first["time/seconds"])
+        assert 2 <= len(history) < 50
+        assert trainer.learner.learning_rate == 0.0
+        with pytest.raises(SettingsError, match="max_seconds=-1"):
+            trainer.fit(max_seconds=-1)
+
+
 def test_a_small_policy_is_made_where_none_is_named():
     with RayPPOTrainer(settings(num_train_iters=1), Colours) as trainer:
         trainer.fit()
