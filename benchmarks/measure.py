@@ -1,7 +1,7 @@
-"""Runs a recipe's whole job for one seed: the podcast recipe with its control arm on one set of transcripts, or feedback.
+"""Runs a recipe's whole job for one seed, with control arms: the podcast recipe on one set of transcripts, or feedback.
 
-These are the figures of docs/benchmarks.md and docs/feedback.md. An interrupted measurement can be resumed. `--table`
-prints the figures of all measured seeds.
+These are the figures of docs/benchmarks.md and docs/feedback.md. An interrupted measurement can be resumed, and arms can be added
+to a finished one. `--table` prints the figures of all measured seeds.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 PODCAST_ROWS = (
     ("exact match after PPO, greedy", "after.exact_match"),
     ("before PPO, greedy", "before.exact_match"),
+    ("seconds of PPO, without validation", "train_seconds"),
     ("after PPO, sampled at temperature 1", "after.sampled_exact_match"),
     ("before PPO, sampled at temperature 1", "before.sampled_exact_match"),
     ("control arm, greedy", "control.exact_match"),
@@ -43,6 +45,8 @@ PODCAST_ROWS = (
 )
 FEEDBACK_ROWS = (
     ("final accuracy after RL", "after.exact_match"),
+    ("… sampled at temperature 1", "after.sampled.exact_match"),
+    ("seconds of RL, without validation", "train_seconds"),
     ("… over its first try", "gain.over_first_try"),
     ("… over the same policy, retry only", "gain.over_retry_only"),
     ("… over after SFT", "gain.over_sft"),
@@ -65,6 +69,17 @@ FEEDBACK_ROWS = (
     ("peak RSS, MiB", "peak_rss_mib"),
 )
 ROWS = {"podcast": PODCAST_ROWS, "feedback": FEEDBACK_ROWS}
+ARMS = {"podcast": ["clean"], "feedback": []}
+"""Control arms that are trained by default."""
+ARM_ROWS = (
+    ("greedy", "exact_match"),
+    ("sampled at temperature 1", "sampled_exact_match"),
+    ("sampled at temperature 1", "sampled.exact_match"),
+    ("retry only", "none.exact_match"),
+    ("calls if needed", "call_rate_needed"),
+    ("calls if not needed", "call_rate_needless"),
+    ("seconds of training", "train_seconds"),
+)
 
 
 def main() -> None:
@@ -72,26 +87,31 @@ def main() -> None:
     parser.add_argument("--recipe", choices=ROWS, default="podcast")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", type=Path, default=None, help="folder of transcripts; the sample episodes by default")
+    parser.add_argument("--arms", default=None, help="control arms, such as rft,rft_seconds,clean; podcast: clean")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--table", action="store_true", help="print the table of what has been measured, run nothing")
     arguments = parser.parse_args()
     words = []
     name = arguments.recipe
+    arms = arguments.arms.split(",") if arguments.arms else ARMS[name]
     if name == "podcast":
-        words.append("evaluation.control_arm=true")
         name = arguments.data.resolve().name if arguments.data else "sample"
     if arguments.data:
         words.append(f"memory.transcripts={arguments.data}")
     if not arguments.table:
-        measure(arguments.runs / f"measure-{name}-{arguments.seed}", arguments.recipe, arguments.seed, words)
+        measure(arguments.runs / f"measure-{name}-{arguments.seed}", arguments.recipe, arguments.seed, words, arms)
     print(table(arguments.runs, name, ROWS[arguments.recipe]))
 
 
-def measure(run: Path, recipe: str, seed: int, words: list[str]) -> None:
-    """Run the job unless its summary is there."""
-    if (run / "summary.json").exists():
+def measure(run: Path, recipe: str, seed: int, words: list[str], arms: Sequence[str]) -> None:
+    """Runs what is missing of the job and of these control arms."""
+    file = run / "summary.json"
+    summary = json.loads(file.read_text()) if file.exists() else {}
+    if summary and all(f"arms.{arm}.exact_match" in summary for arm in arms):
         return
     command = [sys.executable, "-m", "midthought.cli", "train", recipe, "--run", str(run)]
+    if arms:
+        command += ["--arms", ",".join(arms)]
     if (run / "progress.json").exists():
         command.append("--resume")
     else:
@@ -106,7 +126,9 @@ def table(runs: Path, name: str, rows: tuple[tuple[str, str], ...]) -> str:
         return f"nothing has been measured on {name!r} yet"
     seeds = " | ".join(f"seed {summary['seed']}" for summary in summaries)
     lines = [f"| {name} | mean | {seeds} |", "| --- " * (len(summaries) + 2) + "|"]
-    for title, key in rows:
+    arms = dict.fromkeys(key.split(".")[1] for summary in summaries for key in summary if key.startswith("arms."))
+    of_arms = [(f"arm {arm}: {title}", f"arms.{arm}.{key}") for arm in arms for title, key in ARM_ROWS]
+    for title, key in (*rows, *(row for row in of_arms if any(row[1] in summary for summary in summaries))):
         values = [summary.get(key) for summary in summaries]
         known = [value for value in values if value is not None]
         mean = statistics.fmean(known) if known else None

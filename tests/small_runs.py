@@ -82,9 +82,11 @@ def whole(recipe: str, run: Path, *words: str) -> Path:
     return run
 
 
-def stop_at(process: CommandProcess, run: Path, num_lines: int, how: signal.Signals) -> int:
-    """Sends the signal when the metrics have this many lines. Returns the exit code."""
-    file, deadline = run / "metrics.jsonl", time.monotonic() + 400
+def stop_at(
+    process: CommandProcess, run: Path, num_lines: int, how: signal.Signals, *, file_name: str = "metrics.jsonl"
+) -> int:
+    """Sends the signal when the metrics, or another file of the run, have this many lines. Returns the exit code."""
+    file, deadline = run / file_name, time.monotonic() + 400
     while not file.exists() or len(file.read_bytes().splitlines()) < num_lines:
         if process.returncode is not None or time.monotonic() > deadline:
             process.kill()

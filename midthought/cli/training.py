@@ -29,6 +29,9 @@ def train(
     stage: Annotated[str, typer.Option(help="sft (warm-up only), rl, or all.")] = "all",
     from_: Annotated[Path | None, typer.Option("--from", help="Run, checkpoint or model to start from.")] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/RECIPE-TIME.")] = None,
+    arms: Annotated[
+        str, typer.Option(help="Control arms to train and compare with, e.g. rft,clean (docs/commands.md).")
+    ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --run.")] = False,
     allow_changes: Annotated[
         bool, typer.Option("--allow-changes", help="With --resume: accept settings that change what is learned.")
@@ -51,6 +54,8 @@ def train(
 
     found = find_recipe(recipe)
     path = run or _timed_folder(found.name)
+    if arms:
+        settings = [*(settings or []), f"evaluation.control_arms=[{arms}]"]
     if gpu_gib is not None and (not dry_run or engine != "midthought"):
         raise SettingsError("--gpu-gib describes a GPU for --dry-run, without --engine; add --dry-run, or leave it out")
     if engine != "midthought":

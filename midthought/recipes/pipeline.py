@@ -1,13 +1,15 @@
-"""The stages of a recipe: warm-up, evaluation, reinforcement learning (a `Trainer`), evaluation, report.
+"""The stages of a recipe: warm-up, evaluation, reinforcement learning (a `Trainer`), evaluation, control arms, report.
 
 Does not depend on a particular task, tool or reward: a recipe defines its tasks, demonstrations and evaluation.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,7 +19,6 @@ import torch
 from midthought.config import RecipeConfig, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.actor_critic import AnyLearner
-from midthought.learning.checkpoint import latest, step_of
 from midthought.learning.learner import Learner
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.run_checks import check_training, require_finite
@@ -28,10 +29,12 @@ from midthought.plan.hardware import find_hardware, require_device
 from midthought.plan.phases import plan_record
 from midthought.precision import PrecisionChoice
 from midthought.pretrained import placed
+from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
 from midthought.recipes.presets import is_given
 from midthought.recipes.progress import RunProgress
-from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer, supervised_learner
-from midthought.recipes.supervised import SupervisedSection
+from midthought.recipes.results_table import print_results
+from midthought.recipes.stages import Stages, find_policy, is_mixed, load_policy_and_tokenizer, supervised_learner
+from midthought.recipes.supervised import RecipeEvaluation, SupervisedSection
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
@@ -46,7 +49,6 @@ from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
-When = Literal["before", "after"]
 Demonstrate = Callable[[int], Sequence[Trajectory]]
 """Maps a step to its demonstrations."""
 
@@ -73,12 +75,21 @@ class RecipeRun(ABC):
     """Name of the reinforcement learning stage in the run folder."""
     rl_title: ClassVar[str]
     """Its name on the console."""
+    control_arms: ClassVar[Sequence[ControlArm]] = RFT_ARMS
+    """The arms that `evaluation.control_arms` may name."""
+    results_title: ClassVar[str]
+    results: ClassVar[Sequence[tuple[str, str]]]
+    """Title and rows of the final table: each row's title, and its metric in `_evaluate`."""
 
     # -- what a recipe defines -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _prepare(self) -> RecipeTasks:
-        """Checks the recipe's own input and returns its tasks, before anything is written."""
+    def _prepare(self) -> None:
+        """Checks the recipe's own input and reads its data, before anything is written."""
+
+    @abstractmethod
+    def _make_tasks(self, config: RecipeConfig) -> RecipeTasks:
+        """Returns the tasks for these settings, which are the run's or a control arm's."""
 
     @abstractmethod
     def _build_data(self) -> None:
@@ -94,16 +105,13 @@ class RecipeRun(ABC):
         """Returns the settings of the warm-up."""
 
     @abstractmethod
-    def _demonstrations(self) -> Demonstrate:
-        """Returns the function that gives the warm-up's demonstrations of each step."""
+    def _demonstrations(self, config: RecipeConfig) -> Demonstrate:
+        """Returns the function that gives each step's demonstrations: of the warm-up, or with the settings of a control arm."""
 
     @abstractmethod
-    def _evaluate(self, when: When) -> dict[str, Any]:
-        """Returns the metrics before or after reinforcement learning."""
-
-    @abstractmethod
-    def _last_table(self, summary: Mapping[str, Any]) -> None:
-        """Prints the final table on the console."""
+    def _evaluate(self, when: str) -> dict[str, Any]:
+        """Returns the metrics of `self.policy`, with the prefix `when`: `before` or `after` reinforcement learning, or
+        `arms.NAME` after the training of a control arm, which is evaluated as `after`."""
 
     # -- the stages ----------------------------------------------------------------------------------------------
 
@@ -122,13 +130,12 @@ class RecipeRun(ABC):
                 return self._report()
             self.stages.once("warmup", self._take_over if self.stage == "rl" else self._warm_up)
             if self.stage != "sft":
-                self._reinforce_and_compare()
+                self.stages.once("before", lambda: self._evaluate("before"))
+                self.stages.once(self.rl_stage, self._reinforce)
+                self.stages.once("after", lambda: self._evaluate("after"))
+                for arm in self._arms:
+                    self.stages.once(arm.key, functools.partial(self._compare_with, arm))
             return self._report()
-
-    def _reinforce_and_compare(self) -> None:
-        self.stages.once("before", lambda: self._evaluate("before"))
-        self.stages.once(self.rl_stage, self._reinforce)
-        self.stages.once("after", lambda: self._evaluate("after"))
 
     def _open(self) -> None:
         """Validates all input before anything is written."""
@@ -139,50 +146,31 @@ class RecipeRun(ABC):
             raise SettingsError("nothing to evaluate: name a run folder, a checkpoint or a Hugging Face model")
         if self.resume:
             progress.load()
-            self._require_same_beginning(progress)
+            progress.require_same_beginning(self.stage, self.from_path)
             self.stage = progress.stage  # type: ignore[assignment]
             self.from_path = Path(progress.from_path) if progress.from_path else None
         check_source(before_choice(self.config.inference), self.config.ray)
-        source = self.config.model.local_path
-        if self.from_path and "warmup" not in progress.done:
-            source = str(find_policy(self.from_path, before_rl=self.stage == "rl"))
-        self._choose(str(self.path / "warmup") if "warmup" in progress.done else source)
+        source = self._source
+        self._choose(source)
         check_training(self.config.training)
+        has_own_warmup = self.stage != "rl" and self._supervised.num_steps > 0
+        self._arms = chosen_arms(self._evaluation.control_arms, self.control_arms, self.config, has_own_warmup)
         changes = self.run.settings_changes(self.config) if self.resume else []
         require_allowed(changes, allow=self.allow_changes)
-        self.tasks = self._prepare()
+        self._prepare()
+        self.tasks = self._make_tasks(self.config)
         self._loaded = load_policy_and_tokenizer(source, self.config.model) if source else None
         self.run.create(resume=self.resume)
-        self.run.record_settings(self.config, changes, *self._newest_step)
+        stage, step = self.stages.newest_step(self.rl_stage, "warmup")
+        self.run.record_settings(self.config, changes, stage, step)
         for change in changes:
-            self.console.note(f"Changed at {' '.join(map(str, self._newest_step))}: {change}")
+            self.console.note(f"Changed at {stage} {step}: {change}")
         if not self.resume:
             progress.stage = self.stage
             progress.from_path = str(self.from_path.resolve()) if self.from_path else None
             progress.save()
         if self.config.inference.deterministic:
             torch.use_deterministic_algorithms(True)
-
-    def _require_same_beginning(self, progress: RunProgress) -> None:
-        """Raises `SettingsError` if `--stage` or `--from` differs from the start of the run: a resumed run keeps both."""
-        if self.stage not in ("all", progress.stage):
-            raise SettingsError(
-                f"--stage {self.stage}: the run in {self.path} began with --stage {progress.stage}, and a resumed run keeps to "
-                "it; leave --stage out, or give another folder"
-            )
-        if self.from_path and str(self.from_path.resolve()) != progress.from_path:
-            raise SettingsError(
-                f"--from {self.from_path}: the run in {self.path} began from {progress.from_path or 'nothing'}, and a resumed "
-                "run keeps to it; leave --from out, or give another folder"
-            )
-
-    @property
-    def _newest_step(self) -> tuple[str, int]:
-        """Returns stage and step of the newest checkpoint."""
-        for stage in (self.rl_stage, "warmup"):
-            if newest := latest(self.run.checkpoints_path / stage):
-                return stage, step_of(newest)
-        return "beginning", 0
 
     def _choose(self, source: str) -> None:
         """Replaces `auto` in the settings, reports the choices, and rejects a run that does not fit in memory."""
@@ -204,15 +192,32 @@ class RecipeRun(ABC):
         model = self.config.model
         return model.device if model.local_path or self.from_path else model.device_of_made
 
-    def _find_policy(self) -> None:
-        self._build_data()
+    @property
+    def _source(self) -> str:
+        """The model to continue with, as `_beginning`: of the newest finished stage, else of the beginning."""
         for finished, folder in ((self.rl_stage, "policy"), ("warmup", "warmup")):
             if finished in self.stages.progress.done:
-                self._loaded = load_policy_and_tokenizer(str(self.path / folder), self.config.model)
-                break
+                return str(self.path / folder)
+        return self._beginning
+
+    @property
+    def _beginning(self) -> str:
+        """Path or name of the model that the run starts from; empty: a small one that it creates."""
+        if self.from_path is not None:
+            return str(find_policy(self.from_path, before_rl=self.stage == "rl"))
+        return self.config.model.local_path
+
+    def _load(self, source: str) -> None:
+        """Makes `self.policy` the model at `source`; empty: the small model that the run starts from. Frees the former one."""
+        self.policy = None
+        policy, _ = load_policy_and_tokenizer(source, self.config.model) if source else self._make_policy()
+        self.policy = placed(policy, self._device)
+
+    def _find_policy(self) -> None:
+        self._build_data()
         policy, tokenizer = self._loaded or self._make_policy()
         require_finite(policy, "the model that the run starts from", "Give a model whose weights are finite")
-        self.policy = placed(policy, self._device)
+        self.policy, self._loaded = placed(policy, self._device), None
         self.tasks.open(Renderer(tokenizer, self.config.model.chat_template_kwargs))
 
     @property
@@ -222,19 +227,12 @@ class RecipeRun(ABC):
     def _warm_up(self) -> dict[str, Any]:
         num_steps = self._supervised.num_steps
         learner = supervised_learner(self.policy, self.config, self._supervised, num_steps)
-        start = self.stages.restore(learner, "warmup")
-        checkpoints = self.stages.checkpoints("warmup")
-        every = 10 * self.config.checkpoint.save_interval
-
-        def save(step: int) -> None:
-            if step % every == 0 or self.stages.stop.requested:
-                checkpoints.save(learner, self._tokenizer, step, {"stage": "warmup"})
-
-        meter = PhaseMeter(self.policy)
-        record = PlanRecord(self.run, "sft", self._planned, meter) if self.stage == "sft" else None
+        meter, choice = PhaseMeter(self.policy), self._choice
+        planned = plan_record(choice.plan, choice.unknown, choice.hardware)
+        record = PlanRecord(self.run, "sft", planned, meter) if self.stage == "sft" else None
         try:
             with meter.phase("update"):
-                self._supervise("Warm-up (SFT)", "sft", learner, self._demonstrations(), start, num_steps, on_step=save)
+                self._supervise("Warm-up (SFT)", "warmup", "sft", learner, self._demonstrations(self.config), num_steps)
             with meter.phase("saving"):
                 self._export("warmup", learner)
         finally:
@@ -242,30 +240,29 @@ class RecipeRun(ABC):
                 record.write()
         return {}
 
-    @property
-    def _planned(self) -> dict[str, Any]:
-        return plan_record(self._choice.plan, self._choice.unknown, self._choice.hardware)
-
     def _supervise(
         self,
         title: str,
-        name: str,
+        stage: str,
+        log_as: str,
         learner: Learner,
         demonstrations: Demonstrate,
-        start: int,
         num_steps: int,
-        *,
-        on_step: Callable[[int], None] = lambda step: None,
-        deadline: float | None = None,
+        max_seconds: float = math.inf,
     ) -> None:
-        """Takes supervised steps, logged as `name`."""
+        """Takes the steps of a supervised stage that are left, logged as `log_as`, with checkpoints."""
+        start = self.stages.restore(learner, stage)
+        checkpoints = self.stages.checkpoints(stage)
+        every = 10 * self.config.checkpoint.save_interval
+        deadline = time.monotonic() + max_seconds - self.run.num_seconds(log_as)
         with self.console.stage(title, total=num_steps, unit="steps") as bar:
             bar.start_at(start)
 
             def log(step: int, metrics: Mapping[str, float]) -> None:
-                self.run.log(name, step, metrics)
+                self.run.log(log_as, step, metrics)
                 bar.advance(1, loss=metrics["loss"])
-                on_step(step)
+                if step % every == 0 or self.stages.stop.requested:
+                    checkpoints.save(learner, self._tokenizer, step, {"stage": stage})
                 self.stages.stop.check()
 
             run_sft(
@@ -273,18 +270,11 @@ class RecipeRun(ABC):
                 demonstrations,
                 start=start,
                 num_steps=num_steps,
-                mixed_precision=self._is_mixed(self._supervised),
+                mixed_precision=is_mixed(self._supervised, self.config, self.stages.progress.precision),
                 on_step=log,
                 on_precision=self._note_precision,
                 deadline=deadline,
             )
-
-    def _is_mixed(self, settings: SupervisedSection) -> bool | None:
-        """Whether supervised steps run under bfloat16 autocast. None: measure it and call `_note_precision`."""
-        if settings.mixed_precision is None and self.config.inference.deterministic:
-            return False
-        chosen = self.stages.progress.precision
-        return chosen == "bfloat16" if settings.mixed_precision is None and chosen else settings.mixed_precision
 
     def _note_precision(self, choice: PrecisionChoice) -> None:
         self.stages.progress.precision = choice.precision
@@ -306,39 +296,73 @@ class RecipeRun(ABC):
             self.console,
             self.stages.stop,
             self._choice,
-            num_shown=self._num_shown,
+            num_shown=self._evaluation.num_shown,
         )
-        with Trainer(
-            self.config,
-            dataset=self.tasks,
-            model=self.policy,
-            tokenizer=self._tokenizer,
-            tools=self.tasks.prompts.registry,
-            call_format=self.tasks.prompts.call_format,
-            system_prompt=self.tasks.prompts.system_prompt,
-            describe_tools=self.tasks.prompts.describes_tools,
-            run_path=stage,
-            resume=self.resume,
-        ) as trainer:
+        with self._trainer(self.config, self.tasks, stage, resume=self.resume) as trainer:
             trainer.fit()
             with trainer.meter.phase("saving"):
                 self._export("policy", trainer.learner)
-        return {}
+        return effort(self.run, "ppo")
 
-    def _rollouts(self, when: When) -> Rollouts:
+    def _trainer(self, config: RecipeConfig, tasks: RecipeTasks, run_path: RunStage | Path, *, resume: bool) -> Trainer:
+        return Trainer(
+            config,
+            dataset=tasks,
+            model=self.policy,
+            tokenizer=self._tokenizer,
+            tools=tasks.prompts.registry,
+            call_format=tasks.prompts.call_format,
+            system_prompt=tasks.prompts.system_prompt,
+            describe_tools=tasks.prompts.describes_tools,
+            run_path=run_path,
+            resume=resume,
+            allow_changes=self.allow_changes,
+        )
+
+    def _rollouts(self, when: str) -> Rollouts:
         """Runs the episodes of an evaluation. Close it after use."""
         num_iters = self.config.training.num_iters(self.tasks.num_tasks)
         return self.tasks.rollouts(self.policy, num_iters if when == "after" else 0)
 
+    # -- control arms --------------------------------------------------------------------------------------------
+
+    def _compare_with(self, arm: ControlArm) -> dict[str, Any]:
+        """Trains a control arm and evaluates its policy. Returns its metrics, all with the prefix `arm.key`."""
+        self.console.note(f"Control arm {arm.name}: {arm.title}")
+        own = self._supervise_arm(arm) if arm.is_supervised else self._reinforce_arm(arm)
+        self._load(str(self.path / arm.folder / "policy"))
+        return {**{f"{arm.key}.{key}": value for key, value in own.items()}, **self._evaluate(arm.key)}
+
+    def _reinforce_arm(self, arm: ControlArm) -> dict[str, float]:
+        """Trains a copy of the warmed-up policy in a run folder of its own."""
+        config, folder = arm.settings(self.config), self.path / arm.folder
+        self._load(str(self.path / "warmup"))
+        with self._trainer(config, self._make_tasks(config), folder, resume=True) as trainer:
+            trainer.fit(max_seconds=self.run.num_seconds("ppo") if arm.same_seconds else None)
+        return effort(RunFolder(folder), "ppo")
+
+    def _supervise_arm(self, arm: ControlArm) -> dict[str, float]:
+        """Trains the model that the run started from on demonstrations, for as many seconds as warm-up and RL took."""
+        of_warmup, seconds = self.run.num_seconds("sft"), self.run.num_seconds("sft", "ppo")
+        num_steps = round(self._supervised.num_steps * seconds / of_warmup)
+        demonstrations = self._demonstrations(arm.settings(self.config))
+        self._load(self._beginning)
+        learner = supervised_learner(self.policy, self.config, self._supervised, num_steps)
+        title = f"Supervised steps of {arm.name}"
+        self._supervise(title, arm.key, arm.key, learner, demonstrations, num_steps, max_seconds=seconds)
+        self._export(f"{arm.folder}/policy", learner)
+        return effort(self.run, arm.key, "num_steps")
+
     # -- the run folder ------------------------------------------------------------------------------------------
 
     @property
-    def _num_shown(self) -> int:
-        return int(self.config.evaluation.num_shown)  # type: ignore[attr-defined]
+    def _evaluation(self) -> RecipeEvaluation:
+        found: RecipeEvaluation = self.config.evaluation  # type: ignore[attr-defined]
+        return found
 
     def _add_trajectories(self, done: Sequence[Trajectory], arm: str) -> None:
         decode, is_right = self.tasks.renderer.decode, self.tasks.is_right
-        shown = done[: self._num_shown]
+        shown = done[: self._evaluation.num_shown]
         self.run.add_trajectories(trajectory_row(t, decode, step=0, arm=arm, exact_match=is_right(t)) for t in shown)
 
     def _export(self, name: str, learner: AnyLearner | None = None) -> None:
@@ -353,27 +377,19 @@ class RecipeRun(ABC):
         progress.save()
         summary = {
             **self._metrics(),
-            "seconds": sum(spent for stage, spent in progress.seconds.items() if stage != "control"),
+            "seconds": sum(spent for stage, spent in progress.seconds.items() if not stage.startswith("arms.")),
             **{f"seconds.{stage}": spent for stage, spent in progress.seconds.items()},
             "peak_rss_mib": progress.peak_rss_mib,
             "seed": self.config.training.seed,
         }
         self.run.write_summary(summary)
         report = write_report(self.path)
-        self._last_table(summary)
+        arms = [arm.name for arm in self._arms]
+        print_results(self.console, self.results_title, self.results, summary, arms)
         self.console.note(f"Report: {report}")
         return summary
 
 
-def before_and_after(summary: Mapping[str, Any], titles: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
-    """Returns rows (title, before, after) in per cent, for the metrics that were measured."""
-
-    def cell(key: str) -> str:
-        value = summary.get(key)
-        return "–" if value is None or value != value else f"{value:.1%}"
-
-    return [
-        (title, cell(f"before.{key}"), cell(f"after.{key}"))
-        for title, key in titles
-        if f"before.{key}" in summary or f"after.{key}" in summary
-    ]
+def evaluation_title(when: str) -> str:
+    """Returns the title of an evaluation (`before`, `after` or `arms.NAME`) on the console."""
+    return f"Evaluation of {when.removeprefix('arms.')}" if when.startswith("arms.") else f"Evaluation {when}"

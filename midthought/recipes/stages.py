@@ -13,6 +13,7 @@ from typing import Any
 from midthought.config import CheckpointConfig, ModelConfig, RecipeConfig, settled
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.adapters import add_adapters, has_adapters
+from midthought.learning.checkpoint import step_of
 from midthought.learning.learner import Learner
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
@@ -55,6 +56,13 @@ class Stages:
         """The checkpoints of a stage."""
         return CheckpointManager(self.run, stage, self.checkpoint)
 
+    def newest_step(self, *stages: str) -> tuple[str, int]:
+        """Returns stage and step of the newest checkpoint of the first of these stages that has one."""
+        for stage in stages:
+            if newest := self.checkpoints(stage).newest:
+                return stage, step_of(newest)
+        return "beginning", 0
+
     def restore(self, learner: AnyLearner, stage: str) -> int:
         """Loads the stage's newest checkpoint, if there is one, into the learner. Returns the number of steps done."""
         checkpoints = self.checkpoints(stage)
@@ -84,6 +92,16 @@ def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSe
         min_learning_rate_ratio=0.0,
     )
     return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
+
+
+def is_mixed(settings: SupervisedSection, config: RecipeConfig, chosen: str | None) -> bool | None:
+    """Returns whether supervised steps run under bfloat16 autocast; None: the first step measures it.
+
+    `chosen`: the precision that an interrupted run measured to be faster. Deterministic runs depend on no measurement.
+    """
+    if settings.mixed_precision is None and config.inference.deterministic:
+        return False
+    return chosen == "bfloat16" if settings.mixed_precision is None and chosen else settings.mixed_precision
 
 
 def load_policy_and_tokenizer(path: str, model: ModelConfig) -> tuple[Any, Any]:

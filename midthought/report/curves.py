@@ -80,7 +80,8 @@ def curves(metrics: Mapping[str, Mapping[str, Points]]) -> tuple[str, list[dict[
     for stage, series in metrics.items():
         parts = [[_chart(chart, data) for chart in part] for part in plan_charts(series)]
         last_step = max((points[-1][0] for points in series.values()), default=0)
-        html.append(macro("stage")(STAGES.get(stage, stage), f"{last_step:,}", *parts))
+        title = STAGES.get(stage) or stage.replace("arms.", "Control arm ", 1)
+        html.append(macro("stage")(title, f"{last_step:,}", *parts))
     return Markup("").join(html), data
 
 

@@ -11,6 +11,7 @@ import os
 from importlib import resources
 from pathlib import Path
 
+from midthought.report.control_arms import control_arms_table
 from midthought.report.curves import curves
 from midthought.report.results import arms_table, cards, more_metrics, verdict
 from midthought.report.run_folder import RunFolder, write_whole
@@ -48,6 +49,7 @@ def render(run: RunRecord) -> str:
         support=support,
         cards=cards(run.summary),
         table=arms_table(run.summary),
+        control_arms=control_arms_table(run.summary, run.arm_reports),
         has_reward="reward/mean" in run.summary,
         more_metrics=more_metrics(run.summary),
         curves=charts,

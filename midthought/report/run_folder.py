@@ -6,6 +6,7 @@ Defines file names and formats. Does not depend on the learner or on the meaning
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -135,6 +136,10 @@ class RunFolder:
         self.metrics.append([{"stage": stage, "step": step, **values}])
         for logger in self._loggers:
             logger.log(stage, step, values)
+
+    def num_seconds(self, *stages: str) -> float:
+        """Returns the sum of `time/seconds` in the rows of these stages in `metrics.jsonl`."""
+        return math.fsum(row.get("time/seconds", 0.0) for row in self.metrics.read() if row["stage"] in stages)
 
     def add_trajectories(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows of `trajectory_row` to `trajectories.jsonl`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class RunRecord:
     trajectories: list[dict[str, Any]] = field(default_factory=list)
     num_trajectories: int = 0
     """Total number; `trajectories` may be a selection."""
+    arm_reports: Sequence[str] = ()
+    """Names of the control arms that have a report of their own."""
 
 
 def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> RunRecord:
@@ -50,6 +52,7 @@ def read_run(path: str | os.PathLike[str], *, max_trajectories: int = 200) -> Ru
         metrics=_read_metrics(folder),
         trajectories=trajectories,
         num_trajectories=num_trajectories,
+        arm_reports=sorted(report.parent.name for report in folder.path.glob("arms/*/report.html")),
     )
 
 

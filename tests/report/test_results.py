@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from midthought.report.control_arms import control_arms_table
 from midthought.report.results import arms_table, cards, duration, interval, more_metrics, signed, verdict
 
 AFTER = {"before.exact_match": 0.304, "after.exact_match": 0.861, "after.constant_guess": 0.055}
@@ -88,3 +89,21 @@ def test_a_run_without_arms_is_told_by_the_reward_of_its_held_out_episodes():
 def test_without_held_out_episodes_the_last_iteration_stands_for_them_and_that_is_said():
     sentence, support = verdict({"reward/mean": 0.5})
     assert sentence == "Reward of the last iteration: <b>0.500</b>" and "Nothing was held out" in support
+
+
+def test_control_arms_stand_beside_the_run_with_links_to_their_reports() -> None:
+    assert control_arms_table(AFTER) == ""
+    summary = {
+        **AFTER,
+        "train_seconds": 100.0,
+        "arms.rft.exact_match": 0.5,
+        "arms.rft.sampled_exact_match": 0.25,
+        "arms.rft.train_seconds": 61.0,
+        "arms.clean.exact_match": 0.9,
+    }
+    table = control_arms_table(summary, ["rft"])
+    assert table.count("href") == 1 and 'href="arms/rft/report.html"' in table
+    assert "Exact match, greedy held-out questions that need the tool 0.861 0.500 0.900" in words(table)
+    assert "Sampled temperature 1, as in training – 0.250 –" in words(table)
+    assert words(table).endswith("Training without evaluation and checkpoints 1 min 40 s 1 min 01 s –")
+    assert "Constant guess" not in table

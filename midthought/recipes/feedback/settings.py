@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from midthought.config import InferenceConfig, RecipeConfig, Section
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
-from midthought.recipes.supervised import ShownEpisodes, SupervisedSection
+from midthought.recipes.supervised import RecipeEvaluation, SupervisedSection
 
 ArmCritic = Literal["none", "wrong", "generic", "outcome"]
 DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")
@@ -63,7 +63,7 @@ class SftSection(SupervisedSection):
     """Share of demonstrations whose feedback only says that the answer is wrong, so that the policy also learns to retry."""
 
 
-class EvaluationSection(ShownEpisodes):
+class EvaluationSection(RecipeEvaluation):
     """Evaluation before and after RL."""
 
     arms: list[ArmCritic] = Field(default_factory=lambda: list(DEFAULT_ARMS))

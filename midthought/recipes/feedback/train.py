@@ -1,23 +1,23 @@
-"""The feedback recipe: problems, demonstrations, evaluation arms."""
+"""The feedback recipe: problems, demonstrations, evaluation arms, control arms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from midthought.errors import SettingsError
+from midthought.recipes.control_arms import RFT_ARMS, ControlArm, clean_arm
 from midthought.recipes.feedback.arithmetic import DIFFICULTY_LABEL
 from midthought.recipes.feedback.conversation import CALL_FORMAT, system_messages
 from midthought.recipes.feedback.converted import ConvertedDemonstrations
 from midthought.recipes.feedback.demonstrations import Demonstrator, Writing
-from midthought.recipes.feedback.evaluation import feedback_metrics, gains, metrics_by_label
+from midthought.recipes.feedback.evaluation import RETRY_ONLY, feedback_metrics, gains, metrics_by_label
 from midthought.recipes.feedback.policy import make_small_policy
-from midthought.recipes.feedback.problems import prepare_problems
+from midthought.recipes.feedback.problems import Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
 from midthought.recipes.feedback.tasks import FeedbackTasks
-from midthought.recipes.pipeline import Demonstrate, RecipeRun, When, before_and_after
+from midthought.recipes.pipeline import Demonstrate, RecipeRun, evaluation_title
 from midthought.recipes.presets import run_of
 
 _UNTAUGHT = (
@@ -25,7 +25,7 @@ _UNTAUGHT = (
     "learning can only reinforce calls that occur; run --stage sft first, or --stage all."
 )
 
-_TABLE = (
+_RESULTS = (
     ("right at the end", "exact_match"),
     ("right at the first try", "first_try"),
     ("… with retries only", "none.exact_match"),
@@ -38,26 +38,41 @@ _TABLE = (
     ("still wrong", "still_wrong"),
 )
 
+_RETRY_ONLY = ControlArm(
+    name="retry_only",
+    title="RL with feedback that only says whether the answer is right",
+    changes={"feedback": {"critic": RETRY_ONLY}},
+)
+_CLEAN = {"ask_hard": 1.0, "ask_easy": 0.0, "ask_again": 1.0, "practice_share": 0.0}
+"""Calls about every hard problem until the answer is confirmed, about no easy one."""
+
 
 @dataclass
 class FeedbackRun(RecipeRun):
     """One run of the feedback recipe."""
 
     config: FeedbackRecipeConfig
+    problems: Parts = field(init=False)
     tasks: FeedbackTasks = field(init=False)
 
     rl_stage = "rl"
     rl_title = "Reinforcement learning"
+    control_arms = (*RFT_ARMS, _RETRY_ONLY, clean_arm("sft", _CLEAN))
+    results_title = "Held-out problems"
+    results = _RESULTS
 
     # -- data and demonstrations -------------------------------------------------------------------------------
 
-    def _prepare(self) -> FeedbackTasks:
+    def _prepare(self) -> None:
         if self.stage in ("sft", "all") and self.config.problems.dataset != "arithmetic" and not self.config.sft.source:
             raise SettingsError(
                 f"problems.dataset={self.config.problems.dataset!r} needs demonstrations: set sft.source to a file that "
                 "`midthought feedback convert` wrote, or begin with --stage rl"
             )
-        return FeedbackTasks(self.config, prepare_problems(self.config.problems, self.config.training.seed))
+        self.problems = prepare_problems(self.config.problems, self.config.training.seed)
+
+    def _make_tasks(self, config: FeedbackRecipeConfig) -> FeedbackTasks:  # type: ignore[override]
+        return FeedbackTasks(config, self.problems)
 
     def _build_data(self) -> None:
         """Does nothing: problems need no memory."""
@@ -69,8 +84,8 @@ class FeedbackRun(RecipeRun):
     def _supervised(self) -> SftSection:
         return self.config.sft
 
-    def _demonstrations(self) -> Demonstrate:
-        config, seed = self.config, self.config.training.seed
+    def _demonstrations(self, config: FeedbackRecipeConfig) -> Demonstrate:  # type: ignore[override]
+        seed = config.training.seed
         writing = Writing(self.tasks.renderer, CALL_FORMAT, system_messages(config))
         if config.sft.source is not None:
             return ConvertedDemonstrations.read(config.sft.source, writing, config.sft.batch_tokens, seed).batch
@@ -91,17 +106,17 @@ class FeedbackRun(RecipeRun):
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
-    def _evaluate(self, when: When) -> dict[str, Any]:
+    def _evaluate(self, when: str) -> dict[str, Any]:
         tasks = self.tasks.parts["test"]
         metrics: dict[str, Any] = {}
         arms: list[tuple[str, str | None, float]] = [("", None, 0.0)]
         if self.config.evaluation.sampled:
             arms.append(("sampled", None, 1.0))
-        if when == "after":
+        if when != "before":
             arms += [(critic, critic, 0.0) for critic in self.config.evaluation.arms]
         with (
             closing(self._rollouts(when)) as rollouts,
-            self.console.stage(f"Evaluation {when}", total=len(tasks) * len(arms), unit="episodes") as bar,
+            self.console.stage(evaluation_title(when), total=len(tasks) * len(arms), unit="episodes") as bar,
         ):
             for name, critic, temperature in arms:
                 executor = self.tasks.executor(critic)
@@ -122,8 +137,3 @@ class FeedbackRun(RecipeRun):
     def _metrics(self) -> dict[str, Any]:
         metrics = super()._metrics()
         return {**metrics, **gains(metrics)}
-
-    def _last_table(self, summary: Mapping[str, Any]) -> None:
-        rows = before_and_after(summary, _TABLE)
-        if rows:
-            self.console.table("Held-out problems", ("", "before RL", "after RL"), rows)

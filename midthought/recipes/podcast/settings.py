@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from midthought.config import Harmless, RecipeConfig, Section
-from midthought.recipes.supervised import ShownEpisodes, SupervisedSection
+from midthought.config.former_names import FormerName
+from midthought.recipes.supervised import RecipeEvaluation, SupervisedSection
 
 Kind = Literal["speaker", "episode", "continuation"]
+_CONTROL_ARM = FormerName(
+    "control_arms=[clean]",
+    lambda value, present: {"control_arms": ["clean"]} if value else {},
+    lambda section: "clean" in section.control_arms,
+)
 DEFAULT_KINDS: tuple[Kind, ...] = ("speaker", "episode")
 
 
@@ -98,13 +104,13 @@ class WarmupSection(SupervisedSection):
     """Share of demonstrations that consist of random tokens."""
 
 
-class EvaluationSection(ShownEpisodes):
+class EvaluationSection(RecipeEvaluation):
     """Evaluation before and after RL."""
+
+    former_names: ClassVar = {"control_arm": _CONTROL_ARM}
 
     sampled: bool = True
     """Also evaluate with sampling at temperature 1."""
-    control_arm: Harmless[bool] = False
-    """Also train a control arm: supervised steps on clean demonstrations for the same total time."""
 
 
 class PodcastConfig(RecipeConfig):

@@ -32,6 +32,7 @@ SHORT = [
     "warmup.num_steps=2",
     "warmup.batch_tokens=512",
     "checkpoint.save_interval=1",
+    "evaluation.control_arm=true",  # the former name of control_arms=[clean]
 ]
 
 
@@ -63,6 +64,13 @@ def test_a_warm_up_alone_records_its_plan_too(tmp_path):
     record = json.loads((tmp_path / "run" / "plan.json").read_text("utf-8"))
     assert (record["stage"], record["planned"]["settings"]["critic"]) == ("sft", "none")
     assert record["measured"]["phases"].keys() == {"update", "saving"}
+
+
+def test_the_arm_of_clean_demonstrations_keeps_the_names_that_it_had_as_the_only_arm(trained):
+    summary = json.loads((trained / "summary.json").read_text())
+    assert summary["control.exact_match"] == summary["arms.clean.exact_match"]
+    assert summary["control.num_steps"] == summary["arms.clean.num_steps"] >= 1
+    assert "control_arms:\n  - clean" in (trained / "config.yaml").read_text()
 
 
 def evaluate(model: Path, path: Path, *words: str) -> dict[str, object]:

@@ -13,7 +13,6 @@ PARTIAL = [
     "inference.partial_rollouts=true",
     "inference.max_segment_length=12",
     "training.num_train_iters=5",
-    "evaluation.control_arm=false",
 ]
 
 

@@ -11,7 +11,6 @@ from small_runs import PODCAST, finish, metrics, start
 PYTHON = os.environ.get("MIDTHOUGHT_VLLM_PYTHON")
 SERVED = [
     *[word for word in PODCAST if "deterministic" not in word],
-    "evaluation.control_arm=false",
     "inference.backend=vllm",
     f"inference.server_python={PYTHON}",
     "inference.max_num_seqs=16",
