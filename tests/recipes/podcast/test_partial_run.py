@@ -12,6 +12,8 @@ PARTIAL = [
     *PODCAST,
     "inference.partial_rollouts=true",
     "inference.max_segment_length=12",
+    "inference.max_tokens=160",  # with few tokens all episodes are truncated in the same round, and none is carried over
+    "inference.partial_over_sampling=2",
     "training.num_train_iters=5",
 ]
 
