@@ -148,7 +148,9 @@ def test_the_learning_rate_ends_where_this_fit_ends(talker):
 
 
 def test_with_max_seconds_the_iterations_and_the_learning_rate_follow_from_the_seconds_so_far(talker):
-    with RayPPOTrainer(settings(num_train_iters=50, lr_schedule="linear", warmup_steps=0), Colours(), **talker) as trainer:
+    with RayPPOTrainer(
+        settings(num_train_iters=50, lr_schedule="linear", warmup_steps=0), Colours(), **talker
+    ) as trainer:
         assert len(trainer.fit(max_seconds=1e-9)) == 1
         (first,) = trainer.metrics_history
         assert trainer.learner.learning_rate == 0.0
