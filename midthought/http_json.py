@@ -131,7 +131,7 @@ class JsonEndpoint:
         loop = asyncio.get_running_loop()
         if loop not in self._per_loop:
             client = httpx.AsyncClient(
-                timeout=None,
+                timeout=None,  # noqa: S113  # `_post` limits the whole attempt
                 limits=httpx.Limits(max_keepalive_connections=0),  # they would stay open when the loop ends
                 trust_env=not is_local(self._settings.base_url),  # a proxy cannot reach this machine's own ports
             )

@@ -47,7 +47,7 @@ def load_model(path: str | Path, dtype: Any = "float32", attn_implementation: st
         with quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(name, **options, output_loading_info=True)
     except Exception as error:
-        reason = " ".join(str(error).split()).partition(". ")[0][:300]
+        reason = why_not_loaded(error)
         raise ModelPathError(
             f"model path {str(path)!r} does not load as a causal language model from safetensors: {reason}; {remedy}"
         ) from error
@@ -57,6 +57,17 @@ def load_model(path: str | Path, dtype: Any = "float32", attn_implementation: st
             f"model path {str(path)!r} lacks {len(missing)} of the model's weights, first {missing[0]!r}; {remedy}"
         )
     return policy.eval()
+
+
+def why_not_loaded(error: Exception) -> str:
+    """Returns the reason of a loading error in one sentence. Names the remedy if the model asks for code of its own."""
+    words = " ".join(str(error).split())
+    if "custom code" in words or "trust_remote_code" in words:
+        return (
+            "it needs code from its own folder (trust_remote_code), which is never run here; use a model whose architecture "
+            "transformers has"
+        )
+    return words.partition(". ")[0][:300] or type(error).__name__
 
 
 def placed(model: Any, device: str) -> Any:
@@ -96,10 +107,9 @@ def load_tokenizer(path: str | Path) -> Any:
         raise ModelPathError(f"{path} holds a model but no tokenizer; save one beside it with `save_pretrained`")
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder if folder.is_dir() else path), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except Exception as error:  # a damaged tokenizer.json can cause any error
         raise ModelPathError(
-            f"{path} holds a model but no tokenizer that loads ({reason}); save one beside it"
+            f"{path} holds a model but no tokenizer that loads ({why_not_loaded(error)}); save one beside it"
         ) from None
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

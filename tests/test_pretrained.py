@@ -82,8 +82,18 @@ def test_code_in_a_models_folder_is_never_run(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     witness = tmp_path / "ran"
     (tmp_path / "evil.py").write_text(f"open({str(witness)!r}, 'w')")
-    with pytest.raises(ModelPathError):
+    with pytest.raises(
+        ModelPathError, match=r"needs code from its own folder .trust_remote_code., which is never run here"
+    ):
         load_model(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelPathError, match="no tokenizer that loads"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}})
+    )
+    with pytest.raises(ModelPathError, match=r"no tokenizer that loads .it needs code from its own folder"):
+        load_tokenizer(tmp_path)
     assert not witness.exists()
 
 

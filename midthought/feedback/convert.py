@@ -249,7 +249,7 @@ def _store(
 
 def _conversations(records: sqlite3.Connection, report: ConversionReport, dataset: str) -> Iterator[dict[str, Any]]:
     tools = [DEFINITION.json_schema()]
-    found = records.execute(f"SELECT {', '.join(Record._fields)} FROM records ORDER BY problem, iteration")
+    found = records.execute(f"SELECT {', '.join(Record._fields)} FROM records ORDER BY problem, iteration")  # noqa: S608  # our names
     for _, group in groupby(map(Record._make, found), key=lambda record: record.problem):
         rounds = list(group)
         why_not = _why_not(rounds)

@@ -121,7 +121,7 @@ def device_problem(device: str, *, num_gpus: int, cuda_build: str | None, warnin
         return ""
     if "driver" in warning and "too old" in warning:
         return (
-            f"the NVIDIA driver is too old for this torch (CUDA {cuda_build}): update the driver, install a torch for an older "
+            f"the NVIDIA driver is too old for this torch (CUDA {cuda_build}): install a newer driver or a torch for an older "
             "CUDA, or set model.device=cpu"
         )
     number = device.partition(":")[2]

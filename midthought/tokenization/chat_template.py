@@ -88,7 +88,7 @@ class ChatTemplate:
                 return CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
         try:
-            parsed = Environment(extensions=[loopcontrols, Generation]).parse(self._source)
+            parsed = Environment(extensions=[loopcontrols, Generation]).parse(self._source)  # noqa: S701  # only parsed
         except TemplateSyntaxError as error:
             raise SettingsError(f"the chat template is not valid Jinja: {error}") from None
         own = {name.name for name in parsed.find_all(Name) if name.ctx == "store"}

@@ -70,7 +70,9 @@ def _untied_copy(model: str, untie_into: Path | None, tell: Callable[[str], None
     try:
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise ModelPathError(f"model {model!r} does not exist or does not load: {str(error)[:200]}") from None
+        from midthought.pretrained import why_not_loaded
+
+        raise ModelPathError(f"model {model!r} does not exist or does not load: {why_not_loaded(error)}") from None
     if not config.get_text_config().tie_word_embeddings:
         return model
     folder = Path(model)

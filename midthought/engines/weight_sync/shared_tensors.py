@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 _log = logging.getLogger(__name__)
-MEMORY_FOLDER = Path("/dev/shm")
+MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108  # files there are created exclusively
 """A folder whose files are in memory (Linux)."""
 _ALIGNMENT = 64
 _CHUNK_BYTES = 64 * 2**20

@@ -97,9 +97,9 @@ def run(code: str) -> int:
     try:
         tree = ast.parse(code, _NAME)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, _NAME, "exec", dont_inherit=True), main_module.__dict__)
+        exec(compile(tree, _NAME, "exec", dont_inherit=True), main_module.__dict__)  # noqa: S102  # isolated
         if last is not None:
-            exec(compile(ast.Interactive([last]), _NAME, "single", dont_inherit=True), main_module.__dict__)
+            exec(compile(ast.Interactive([last]), _NAME, "single", dont_inherit=True), main_module.__dict__)  # noqa: S102
     except SystemExit:
         raise
     except BaseException as error:
