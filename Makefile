@@ -16,11 +16,22 @@ WHEELS ?= runs/gpu-wheels
 # Tests in JOBS processes, one thread each: with more threads than cores all of them are slower.
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 
+# On Linux x86-64 with Python 3.11 every package is one of those whose SHA-256 is in locks/. Elsewhere constraints.txt pins the
+# versions alone.
+IS_LOCKED := $(BIN)/python -c "import platform as p, sys; sys.exit((p.system(), p.machine(), *sys.version_info[:2]) != ('Linux', 'x86_64', 3, 11))"
+HAS_CUDA  := $(BIN)/python -c "from importlib.metadata import version; import sys; sys.exit('+cpu' in version('torch'))"
+LOCKED    := $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --require-hashes --requirement
+OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+EXTRAS    := memory serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
+PINNED    := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+empty     :=
+comma     := ,
+
 # Environments of other libraries that do not fit beside our pins, one for each list in tests/env/ecosystems.
 ECOSYSTEMS := $(VENV)/ecosystems
 ECOSYSTEM_ENVIRONMENTS := $(patsubst tests/env/ecosystems/%.txt,$(ECOSYSTEMS)/%/.ready,$(wildcard tests/env/ecosystems/*.txt))
 
-.PHONY: demo test test-all lint measure bench gpu-wheels clean
+.PHONY: demo test test-all lint audit locks measure bench gpu-wheels clean
 
 demo: $(VENV)/.ready
 	$(BIN)/midthought train podcast --run $(RUN) $(if $(wildcard $(RUN)/progress.json),--resume)
@@ -44,6 +55,25 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/codespell midthought docs examples benchmarks *.md
 	$(BIN)/pytest -q tests/test_prose.py
 
+# make audit: known vulnerabilities of the locked packages, from PyPI's advisories; needs the network. Fails if a package cannot
+# be looked up.
+audit: $(VENV)/supply-chain/.ready
+	$(VENV)/supply-chain/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard locks/*.txt))
+
+# make locks: writes locks/demo.txt and locks/test.txt anew, after a change of pyproject.toml or constraints.txt. torch.txt and
+# cuda.txt are compiled by hand for a new torch: the CPU build's digest comes from the CPU index.
+COMPILE := $(VENV)/supply-chain/bin/uv pip compile --quiet --no-annotate --no-header --generate-hashes --constraint constraints.txt \
+  --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+  $(addprefix --no-emit-package ,torch $(shell sed -n 's/^\([a-z][a-z0-9-]*\)==.*/\1/p' locks/cuda.txt))
+locks: $(VENV)/supply-chain/.ready
+	echo setuptools | $(COMPILE) pyproject.toml - --extra memory --output-file locks/demo.txt
+	echo setuptools | $(COMPILE) pyproject.toml - $(addprefix --extra ,$(EXTRAS)) --output-file locks/test.txt
+
+$(VENV)/supply-chain/.ready:
+	$(PYTHON) -m venv $(VENV)/supply-chain
+	$(VENV)/supply-chain/bin/python -m pip install --quiet pip-audit==2.10.1 uv==0.13.9
+	touch $@
+
 # make measure SEED=0 [RECIPE=feedback] [DATA=folder of transcripts]: a recipe's whole job, the podcast's with its control
 # arm; an interrupted one goes on
 measure: $(VENV)/.ready
@@ -65,16 +95,16 @@ gpu-wheels: $(VENV)/.python
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0
+	if $(IS_LOCKED); then $(LOCKED) locks/torch.txt && if $(HAS_CUDA); then $(LOCKED) locks/cuda.txt; fi; \
+	else $(BIN)/python -m pip install --quiet --upgrade pip && $(BIN)/python -m pip install --quiet torch==2.13.0; fi
 	touch $@
 
-$(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory]'
+$(VENV)/.ready: $(VENV)/.python pyproject.toml constraints.txt locks/demo.txt
+	if $(IS_LOCKED); then $(LOCKED) locks/demo.txt && $(OURSELVES); else $(PINNED) '.[memory]'; fi
 	touch $@
 
-$(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[memory,serve,mcp,data,math,judge,vllm,sglang,lora,ray,wandb,gym,openenv,dev]'
+$(VENV)/.ready-dev: $(VENV)/.ready locks/test.txt
+	if $(IS_LOCKED); then $(LOCKED) locks/test.txt && $(OURSELVES); else $(PINNED) '.[$(subst $(empty) $(empty),$(comma),$(EXTRAS))]'; fi
 	touch $@
 
 $(VENV)/.ready-oracles: $(VENV)/.ready-dev tests/algo/oracles.txt
