@@ -1,13 +1,17 @@
 """The command line: a user's mistake is one line that names it and its remedy, exit code 2, and nothing on the disk."""
 
 import json
+import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from midthought import cli
 from midthought.cli import main
+from midthought.cli.output import tell
 
 ANN_AND_BOB = """# The Tide Clock
 
@@ -230,3 +234,22 @@ def test_the_report_of_a_run_is_written_anew(here, call):
     code, text, _ = call("report", "run")
     assert code == 0 and text.strip().endswith("report.html")
     assert "0.812" in (here / "run" / "report.html").read_text("utf-8")
+
+
+def test_texts_of_others_reach_the_terminal_without_control_characters(here, call, capsys):
+    hostile = "a\x1b]0;title\x07\x1b[2Jb\x9b31mc\u202ed\re"
+    _, _, error = call("report", f"no{hostile}where")
+    tell(hostile)
+    assert logging.lastResort is not None
+    logging.lastResort.emit(logging.makeLogRecord({"msg": "tool %r: %s", "args": ("look", hostile)}))
+    printed = capsys.readouterr()
+    for text in (error, printed.out, printed.err):
+        assert "a]0;title[2Jb31mcde" in text
+        assert not set("\x1b\x07\x9b\u202e\r") & set(text)
+
+
+def test_every_command_prints_with_tell():
+    sources = [*Path(cli.__file__).parent.glob("*.py")]
+    assert len(sources) > 5
+    printing = [path.name for path in sources if re.search(r"typer\.s?echo|\bprint\(", path.read_text())]
+    assert printing == ["output.py"]

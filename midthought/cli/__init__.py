@@ -8,6 +8,7 @@ import sys
 import typer
 
 from midthought.cli import feedback, memory, planning, servers, training
+from midthought.cli.output import make_logs_printable, tell
 from midthought.errors import UserError
 
 app = typer.Typer(
@@ -27,8 +28,9 @@ def main() -> None:
     """Entry point of the `midthought` command."""
     # Batches differ in shape: with oneDNN's default capacity its cache grows to gigabytes.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    make_logs_printable()
     try:
         app()
     except UserError as error:
-        print(f"midthought: {error}", file=sys.stderr)
+        tell(f"midthought: {error}", err=True)
         sys.exit(2)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from midthought.cli.output import tell
+
 app = typer.Typer(help="Feedback: logs, problems, servers.", no_args_is_help=True)
 
 Strict = Annotated[bool, typer.Option("--strict", help="Fail at the first invalid row.")]
@@ -25,7 +27,7 @@ def convert(
     """Convert published feedback logs to conversations with tool calls."""
     from midthought.feedback.commands import convert_log
 
-    convert_log(log, out, dataset=dataset, strict=strict, recheck=recheck, tell=typer.echo)
+    convert_log(log, out, dataset=dataset, strict=strict, recheck=recheck, tell=tell)
 
 
 @app.command()
@@ -45,7 +47,7 @@ def problems(
     """Write a data set's problems, from the hub, a file or a seed."""
     from midthought.feedback.commands import write_problems
 
-    write_problems(dataset, out, source=source, split=split, limit=limit, seed=seed, strict=strict, tell=typer.echo)
+    write_problems(dataset, out, source=source, split=split, limit=limit, seed=seed, strict=strict, tell=tell)
 
 
 @app.command()
@@ -55,4 +57,4 @@ def check(
     """Ask the feedback servers a few questions; every failure is reported with its remedy."""
     from midthought.feedback.check import run_check
 
-    raise typer.Exit(run_check(config, typer.echo))
+    raise typer.Exit(run_check(config, tell))

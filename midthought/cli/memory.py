@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from midthought.cli.output import tell
+
 if TYPE_CHECKING:
     from midthought.types import Task
 
@@ -59,8 +61,8 @@ def build(
     _print_summary(folder, chunks, as_json, memory=asdict(report))
     if not as_json:
         if report.precision:
-            typer.echo(f"Chunks are embedded in {report.precision}")
-        typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
+            tell(f"Chunks are embedded in {report.precision}")
+        tell(f"{path}: {report.num_added} added, {report.num_kept} kept, {report.num_removed} removed")
 
 
 @app.command()
@@ -75,7 +77,7 @@ def search(
     from midthought.memory.connect import open_memory
     from midthought.memory.tool import format_hits
 
-    typer.echo(format_hits(open_memory(path, token_env=token_env).search(query, k, mode)))  # type: ignore[arg-type]
+    tell(format_hits(open_memory(path, token_env=token_env).search(query, k, mode)))  # type: ignore[arg-type]
 
 
 @app.command()
@@ -99,7 +101,7 @@ def serve(
     from midthought.memory.service.command import serve as serve_memory
 
     own = (path, table, embedding_model)
-    serve_memory(*own, questions=questions, host=host, port=port, token_env=token_env, follow=follow, tell=typer.echo)
+    serve_memory(*own, questions=questions, host=host, port=port, token_env=token_env, follow=follow, tell=tell)
 
 
 @app.command()
@@ -121,7 +123,7 @@ def chunk(
     write_chunks(chunks, out)
     _print_summary(folder, chunks, as_json)
     if not as_json:
-        typer.echo(f"{out}: {len(chunks)} chunks")
+        tell(f"{out}: {len(chunks)} chunks")
 
 
 @app.command()
@@ -140,7 +142,7 @@ def embed(
     with Console().stage("Embedding", unit="chunks") as bar:
         rows = embed_chunks(read_chunks(chunks), load_embedder(embedding_model), bar.follow)
     write_rows(rows, out)
-    typer.echo(f"{out}: {rows.num_rows} chunks")
+    tell(f"{out}: {rows.num_rows} chunks")
 
 
 @app.command()
@@ -154,7 +156,7 @@ def ingest(
     from midthought.memory.store import MemoryStore
 
     report = MemoryStore.open(path).ingest(read_rows(rows), replace=replace)
-    typer.echo(f"{path}: {report.num_added} added, {report.num_kept} kept")
+    tell(f"{path}: {report.num_added} added, {report.num_kept} kept")
 
 
 @app.command()
@@ -194,8 +196,8 @@ def questions(
 
         rows = rows_of(tasks, lambda task: task.messages(), data_source="podcast_qa", ability="qa", split="train")
         write_parquet(rows, parquet)
-        typer.echo(f"{parquet}: {len(rows)} rows")
-    typer.echo(f"{out}: {len(tasks)} questions")
+        tell(f"{parquet}: {len(rows)} rows")
+    tell(f"{out}: {len(tasks)} questions")
 
 
 def _questions_by_rules(chunks: Path, out: Path, num_questions: int, no_memory_share: float, seed: int) -> list[Task]:
@@ -246,12 +248,12 @@ def _questions_by_model(
                 store, asked, embedder, out, plan, only=episodes, max_episodes=max_episodes, progress=bar.follow
             )
     except NoReplyError as error:
-        typer.echo(f"midthought: {endpoint.base_url}: {error}", err=True)
+        tell(f"midthought: {endpoint.base_url}: {error}", err=True)
         raise typer.Exit(1) from None
     for reason, count in Counter(task.labels["verdict"]["problem"] for task in report.refused).most_common():
-        typer.echo(f"refused {count}: {reason}")
+        tell(f"refused {count}: {reason}")
     for stem, problem in report.problems:
-        typer.echo(f"not finished: {stem}: {problem}; run the same command again to continue", err=True)
+        tell(f"not finished: {stem}: {problem}; run the same command again to continue", err=True)
     return list(report.accepted)
 
 
@@ -275,8 +277,8 @@ def _print_summary(folder: Any, chunks: Any, as_json: bool, **more: Any) -> None
     from midthought.report.console import Console
 
     if as_json:
-        typer.echo(json.dumps(summary_json(folder, chunks) | more, indent=1, ensure_ascii=False))
+        tell(json.dumps(summary_json(folder, chunks) | more, indent=1, ensure_ascii=False))
         return
     Console().table("Transcripts", COLUMNS, summary_rows(folder, chunks))
     for line in notices(folder):
-        typer.echo(line, err=True)
+        tell(line, err=True)

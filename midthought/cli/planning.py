@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from midthought.cli.output import tell
 from midthought.cli.training import RECIPE_NAMES, require_verl_options
 from midthought.errors import SettingsError
 
@@ -26,7 +27,7 @@ def settings(
     from midthought.recipes import find_recipe
 
     store = ConfigStore if recipe == "library" else find_recipe(recipe).config_class()
-    typer.echo(settings_page(store, recipe))
+    tell(settings_page(store, recipe))
 
 
 def plan(
@@ -70,20 +71,20 @@ def plan(
         def begin(model: str) -> RecipeConfig:
             return _recipe_settings(recipe, [*of_recipe, f"model.local_path={model}"], config, engine)
 
-        typer.echo("\n".join(choice_rows(begin, own)))
+        tell("\n".join(choice_rows(begin, own)))
         return
     if sizes:
-        typer.echo("\n".join(size_rows(own)))
+        tell("\n".join(size_rows(own)))
         return
     memory = make_plan(own, _recipe_settings(recipe, of_recipe, config, engine) if recipe else None)
-    typer.echo(json.dumps(to_dict(memory), indent=1) if as_json else "\n".join(to_lines(memory)))
+    tell(json.dumps(to_dict(memory), indent=1) if as_json else "\n".join(to_lines(memory)))
 
 
 def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
     """Write RUN/report.html again from the run's files."""
     from midthought.report.html import write_report
 
-    typer.echo(write_report(run))
+    tell(write_report(run))
 
 
 def guard(
@@ -111,7 +112,7 @@ def _compare(run: Path, *, as_json: bool) -> None:
     record = read_plan(run)
     rows = [row for row in RunFolder(run).metrics.read() if row["stage"] == record["stage"]]
     comparison = Comparison(record, rows)
-    typer.echo(json.dumps(to_dict(comparison), indent=1) if as_json else "\n".join(to_lines(comparison, str(run))))
+    tell(json.dumps(to_dict(comparison), indent=1) if as_json else "\n".join(to_lines(comparison, str(run))))
 
 
 def _recipe_settings(recipe: str, words: list[str], config: Path | None, engine: str) -> RecipeConfig:

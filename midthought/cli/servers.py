@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from midthought.cli.output import tell
+
 app = typer.Typer(help="Model servers for inference.backend=vllm and sglang.", no_args_is_help=True)
 
 
@@ -74,5 +76,5 @@ def serve(
         weight_transport=weight_transport.value if weight_transport is not None and weights and not lora_rank else "",
         flags=flags or [],
     )
-    code = serve_model(model, backend, options, untie_into=untie_into, python=python, dry_run=dry_run, tell=typer.echo)
+    code = serve_model(model, backend, options, untie_into=untie_into, python=python, dry_run=dry_run, tell=tell)
     raise typer.Exit(code)

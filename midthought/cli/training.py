@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from midthought.cli.output import tell
 from midthought.errors import SettingsError, near_names
 from midthought.recipes import recipe_names
 
@@ -142,7 +143,7 @@ def _print_choice(
     hardware = find_hardware(device) if gpu_gib is None else Hardware("gpu", f"a GPU of {gpu_gib:g} GiB", gpu_gib)
     source = str(from_path or model.local_path)
     choice = choose_and_plan(settings, hardware, source=source, is_given=given, words=words_of_stage(stage))
-    typer.echo("\n".join(choice.table()))
+    tell("\n".join(choice.table()))
     choice.require_possible()
 
 
@@ -166,6 +167,6 @@ def _train_with_verl(
         files = write_sft_bundle(supplied.sft_job(chosen), chosen.verl, path)
     else:
         files = write_bundle(supplied.job(chosen, path), chosen.verl, path)
-    typer.echo(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
+    tell(f"{path}: {len(files)} files. Train with: {path / SCRIPT}")
     if python is not None:
         raise typer.Exit(launch(path / SCRIPT, python))

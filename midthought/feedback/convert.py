@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from midthought.errors import DataError
 from midthought.feedback.answers import is_right
+from midthought.feedback.control_tokens import without_control_tokens
 from midthought.feedback.parquet import pyarrow, write_parquet
 from midthought.feedback.problems.prompts import prompt_of
 from midthought.feedback.prompts import DEFINITION, SYSTEM_PROMPT, TOOL_NAME, wrong_answer_result
@@ -47,6 +48,8 @@ class ConversionReport:
     num_bad_rows: int = 0
     num_later_rounds: int = 0
     """Records of rounds that are not used."""
+    num_broken_up: int = 0
+    """Conversations with text that was written like a control token."""
 
 
 def convert(
@@ -63,6 +66,9 @@ def convert(
     A conversation is system, user and the assistant's answer. A wrong answer is followed by a call of `get_feedback` with the
     whole answer, the result in the tool's wording and the next answer; the last answer is right and has no call. Each problem
     that was right in round 0, 1 or 2 gives one conversation, in the order of first appearance.
+
+    Trainers encode whole conversations, so text like `<|im_end|>` or `</think>` would become a control token: it is written
+    with a blank (`< |im_end|>`) and counted.
 
     Args:
         source: the log.
@@ -122,6 +128,10 @@ def report_lines(report: ConversionReport) -> list[str]:
         lines.append(f"{report.num_bad_rows} bad rows skipped")
     if report.num_later_rounds:
         lines.append(f"{report.num_later_rounds} rows of later rounds not used")
+    if report.num_broken_up:
+        lines.append(
+            f"{report.num_broken_up} conversations contain control tokens as text; a blank was added in each token"
+        )
     return lines
 
 
@@ -257,7 +267,9 @@ def _conversations(records: sqlite3.Connection, report: ConversionReport, datase
             report.skipped[why_not] += 1
             continue
         report.conversations[KINDS[len(rounds) - 1]] += 1
-        yield {"messages": _messages(rounds, dataset), "tools": tools}
+        harmless = list(map(_without_control_tokens, rounds))
+        report.num_broken_up += harmless != rounds
+        yield {"messages": _messages(harmless, dataset), "tools": tools}
 
 
 def _why_not(rounds: Sequence[Record]) -> str | None:
@@ -273,6 +285,11 @@ def _why_not(rounds: Sequence[Record]) -> str | None:
     if not all(each.response.strip() for each in rounds):
         return "an answer is empty"
     return None
+
+
+def _without_control_tokens(record: Record) -> Record:
+    question, response, feedback = map(without_control_tokens, (record.question, record.response, record.feedback))
+    return record._replace(question=question, response=response, feedback=feedback)
 
 
 def _messages(records: Sequence[Record], dataset: str) -> list[dict[str, Any]]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from midthought.errors import NoReplyError, SettingsError
+from midthought.feedback.control_tokens import without_control_tokens
 from midthought.feedback.critics.critic import worked_solution
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.feedback.masking import choices_of, is_multiple_choice
@@ -28,7 +28,6 @@ PAUSE_SECONDS = 30.0
 """For this time, a server that failed is tried last."""
 BACKOFF_SECONDS = 0.5
 
-_CONTROL = re.compile(r"<(?=[|｜/]|[a-zA-Z_]{1,40}>)|\[(?=/?[A-Z_]{2,40}\])")
 
 _ALL = (
     "You are an expert who gives feedback on one attempt to solve a problem. The attempt's final answer is wrong. Say which "
@@ -115,7 +114,7 @@ def _end_of(text: str) -> str:
 
 def _plain(text: str) -> str:
     """The text without anything that a tokenizer could read as a control token, and without lone surrogates."""
-    return _CONTROL.sub(r"\g<0> ", text).encode(errors="replace").decode()
+    return without_control_tokens(text).encode(errors="replace").decode()
 
 
 # -- the servers ---------------------------------------------------------------------------------------------------

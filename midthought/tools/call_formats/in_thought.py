@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from midthought.tools.call_formats.instructions import describe_tools
 from midthought.tools.call_formats.json_object import write_json
 from midthought.tools.call_formats.quoting import QuotingTracker
-from midthought.tools.call_formats.streaming import StoppingScanner, StreamingCallFormat, without_empty_lines
+from midthought.tools.call_formats.streaming import StoppingScanner, StreamingCallFormat, as_one_result
 from midthought.tools.call_formats.thought_tags import THINK_CLOSE, THINK_OPEN
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent, ToolOutcome
 
 _KEYWORD = "#call"
 _BLANKS = " \t\r\n"
+_MARKER = re.compile(r"[\s>]*#(?:call\b|[\w.-]{1,200}_(?:result|error):)")
+"""Start of a line that the policy could take for a call or for the result of another tool."""
 
 Layout = Literal["inside", "between"]
 
@@ -70,7 +73,8 @@ class InThoughtFormat(StreamingCallFormat):
         r"""Returns the text after the closing brace: `"\n#NAME_result:\n<text>\n\n"`, or `"\n#NAME_error: <text>\n\n"`
         on one line (`#call_error:` if the call had no name). Several results follow each other without another line.
 
-        Empty lines of a result are removed, so the first empty line marks its end.
+        Empty lines of a result are removed, so the first empty line marks its end. A line that looks like a call or
+        another result begins with `> `.
         """
         return "".join(["\n", *(_render(event) for event in events)])
 
@@ -89,7 +93,7 @@ class InThoughtFormat(StreamingCallFormat):
 def _render(event: ToolEvent) -> str:
     name, text = event.call.tool_name or "call", event.call.result or ""
     if event.outcome is ToolOutcome.OK:
-        text = without_empty_lines(text)
+        text = as_one_result(text, _MARKER)
         return f"#{name}_result:\n{text}\n\n" if text else f"#{name}_result:\n\n"
     return f"#{name}_error: {' '.join(text.split())}\n\n"
 

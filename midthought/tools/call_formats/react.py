@@ -13,8 +13,8 @@ from midthought.tools.call_formats.quoting import QuotingTracker
 from midthought.tools.call_formats.streaming import (
     StoppingScanner,
     StreamingCallFormat,
+    as_one_result,
     result_text,
-    without_empty_lines,
 )
 from midthought.tools.definition import ToolDefinition
 from midthought.types import ParsedAction, ToolEvent
@@ -24,6 +24,8 @@ _ACTION_LABEL = re.compile(r"[\s*#]*action[ \t]*\d*[ \t*]*", re.IGNORECASE)
 _INPUT_LABEL = re.compile(rf"[\s*#]*{_INPUT}", re.IGNORECASE)
 _INPUT_AT_END = re.compile(rf"(?:^|[\s*#`]){_INPUT}$", re.IGNORECASE)
 _OBSERVATION_LABEL = re.compile(r"[\s*#]*observation[ \t]*\d*[ \t*]*", re.IGNORECASE)
+_MARKER = re.compile(rf"[\s*#>]*(?:thought|observation|action|{_INPUT})[ \t\d*]{{0,9}}:", re.IGNORECASE)
+"""Start of a line that the policy could take for a part of a call or for another result."""
 _MAX_LABEL = 40
 """Characters before a line's first colon; a longer beginning is prose."""
 _MAX_HEAD = 200
@@ -61,9 +63,10 @@ class ReActFormat(StreamingCallFormat):
     def render_results(self, events: Sequence[ToolEvent]) -> str:
         r"""Returns `\nObservation: <text>\n`, or `error: …` if the call failed. Each result starts a line.
 
-        Empty lines of a result are removed, so the first empty line marks its end.
+        Empty lines of a result are removed, so the first empty line marks its end. A line that looks like an action or
+        another result begins with `> `.
         """
-        return "".join(["\n", *(f"Observation: {without_empty_lines(result_text([event]))}\n" for event in events)])
+        return "".join(["\n", *(f"Observation: {as_one_result(result_text([event]), _MARKER)}\n" for event in events)])
 
     def explain(self, example: str, definitions: Sequence[ToolDefinition]) -> str:
         return (

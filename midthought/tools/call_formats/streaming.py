@@ -5,6 +5,7 @@ Does not depend on how a particular format marks its calls.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -167,6 +168,10 @@ def result_text(events: Sequence[ToolEvent]) -> str:
     )
 
 
-def without_empty_lines(text: str) -> str:
-    """Returns the text without empty lines, so that the first empty line after it marks its end."""
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+def as_one_result(text: str, marker: re.Pattern[str]) -> str:
+    """Returns the text without empty lines, so that the first empty line after it marks its end.
+
+    A line that begins with `marker` would look like a call or like another result: `> ` is written in front of it.
+    """
+    lines = (line.rstrip() for line in text.splitlines() if line.strip())
+    return "\n".join(f"> {line}" if marker.match(line) else line for line in lines)

@@ -1,0 +1,27 @@
+"""Output of the commands. Texts of users, models, tools and servers reach the terminal without control characters."""
+
+from __future__ import annotations
+
+import logging
+
+import typer
+
+from midthought.report.console import printable
+
+
+def tell(text: object, *, err: bool = False) -> None:
+    """Prints the text, on standard error with `err`, without characters that move the cursor or change the writing direction."""
+    typer.echo(printable(str(text)), err=err)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats log messages for a terminal, as `tell` does."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def make_logs_printable() -> None:
+    """Applies `PrintableFormatter` to warnings if nothing else has configured the logs."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(PrintableFormatter())
