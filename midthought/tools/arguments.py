@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from jsonschema.exceptions import ValidationError
 from referencing.jsonschema import DRAFT202012
 
 from midthought.errors import SettingsError
+from midthought.tools.bounded_schema import TooManyStepsError, bounded, new_check, unknown_keys
 
 TYPES = {
     "string": "a string",
@@ -51,19 +51,23 @@ class ArgumentsChecker:
         except (jsonschema.SchemaError, RecursionError) as error:
             words = getattr(error, "message", "it is nested too deeply")
             raise SettingsError(f"invalid JSON Schema: {_cut(words)}") from None
-        tolerant = validators.extend(dialect, {"pattern": _pattern})
-        self._validator = tolerant(schema, registry=referencing.Registry())
+        self._validator = bounded(dialect, schema)(schema, registry=referencing.Registry())
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raises `ArgumentsError` for the first mistake; a missing argument comes before all others."""
+        """Raises `ArgumentsError` for the first mistake; a missing argument comes before all others.
+
+        Takes bounded time for any schema. What a regular expression does not decide (`bounded_schema.matches`) is left to the
+        tool.
+        """
+        new_check()
         try:
             error = self._first_error(arguments)
             if error is not None:
                 raise ArgumentsError(_explain(error))
         except RecursionError:
             raise ArgumentsError("the arguments are nested too deeply") from None
-        except re.error:  # a key pattern that Python cannot compile: the tool has to check it
-            return
+        except TooManyStepsError:
+            raise ArgumentsError("checking the arguments takes too long; make them shorter") from None
 
     def _first_error(self, arguments: Mapping[str, Any]) -> ValidationError | None:
         first = None
@@ -81,16 +85,6 @@ def shown(value: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
-
-
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]) -> Iterator[ValidationError]:
-    """Patterns in JSON Schema are JavaScript's: one that Python cannot compile is left to the tool."""
-    try:
-        fits = not isinstance(instance, str) or re.search(pattern, instance)
-    except re.error:
-        return
-    if not fits:
-        yield ValidationError("does not match")
 
 
 def _require_inner_references(schema: Mapping[str, Any]) -> None:
@@ -157,10 +151,7 @@ def _expected(error: ValidationError) -> str | None:
 
 def _explain_unknown(error: ValidationError, where: str) -> str:
     known = list(error.schema.get("properties", {}))
-    patterns = list(error.schema.get("patternProperties", {}))
-    extra = next(
-        (name for name in error.instance if name not in known and not any(re.search(p, name) for p in patterns)), None
-    )
+    extra = next(iter(unknown_keys(error.instance, error.schema)), None)
     wrong = f"{where} has an unknown key" if error.absolute_path else "unknown argument"
     return f"{wrong} {shown(extra)}; there is: {_listed(known) or 'none'}"
 

@@ -18,6 +18,7 @@ from midthought.tools.mcp_connection import Connection, McpServerError, Remote, 
 
 _MAX_RESULT_CHARS = 100_000
 """Longer results are cut here; the rollout loop then cuts the text for the model to tokens."""
+_MAX_SCHEMA_CHARS = 100_000
 _MAX_DEPTH = 64
 """Nesting of lists and objects in arguments. Servers' JSON readers fail at about 200 levels and would never answer."""
 _MAX_REFERENCES = 2
@@ -101,6 +102,8 @@ class McpTool(Tool):
 
     def __init__(self, connection: Connection, listed: Any, prefix: str) -> None:
         schema = listed.input_schema
+        if len(json.dumps(schema)) > _MAX_SCHEMA_CHARS:
+            raise McpServerError(f"MCP tool {listed.name!r}: its schema has more than {_MAX_SCHEMA_CHARS:,} characters")
         try:
             ArgumentsChecker(schema)
         except SettingsError as error:
