@@ -19,7 +19,6 @@ TESTS  := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS)
 # On Linux x86-64 with Python 3.11 every package is one of those whose SHA-256 is in locks/. Elsewhere constraints.txt pins the
 # versions alone.
 IS_LOCKED := $(BIN)/python -c "import platform as p, sys; sys.exit((p.system(), p.machine(), *sys.version_info[:2]) != ('Linux', 'x86_64', 3, 11))"
-HAS_CUDA  := $(BIN)/python -c "from importlib.metadata import version; import sys; sys.exit('+cpu' in version('torch'))"
 LOCKED    := $(BIN)/python -m pip install --quiet --no-deps --only-binary=:all: --require-hashes --requirement
 OURSELVES := $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 EXTRAS    := memory serve mcp data math judge vllm sglang lora ray wandb gym openenv dev
@@ -58,10 +57,10 @@ lint: $(VENV)/.ready-dev
 # make audit: known vulnerabilities of the locked packages, from PyPI's advisories; needs the network. Fails if a package cannot
 # be looked up.
 audit: $(VENV)/supply-chain/.ready
-	$(VENV)/supply-chain/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,$(wildcard locks/*.txt))
+	$(VENV)/supply-chain/bin/pip-audit --strict --disable-pip --require-hashes $(addprefix --requirement ,locks/test.txt locks/torch.txt locks/cuda.txt)
 
-# make locks: writes locks/demo.txt and locks/test.txt anew, after a change of pyproject.toml or constraints.txt. torch.txt and
-# cuda.txt are compiled by hand for a new torch: the CPU build's digest comes from the CPU index.
+# make locks: writes locks/demo.txt and locks/test.txt anew, after a change of pyproject.toml or constraints.txt. the three files
+# of torch are written by hand for a new torch.
 COMPILE := $(VENV)/supply-chain/bin/uv pip compile --quiet --no-annotate --no-header --generate-hashes --constraint constraints.txt \
   --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
   $(addprefix --no-emit-package ,torch $(shell sed -n 's/^\([a-z][a-z0-9-]*\)==.*/\1/p' locks/cuda.txt))
@@ -95,7 +94,7 @@ gpu-wheels: $(VENV)/.python
 
 $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
-	if $(IS_LOCKED); then $(LOCKED) locks/torch.txt && if $(HAS_CUDA); then $(LOCKED) locks/cuda.txt; fi; \
+	if $(IS_LOCKED); then $(LOCKED) locks/torch-cpu.txt 2> /dev/null || { $(LOCKED) locks/torch.txt && $(LOCKED) locks/cuda.txt; }; \
 	else $(BIN)/python -m pip install --quiet --upgrade pip && $(BIN)/python -m pip install --quiet torch==2.13.0; fi
 	touch $@
 

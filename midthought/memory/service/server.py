@@ -19,18 +19,26 @@ IDLE_SECONDS = 30
 """Keep-alive timeout of a connection without a request."""
 STOP_SECONDS = 30
 """Time for requests in progress after the signal to stop."""
+MAX_CONNECTIONS_PER_CLIENT = MAX_CONNECTIONS // 2
+"""Connections of one address: no client alone can take all of them."""
 HEAD_SECONDS = 10.0
 """Timeout from connecting, or from the first byte of a further request, until its head is complete."""
+SEND_SECONDS = 30.0
+"""Time for which a client may leave a response unread that does not fit into the send buffer."""
 
 
-class HeadTimeoutProtocol(H11Protocol):
-    """Closes connections that send no request, or their head too slowly. Uvicorn has no such limit. h11 limits the size
-    of a head."""
+class LimitedProtocol(H11Protocol):
+    """Closes connections that send no request or send its head too slowly, that do not read the response, and those above
+    `MAX_CONNECTIONS_PER_CLIENT`. Uvicorn has no such limits. h11 limits the size of a head."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self._num_of_same_client() > MAX_CONNECTIONS_PER_CLIENT:
+            transport.abort()
+            return
         connected = transport.get_extra_info(
             "socket"
         )  # asyncio sets it only if the protocol number is TCP's; uvicorn leaves it at 0
@@ -45,9 +53,27 @@ class HeadTimeoutProtocol(H11Protocol):
         else:
             self._watch()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._send_timer = self._send_timer or self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_send_timer()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
+        self._end_send_timer()
         super().connection_lost(exc)
+
+    def _num_of_same_client(self) -> int:
+        clients = [connection.client for connection in self.connections if isinstance(connection, LimitedProtocol)]
+        return sum(self.client is not None and client is not None and client[0] == self.client[0] for client in clients)
+
+    def _end_send_timer(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
 
     def _is_answering(self) -> bool:
         cycle: Any = self.cycle
@@ -90,7 +116,7 @@ def make_server(app: App) -> uvicorn.Server:
     """Returns uvicorn with the service's settings."""
     config = uvicorn.Config(
         app,
-        http=HeadTimeoutProtocol,
+        http=LimitedProtocol,
         ws="none",
         loop="asyncio",
         lifespan="on",
