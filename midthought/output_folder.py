@@ -125,7 +125,7 @@ def _files(folder: Path) -> set[str]:
 def _read_mark(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import yaml
 
+from midthought.config.yaml_files import read_yaml_file
 from midthought.errors import SettingsError
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Returns the settings in a YAML file. Raises `SettingsError` if it is missing or not a mapping."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = read_yaml_file(path)
     except FileNotFoundError:
         raise SettingsError(f"settings file {path} does not exist; check the path given to --config") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError) as error:
         raise SettingsError(f"settings file {path} cannot be read: {' '.join(str(error).split())}") from None
     if values is None:
         return {}
@@ -74,7 +75,7 @@ def _read_value(text: str) -> Any:
     start = text.lstrip()[:1]
     try:
         value = text if start in ("", "#") else _ScalarLoader(text).get_single_data()
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     is_plain = isinstance(value, str) and start not in ("'", '"')
     return text.strip() if is_plain else value  # in an unquoted string, ` #`, `&` and `|` have no special meaning

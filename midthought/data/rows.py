@@ -18,6 +18,10 @@ from midthought.errors import DataError, MissingExtraError
 MAX_STREAMED_ROWS = 1_000_000
 """Rows of a source without a length, such as `datasets.IterableDataset`; a longer one is an error, because it may never end."""
 _PARQUET_BATCH_ROWS = 256
+_PARQUET_BATCH_BYTES = 2**27
+"""A batch holds at most this much, unless a single row is larger: a short file can name one long value in every row."""
+_MAX_PARQUET_VALUE_BYTES = 2**32
+"""Uncompressed size of a row group's column; a larger one is an error, because it may be a few compressed kilobytes."""
 
 
 class Row(NamedTuple):
@@ -137,12 +141,22 @@ def _parquet(path: Path) -> Iterator[Row]:
     number = 0
     try:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_PARQUET_BATCH_ROWS):
+            for batch in file.iter_batches(batch_size=_batch_rows(path, file.metadata)):
                 for value in batch.to_pylist():
                     number += 1
                     yield Row(path.name, "row", number, value)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: it cannot be read as Parquet after row {number}: {error}") from None
+
+
+def _batch_rows(path: Path, metadata: Any) -> int:
+    """Returns the rows of a batch. A value is not longer than its column in a row group, uncompressed."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    sizes = [[group.column(at).total_uncompressed_size for at in range(group.num_columns)] for group in groups]
+    if max(map(max, filter(None, sizes)), default=0) > _MAX_PARQUET_VALUE_BYTES:
+        raise DataError(f"{path}: a column has more than 4 GiB in one row group; write it with smaller row groups")
+    longest_row = max(map(sum, sizes), default=0)
+    return max(1, min(_PARQUET_BATCH_ROWS, _PARQUET_BATCH_BYTES // max(1, longest_row)))
 
 
 _READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {

@@ -205,7 +205,7 @@ class OpenEnvSession:
         except ConnectionClosed as error:
             self._socket = None
             raise EpisodeError(f"the OpenEnv server at {self._url} closed the connection: {error}") from error
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise _InvalidAction(f"the action or the reply is not JSON: {error}") from error
         except BaseException:  # a deadline: the reply may come later and would be read as the next one
             socket, self._socket = self._socket, None
@@ -257,7 +257,7 @@ async def _schema(url: str, headers: Mapping[str, str] | None) -> Mapping[str, A
         try:
             with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310
                 return json.load(reply).get("action", {})
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             return {}
 
     return await asyncio.to_thread(fetch)

@@ -250,7 +250,7 @@ def _is_checkpoint(path: Path) -> bool:
     """Whether a folder without a mark is a checkpoint of an earlier version."""
     try:
         return {"format", "files"} <= json.loads((path / MANIFEST).read_text(encoding="utf-8")).keys()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 
@@ -261,7 +261,7 @@ def _write_json(file: Path, content: Any) -> None:
 def _read_json(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file} cannot be read ({_one_line(error)}); take an earlier checkpoint of the run"
         ) from error

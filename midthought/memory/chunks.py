@@ -96,7 +96,7 @@ def read_chunks(path: str | Path) -> list[Chunk]:
         if line.strip():
             try:
                 chunks.append(Chunk(**json.loads(line)))
-            except (json.JSONDecodeError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 remedy = "write it again with 'midthought memory chunk'"
                 raise TranscriptError(f"{path}, line {number}: not a chunk; {remedy}") from None
     return chunks

@@ -187,7 +187,7 @@ def _require_digests(folder: Path, digests: Mapping[str, str]) -> None:
 def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads((path / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         config = None
     if not isinstance(config, dict) or "hidden_size" not in config:
         raise ModelPathError(

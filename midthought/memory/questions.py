@@ -180,7 +180,7 @@ def read_questions(path: Path) -> list[Task]:
             if not isinstance(known.get("prompt"), str) or not isinstance(known.get("answer"), str):
                 raise ValueError("question and answer must be strings")
             tasks.append(Task.from_dict(known))
-        except (ValueError, AttributeError, TypeError) as error:
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise TranscriptError(
                 f'{path}, line {number}: not a question ({error}); write {{"question": "…", "answer": "…"}} on each line'
             ) from None

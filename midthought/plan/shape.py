@@ -329,7 +329,7 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ModelPathError(f"model={str(path.parent)!r} holds no config.json; give a model's folder") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelPathError(f"{path} cannot be read: {error}; save the model anew") from None
     text: dict[str, Any] = config.get("text_config") or config
     return text

@@ -57,7 +57,7 @@ class RunProgress:
             keys = [_KEYS.get(name, name) for name in _FIELDS]
             if not isinstance(state, dict) or state.keys() - set(_LATER_FIELDS) != set(keys):
                 raise ValueError(f"it does not hold {', '.join(keys)}")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{self._path} cannot be read ({error}); there is no run to go on with") from None
         for name in _FIELDS + _LATER_FIELDS:
             setattr(self, name, state.get(_KEYS.get(name, name)))

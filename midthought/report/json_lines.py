@@ -69,7 +69,7 @@ class JsonLines:
                     return
                 try:
                     row = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise CheckpointError(
                         f"{self.path}, line {number}: not JSON ({error}); repair or delete it"
                     ) from None

@@ -119,7 +119,7 @@ class RunLock:
     def _read(self) -> dict[str, Any]:
         try:
             record = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # a killed process may leave a partial file
+        except (OSError, ValueError, RecursionError):  # a killed process may leave a partial file
             return {}
         return record if isinstance(record, dict) and {"host", "pid", "since"} <= record.keys() else {}
 

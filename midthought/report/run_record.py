@@ -68,7 +68,7 @@ def read_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{folder.path} holds no {folder.plan_path.name}: it is not a run, or an earlier version wrote it, or nothing was "
             "trained in it yet; give a run that this version trains, for example by resuming it with more iterations"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder.plan_path} cannot be read ({error}); resume the run, which writes it") from None
     return record
 
@@ -126,7 +126,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
         return {}
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON ({error}); delete it and evaluate again") from None
     if not isinstance(summary, dict):
         raise CheckpointError(f"{path}: not a JSON object; delete it and evaluate again")

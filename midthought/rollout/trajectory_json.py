@@ -106,7 +106,7 @@ def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             try:
                 found.append(trajectory_from_json(json.loads(line)))
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
                 raise DataError(f"{file}, line {number} is not a recorded episode: {error!r:.200}") from None
     return found
 

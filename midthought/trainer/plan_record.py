@@ -91,7 +91,7 @@ class PlanRecord:
             self._episodes = EpisodeTokens(**record["measured"]["episodes"])
             shift = self._meter.base_bytes - record["measured"]["base_bytes"]
             return {phase: _shifted(Measured(**found), shift) for phase, found in record["measured"]["phases"].items()}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
 
 

@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, field_validator
 
 from midthought.config.section import Harmless, Section
+from midthought.config.yaml_files import read_yaml_file
 from midthought.errors import SettingsError, near_names
 from midthought.feedback.prompts import TOOL_NAME
 
@@ -88,8 +89,8 @@ def read_feedback_settings(path: str | Path) -> FeedbackSettings:
     Raises SettingsError if the file cannot be read, or has an unknown key or a wrong value.
     """
     try:
-        content = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_yaml_file(path)
+    except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise SettingsError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
