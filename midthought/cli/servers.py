@@ -29,7 +29,8 @@ def _group() -> None:
 def serve(
     model: Annotated[str, typer.Argument(help="Model folder or Hugging Face name.")],
     flags: Annotated[
-        list[str] | None, typer.Argument(help="Further arguments for the server, after --; they override ours.")
+        list[str] | None,
+        typer.Argument(help="Further arguments for the server, after --; they override ours; not address and keys."),
     ] = None,
     backend: Annotated[str, typer.Option(help="Kind of server: vllm or sglang.")] = "vllm",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",

@@ -18,6 +18,9 @@ from typer.testing import CliRunner
 
 from midthought.cli import app
 from midthought.engines.servers.command import run_in_foreground
+from midthought.engines.servers.dialect import ServerOptions
+from midthought.engines.servers.launch import plan_launch
+from midthought.engines.servers.training import SERVER_ENGINES
 from midthought.errors import EngineError, ModelPathError, SettingsError
 
 pytest.importorskip("httpx")
@@ -84,6 +87,34 @@ def test_who_takes_weights_listens_on_this_machine_only(model: Path) -> None:
             planned(model, "--host", "0.0.0.0", *more)
     words = planned(model, "--host", "0.0.0.0", "--no-weights")
     assert "VLLM_SERVER_DEV_MODE=1" not in words
+
+
+@pytest.mark.parametrize("backend", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--host", "0.0.0.0"],
+        ["--host=0.0.0.0"],
+        ["--HOST=::"],
+        ["--hos", "0.0.0.0"],
+        ["--seed", "1", "--port", "80"],
+        ["--uds", "/tmp/socket"],
+        ["--api-key", "secret"],
+        ["--api_key=secret"],
+        ["--config", "mine.yaml"],
+        ["--trust-remote-code"],
+        ["--trust_remote_code"],
+        ["--middleware", "evil.module"],
+    ],
+    ids=" ".join,
+)
+def test_flags_cannot_change_the_address_the_key_or_whose_code_runs(backend: str, flags: list[str]) -> None:
+    dialect = SERVER_ENGINES[backend].dialect
+    with pytest.raises(SettingsError, match=r"server_flags: '--.* is not allowed"):
+        plan_launch(dialect, "some/model", ServerOptions(flags=flags), python=sys.executable)
+    launch = plan_launch(dialect, "some/model", ServerOptions(flags=["--seed", "1", "-tp=2"]), python=sys.executable)
+    assert launch.words[-3:] == ["--seed", "1", "-tp=2"]
+    assert launch.words[launch.words.index("--host") + 1] == "127.0.0.1"
 
 
 def test_a_tied_model_is_started_from_a_copy_without_the_tie(renderer: Any, tmp_path: Path) -> None:

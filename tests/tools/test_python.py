@@ -403,6 +403,31 @@ def test_code_cannot_make_system_calls_that_computations_do_not_need(tool: Pytho
 
 
 @caged
+def test_code_cannot_take_back_what_was_set_for_its_process(tool: PythonTool) -> None:
+    """It can neither outlive the program that started it (death signal) nor become traceable, undo the filter, or trace."""
+    settings = {"death signal": 1, "dumpable": 4, "seccomp": 22, "memory map": 35, "capabilities": 24, "subreaper": 36}
+    code = ["import ctypes", "libc = ctypes.CDLL(None, use_errno=True)"]
+    code += [
+        f"print({name!r}, libc.prctl({number}, 0, 0, 0, 0), ctypes.get_errno())" for name, number in settings.items()
+    ]
+    code += ["print('trace', libc.ptrace(0, 0, 0, 0), ctypes.get_errno())"]
+    expected = [f"{name} -1 13" for name in (*settings, "trace")]
+    assert tool.execute(code="\n".join(code)).text.splitlines() == expected
+    assert set(
+        attempts(
+            tool,
+            "open('/proc/self/mem', 'r+b')",
+            "open('/proc/self/status').read()",
+            "open('/dev/tty', 'w')",
+            "open('/dev/mem', 'rb')",
+            "open('/sys/kernel/mm/transparent_hugepage/enabled').read()",
+            "open('/etc/hostname').read()",
+            "import os; os.listdir(os.path.expanduser('~root'))",
+        )
+    ) <= {"PermissionError", "FileNotFoundError", "KeyError"}
+
+
+@caged
 def test_files_that_are_only_mapped_count_as_disk() -> None:
     """Removed and closed, a file keeps its blocks as long as it is mapped."""
     tool = PythonTool(max_seconds=30, max_disk_bytes=2**20, max_memory_bytes=2**29)

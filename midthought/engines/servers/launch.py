@@ -12,6 +12,18 @@ from midthought.engines.servers.process import ServerProcess, free_port, interpr
 from midthought.errors import SettingsError
 from midthought.network import is_loopback
 
+_OURS = {
+    "--host": "the server's address; `midthought engine serve --host` starts one without weight updates for other machines",
+    "--port": "the server's address; `midthought engine serve --port`",
+    "--uds": "the server's address",
+    "--api-key": "a key on the command line is visible to all users; set VLLM_API_KEY for vLLM, or use a proxy",
+    "--admin-api-key": "a key on the command line is visible to all users; use a proxy",
+    "--config": "a file that could change the address; give its lines as flags",
+    "--middleware": "code that the server would import",
+    "--trust-remote-code": "code from model folders, which is never run",
+}
+"""Flags of vLLM and SGLang that `options.flags` must not contain, and what they would change."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -29,8 +41,9 @@ def plan_launch(
     """Returns the start command. `python`: the interpreter that has the server's package; this one by default.
 
     Raises `NoServerPackageError` if the package is not installed, `SettingsError` if the server would accept weights from the
-    network.
+    network, or if `options.flags` would change its address, its key or whose code it runs.
     """
+    _require_harmless(options.flags)
     accepts_updates = options.accepts_weights or options.can_sleep or options.max_lora_rank > 0
     if accepts_updates and not is_loopback(options.host):
         raise SettingsError(
@@ -61,3 +74,12 @@ def start_server(
     server = ServerProcess(launch.words, launch.port, environment=launch.environment, log_path=log_path)
     server.wait_until_ready(timeout_seconds)
     return server
+
+
+def _require_harmless(flags: Sequence[str]) -> None:
+    """Both servers accept `_` for `-`, and the beginning of a name for the name."""
+    for flag in flags:
+        name = flag.partition("=")[0].replace("_", "-").lower()
+        for ours, effect in _OURS.items():
+            if len(name) > len("--") and name.startswith("--") and ours.startswith(name):
+                raise SettingsError(f"server_flags: {flag!r} is not allowed ({ours}: {effect})")
