@@ -7,7 +7,7 @@ import pytest
 
 from midthought.config.overrides import parse_assignments, read_yaml
 from midthought.data.rows import rows_of
-from midthought.errors import MidthoughtError, SettingsError
+from midthought.errors import DataError, MidthoughtError, SettingsError
 from midthought.feedback.convert import RecordError, read_record
 from midthought.feedback.critics.settings import read_feedback_settings
 from midthought.memory.chunks import read_chunks
@@ -54,6 +54,12 @@ def test_a_nested_value_on_the_command_line_is_text():
     assert parse_assignments([f"a.b={NESTED[:400]}"]) == {"a": {"b": NESTED[:400]}}
 
 
+@pytest.mark.parametrize("word", ["a" + ".a" * 60 + "=1", "a.b=\udcff", "a.\ud800=1"], ids=range(3))
+def test_a_setting_without_end_or_without_characters_is_refused(word):
+    with pytest.raises(SettingsError, match="must be UTF-8, with at most 50 dots"):
+        parse_assignments([word])
+
+
 JSON_READERS = {
     "rows.jsonl": lambda path: list(rows_of(path)),
     "chunks.jsonl": read_chunks,
@@ -73,6 +79,12 @@ def test_json_that_python_cannot_hold_is_an_error_of_ours(tmp_path, name, text):
         JSON_READERS[name](path)
     except MidthoughtError as error:
         assert len(str(error)) < 1000
+
+
+def test_recorded_episodes_that_are_not_utf_8_are_an_error_of_ours(tmp_path):
+    (tmp_path / "trajectories.jsonl").write_bytes(b'{"task": "\xed\xa0\x80"}\n')
+    with pytest.raises(DataError, match="line 1 is not a recorded episode"):
+        load_trajectories(tmp_path / "trajectories.jsonl")
 
 
 def test_a_nested_record_of_a_log_is_refused():

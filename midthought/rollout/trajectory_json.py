@@ -103,10 +103,10 @@ def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
         raise DataError(f"{place}: no recorded episodes; a run writes them with checkpoint.keep_episodes=true")
     found = []
     for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
             try:
-                found.append(trajectory_from_json(json.loads(line)))
-            except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+                found.append(trajectory_from_json(json.loads(line.decode())))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise DataError(f"{file}, line {number} is not a recorded episode: {error!r:.200}") from None
     return found
 
