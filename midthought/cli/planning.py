@@ -97,9 +97,9 @@ def guard(
 
     findings = judge(run)
     if as_json:
-        typer.echo(json.dumps([finding.to_dict() for finding in findings], indent=1, ensure_ascii=False))
+        tell(json.dumps([finding.to_dict() for finding in findings], indent=1, ensure_ascii=False))
     else:
-        typer.echo("\n".join(to_lines(findings)) or "No guard has a finding.")
+        tell("\n".join(to_lines(findings)) or "No guard has a finding.")
     if findings:
         raise typer.Exit(1)
 
