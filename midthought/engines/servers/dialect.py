@@ -73,7 +73,7 @@ class ServerOptions:
     gpu_memory_share: float | None = None
     """Share of the GPU's memory that it takes; its own default if None."""
     flags: Sequence[str] = ()
-    """Further command-line arguments; they override the others, except those of the address, keys and code (`launch.py`)."""
+    """Further command-line arguments; they override the others, except address, keys and code (`launch.py`)."""
 
 
 def common_sampling_fields(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[str, Any]:
