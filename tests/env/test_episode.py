@@ -305,6 +305,7 @@ class Judge:
         (Judge(), Reward(parts={"reward_fn": 0.0})),
         (len, Reward(parts={"reward_fn": 2.0})),
         (lambda trajectory: {}, Reward()),
+        (lambda trajectory: Reward(spans=[(0, trajectory.num_response, 2)]), Reward(spans=((0, 4, 2.0),))),
     ],
 )
 def test_a_reward_function_replaces_what_the_environment_paid(reward_fn, reward):

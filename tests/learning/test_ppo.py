@@ -261,7 +261,8 @@ def test_by_turn_a_group_is_flat_only_where_the_rewards_of_all_turns_agree(by_tu
 
 
 @pytest.mark.parametrize(("by_call", "flat"), [(False, True), (True, False)])
-def test_by_call_a_group_is_flat_only_where_the_rewards_of_all_calls_agree(by_call, flat):
+@pytest.mark.parametrize("kind", ["calls", "spans"])
+def test_by_call_a_group_is_flat_only_where_the_rewards_of_all_calls_and_spans_agree(kind, by_call, flat):
     class Calls(FakeSource):
         def play(self, task, number=0, greedy=False):
             trajectory = Trajectory(task, [1])
@@ -270,7 +271,8 @@ def test_by_call_a_group_is_flat_only_where_the_rewards_of_all_calls_agree(by_ca
                 done = Completion(token_ids=(5,), sampled_logprobs=(-1.0,), finish=Finish.CALL)
                 trajectory.add_sampled(done)
                 trajectory.add_results([event], [9])
-            trajectory.reward = Reward(parts={"end": 1.0}, calls=(1.0, 0.0) if number % 2 else (0.0, 1.0))
+            rewards = {"calls": (1.0, 0.0), "spans": ((1, 2, 1.0),)}, {"calls": (0.0, 1.0), "spans": ((3, 4, 1.0),)}
+            trajectory.reward = Reward(parts={"end": 1.0}, **{kind: rewards[number % 2][kind]})
             return trajectory
 
     source, told = Calls(), []
@@ -279,7 +281,7 @@ def test_by_call_a_group_is_flat_only_where_the_rewards_of_all_calls_agree(by_ca
     learner = FakeLearner(source.log)
     run_once(source, learner, config, lambda done, metrics, data: told.append(metrics))
     assert told[0]["batch/num_flat_groups"] == flat and bool(learner.batches) is not flat
-    assert told[0]["reward/per_call"] == 1.0 and told[0]["reward/mean"] == 1.5
+    assert told[0][f"reward/per_{kind.rstrip('s')}"] == 1.0 and told[0]["reward/mean"] == 1.5
     assert told[0]["reward/overlong"] == -0.5
 
 
