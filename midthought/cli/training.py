@@ -60,7 +60,7 @@ def train(
     if gpu_gib is not None and (not dry_run or engine != "midthought"):
         raise SettingsError("--gpu-gib describes a GPU for --dry-run, without --engine; add --dry-run, or leave it out")
     if engine != "midthought":
-        require_verl_options(engine, stage, resume)
+        require_verl_options(engine, stage, resume, arms)
         _train_with_verl(found, path, settings or [], config, stage, from_, dry_run)
         return
     if dry_run:
@@ -107,7 +107,7 @@ def evaluate(
         raise typer.Exit(130) from None
 
 
-def require_verl_options(engine: str, stage: str, resume: bool) -> None:
+def require_verl_options(engine: str, stage: str, resume: bool, arms: str = "") -> None:
     """Raises SettingsError unless these options can be used with verl."""
     if engine != "verl":
         raise SettingsError(f"unknown engine {engine!r}. {near_names(engine, ('midthought', 'verl'))}")
@@ -115,6 +115,8 @@ def require_verl_options(engine: str, stage: str, resume: bool) -> None:
         raise SettingsError(f"unknown stage {stage!r}. {near_names(stage, ('sft', 'rl', 'all'))}")
     if resume:
         raise SettingsError("--resume with --engine verl: run the bundle's train.sh again; verl resumes by itself")
+    if arms:
+        raise SettingsError(f"--arms {arms} with --engine verl: verl trains no control arms; leave --arms out")
 
 
 def _timed_folder(name: str) -> Path:

@@ -148,6 +148,7 @@ def test_a_run_that_is_killed_in_an_arms_training_and_in_its_evaluation_goes_on_
             "unknown arm 'retry_only'. Known: clean, rft, rft_seconds",
         ),
         ("feedback", ["evaluation.control_arms=[rtf]"], "unknown arm 'rtf'. Did you mean 'rft'"),
+        ("feedback", ["--arms", "rft", "--engine", "verl"], "verl trains no control arms"),
         ("feedback", ["--arms", "clean", "--stage", "rl"], "'clean' starts before the warm-up"),
         ("feedback", ["--arms", "clean", "sft.num_steps=0"], "'clean' starts before the warm-up"),
         (
