@@ -132,6 +132,7 @@ def iterate(settings: PlanSettings, shape: Shape | None = None, device: str | to
         made,
         reference,
         TrainingConfig(
+            learning_rate=1e-5,
             warmup_steps=0,
             adv_estimator="gae" if made is not None else "grpo",
             mini_batch_size=settings.mini_batch_size,

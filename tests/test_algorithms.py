@@ -55,7 +55,7 @@ def test_ratios_of_whole_episodes_have_far_narrower_bounds_than_those_of_tokens(
 
 def test_the_methods_differ_in_the_parts_that_their_papers_change():
     assert (of("ppo").adv_estimator, of("ppo").kl_coef, of("ppo").lam) == ("gae", 0.02, 0.95)
-    assert (of("grpo").kl_loss_coef, of("grpo").kl_loss_kind, of("grpo").kl_coef) == (0.04, "k3", 0.0)
+    assert (of("grpo").kl_loss_coef, of("grpo").loss_agg, of("grpo").kl_coef) == (0.0, "seq-mean-token-mean", 0.0)
     assert (of("dr_grpo").adv_estimator, of("dr_grpo").loss_agg) == ("dr_grpo", "seq-mean-token-sum-norm")
     assert (of("vapo").lam_alpha, of("vapo").critic_lam, of("vapo").clip_high) == (0.05, 1.0, 0.28)
     assert (of("vc_ppo").lam_alpha, of("vc_ppo").lam, of("vc_ppo").critic_lam) == (0.0, 0.95, 1.0)
@@ -151,7 +151,7 @@ def test_the_summary_names_the_values_of_the_preset_and_what_was_set_otherwise()
     assert algorithm_summary(TrainingConfig()) == ""
     line = algorithm_summary(of("gspo", clip_ratio_high=0.3))
     assert line.startswith("training.algorithm=gspo (2507.18071")
-    assert "adv_estimator=grpo policy_loss=gspo" in line and "kl_coef=0.0" in line and "clip_ratio_low=0.0003" in line
+    assert "adv_estimator=grpo policy_loss=gspo" in line and "clip_ratio_low=0.0003" in line
     assert line.endswith("set otherwise: clip_ratio_high=0.3 (preset: 0.0004)")
     assert "set otherwise" not in algorithm_summary(of("gspo"))
 

@@ -266,13 +266,13 @@ def test_a_setting_that_agrees_with_no_other_is_refused_and_changes_nothing():
 @pytest.mark.parametrize(
     ("changes", "num_tasks", "num_epochs", "expected"),
     [
-        ({}, 100, None, 10),  # 3 passes over 100 tasks, 32 at a time: 9.4
-        ({}, 100, 1, 4),
-        ({"adv_estimator": "grpo"}, 100, 1, 25),  # 4 groups of 8
+        ({}, 100, None, 5),  # 3 passes over 100 tasks, 64 at a time: 4.7
+        ({}, 100, 1, 2),
+        ({"adv_estimator": "grpo"}, 100, 1, 13),  # 8 groups of 8
         ({}, None, None, 300),
         ({"num_train_iters_per_epoch": 7}, None, 2, 14),
         ({"num_train_iters": 5}, 100, None, 5),
-        ({"num_train_iters": 5}, 100, 1, 4),
+        ({"num_train_iters": 5}, 100, 1, 2),
     ],
 )
 def test_iterations_follow_from_epochs_and_tasks(changes, num_tasks, num_epochs, expected):

@@ -20,7 +20,7 @@ def test_equal_settings_do_not_differ_also_not_after_yaml():
 
 def test_differences_are_listed_with_both_values():
     (change,) = changed(training={"learning_rate": 3e-5})
-    assert str(change) == "training.learning_rate: 1e-05 before, 3e-05 now"
+    assert str(change) == "training.learning_rate: 'auto' before, 3e-05 now"
     assert not change.is_harmless
 
 

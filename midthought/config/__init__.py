@@ -16,7 +16,7 @@ from midthought.config.sections import (
     RayConfig,
     RewardConfig,
 )
-from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs
+from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs, with_tiny
 from midthought.config.training import TrainingConfig
 
 __all__ = [
@@ -41,4 +41,5 @@ __all__ = [
     "read_yaml",
     "require_allowed",
     "settled",
+    "with_tiny",
 ]

@@ -1,4 +1,5 @@
-"""Presets of `training.algorithm`: the settings of published algorithms, each with its source (docs/algorithms.md).
+"""Names of estimators and policy losses, and presets of `training.algorithm`: the settings of published algorithms, each with
+its source (docs/algorithms.md).
 
 A preset sets `KEYS` and nothing else. It does not set the learning rate, batches, groups, lengths and the critic's warm-up, which
 depend on the model and the hardware.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import field_validator
 
@@ -40,6 +41,7 @@ COMMON: Mapping[str, Any] = {
     "lam": 1.0,
     "critic_lam": None,
     "lam_alpha": 0.0,
+    "positive_nll_coef": 0.0,
     "whiten_advantages": True,
     "norm_adv_by_std": True,
     "max_dynamic_batches": 1,
@@ -78,7 +80,10 @@ _WHOLE_EPISODE = {"loss_agg": "seq-mean-token-sum"}
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "ppo": Algorithm("1707.06347; KL and lambda of InstructGPT, 2203.02155", {**_WITH_CRITIC, "kl_coef": 0.02}),
-    "grpo": Algorithm("2402.03300, section 4.2", {"adv_estimator": "grpo", **_BY_EPISODE, "kl_loss_coef": 0.04}),
+    "grpo": Algorithm(
+        "2402.03300, section 4.2, without its KL term (kl_loss_coef=0.04), as in verl and TRL",
+        {"adv_estimator": "grpo", **_BY_EPISODE},
+    ),
     "dr_grpo": Algorithm("2503.20783, section 3.2", _BY_CONSTANT),
     "dapo": Algorithm(
         "2503.14476, section 4.1; at most 10 batches as in verl's recipe",
@@ -140,8 +145,15 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         {"policy_loss": "dppo_kl", **_BY_CONSTANT, "policy_loss_options": {"max_divergence": 0.05, "max_ratio": 20.0}},
     ),
     "vapo": Algorithm(
-        "2504.05118, section 5.1; without its loss on correct answers",
-        {**_WITH_CRITIC, "critic_lam": 1.0, "lam_alpha": 0.05, "clip_ratio_low": 0.2, "clip_ratio_high": 0.28},
+        "2504.05118, section 5.1",
+        {
+            **_WITH_CRITIC,
+            "critic_lam": 1.0,
+            "lam_alpha": 0.05,
+            "clip_ratio_low": 0.2,
+            "clip_ratio_high": 0.28,
+            "positive_nll_coef": 0.1,
+        },
     ),
     "vc_ppo": Algorithm("2503.01491, section 5", {**_WITH_CRITIC, "critic_lam": 1.0}),
     "rft": Algorithm(
@@ -174,7 +186,50 @@ def algorithm_values(name: object) -> dict[str, Any]:
 
 
 class AlgorithmSection(Section):
-    """A section with the setting `algorithm`. Values that are given together with it, or later, win over the preset."""
+    """A section with the setting `algorithm`, and the names of estimators and policy losses. Values that are given together with
+    `algorithm`, or later, win over the preset."""
+
+    estimator_needs: ClassVar[dict[str, frozenset[str]]] = {
+        "gae": frozenset({"values"}),
+        "grpo": frozenset({"groups"}),
+        "dr_grpo": frozenset({"groups"}),
+        "rloo": frozenset({"groups"}),
+        "opo": frozenset({"groups"}),
+        "reinforce_plus_plus": frozenset(),
+        "reinforce_plus_plus_baseline": frozenset({"groups"}),
+        "remax": frozenset({"baselines"}),
+        "grpo_turns": frozenset({"groups", "turns"}),
+        "grpo_calls": frozenset({"groups", "calls"}),
+        "keep_best": frozenset({"groups"}),
+        "keep_above": frozenset(),
+        "best_and_worst": frozenset({"groups"}),
+        "zero": frozenset(),
+    }
+    """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
+    `calls`, `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
+    selecting: ClassVar[set[str]] = {"keep_best", "keep_above", "best_and_worst"}
+    """Estimators that select the episodes to train on before they are scored."""
+    policy_losses: ClassVar[dict[str, dict[str, float]]] = {
+        "ppo": {},
+        "gspo": {},
+        "gspo_sequence": {},
+        "cispo": {},
+        "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
+        "gmpo": {"clip_log_ratio": 0.4},
+        "clip_cov": {"share": 2e-4, "low": 1.0, "high": 5.0},
+        "kl_cov": {"share": 2e-4, "kl_coef": 1.0},
+        "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
+        "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
+        "nll": {},
+        "dpo": {"beta": 0.1},
+    }
+    """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
+    sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll", "dpo"}
+    """Policy losses that exclude `rollout_correction`: they use the sampled log-probabilities, or need no importance weights."""
+    supervised: ClassVar[set[str]] = {"nll", "dpo"}
+    """Of these, the losses that use no log-probabilities of sampling, so they also train on demonstrations."""
+    paired: ClassVar[set[str]] = {"dpo"}
+    """Policy losses of pairs of episodes; they need a reference."""
 
     algorithm: str | None = None
     """Preset of the settings of a published algorithm: `ppo`, `grpo`, `dr_grpo`, `dapo`, `rloo`, `reinforce_plus_plus`,
@@ -190,6 +245,7 @@ class AlgorithmSection(Section):
         super().__setattr__(name, value)
         if name == "algorithm":
             self.__dict__.update(self.changed(algorithm=value).__dict__)
+            self.model_fields_set.update(KEYS)
 
     def changed(self, **values: Any) -> Self:
         """Returns a validated copy with these values; a new `algorithm` also sets its preset's values."""

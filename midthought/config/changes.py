@@ -6,8 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from midthought.config.algorithms import AlgorithmSection, algorithm_values
 from midthought.config.section import HARMLESS, Section
 from midthought.errors import SettingsError
+
+BEFORE_THEY_WERE_SETTINGS: Mapping[str, Mapping[str, Any]] = {"training": {"adam_beta2": 0.95, "weight_decay": 0.0}}
+"""Values of runs whose records do not have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,26 @@ def changes_between(recorded: Mapping[str, Any], settings: Section) -> list[Chan
             if key in before and before[key] != now:
                 is_harmless = HARMLESS in type(section).model_fields[key].metadata
                 found.append(Change(f"{section_name}.{key}", before[key], now, is_harmless))
+    return found
+
+
+def unset_values(settings: Section, recorded: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the recorded values, by section, of the settings that were not set and are not harmless. A value of the preset of
+    `training.algorithm` counts as not set if the record has the same algorithm."""
+    found = {}
+    for name, section in settings:
+        before = recorded.get(name)
+        if isinstance(section, Section) and isinstance(before, Mapping):
+            before = {**BEFORE_THEY_WERE_SETTINGS.get(name, {}), **before}
+            preset = algorithm_values(before.get("algorithm")) if isinstance(section, AlgorithmSection) else {}
+            is_same = bool(preset) and getattr(section, "algorithm", None) == before["algorithm"]
+            found[name] = {
+                key: before[key]
+                for key, field in type(section).model_fields.items()
+                if key in before
+                and HARMLESS not in field.metadata
+                and (key not in section.model_fields_set or (is_same and preset.get(key) == getattr(section, key)))
+            }
     return found
 
 

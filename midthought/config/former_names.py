@@ -56,7 +56,7 @@ def _switch(name: str, key: str, off: Any, on: Any) -> Callable[[Any, Values], V
             raise SettingsError(f"{name}={value!r}: give true or false, or set {key}")
         if not value:
             return {key: off}
-        return {key: on} if present.get(key, on) == off else {}
+        return {key: on} if present.get(key, off) == off else {}
 
     return changes
 

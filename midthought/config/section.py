@@ -80,7 +80,18 @@ class Section(BaseModel):
 
     def changed(self, **values: Any) -> Self:
         """Returns a validated copy with these values. Raises `SettingsError`."""
-        return type(self)(**{**self.model_dump(), **values})
+        return type(self)(**{**self.given(), **values})
+
+    def given(self) -> dict[str, Any]:
+        """Returns the settings that were set, as nested plain values, without those that have their defaults only."""
+        found = {}
+        for name, value in self.model_dump(mode="json").items():
+            inner = getattr(self, name)
+            if isinstance(inner, Section):
+                found[name] = inner.given()
+            elif name in self.model_fields_set:
+                found[name] = value
+        return found
 
     def freeze(self) -> Self:
         """Makes later assignments to this section, and to sections in it, raise `SettingsError`. Returns the section."""

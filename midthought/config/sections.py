@@ -36,7 +36,7 @@ class ModelConfig(Section):
     lora_rank: Annotated[int, Field(ge=0)] | Auto = "auto"
     """Rank of LoRA adapters on every linear layer (extra `lora`); 0: full fine-tuning, without adapters. `auto`: 32 for a
     model from `local_path` on a GPU if peft is installed; otherwise, and with verl, 0."""
-    lora_alpha: int = Field(16, ge=1)
+    lora_alpha: int = Field(32, ge=1)
     """LoRA alpha: the scale of the adapters is `lora_alpha / lora_rank`."""
     hidden_size: int = Field(128, ge=16)
     """Hidden size of the small randomly initialized model. It and the next three are unused with `local_path`."""
@@ -109,17 +109,17 @@ class InferenceConfig(Section):
     server_wait_seconds: Harmless[float] = Field(300.0, gt=0)
     """Time to wait for servers that cannot be reached, counted while no server returns a token. Then the episodes fail and
     the run stops. (A connected server has 300 s for the first token of a request.)"""
-    max_tokens: int = Field(256, ge=1)
+    max_tokens: int = Field(2048, ge=1)
     """Maximum number of tokens after the prompt in one episode, tool results included."""
     max_seq_len: Harmless[Annotated[int, Field(ge=2)] | Auto] = "auto"
     """Maximum number of tokens of a sequence, with its prompt, for which engines and servers reserve memory. `auto`: the longest
     prompt and `max_tokens`; in an environment, whose prompts are unknown before, the model's maximum, and with a server or
     in-process vLLM at most 4,096 tokens and `max_tokens`."""
-    max_segment_length: int = Field(256, ge=1)
+    max_segment_length: int = Field(1024, ge=1)
     """Maximum number of tokens sampled in one request; generation stops earlier at the end of a call."""
     max_tool_calls_per_cot: int = Field(5, ge=0)
     """Maximum number of calls; the result of any further call is an error message that says so."""
-    max_result_tokens: int = Field(192, ge=8)
+    max_result_tokens: int = Field(512, ge=8)
     """Maximum length of a tool result; a longer one is truncated."""
     max_turns: int = Field(5, ge=1)
     """Maximum number of turns (answers of the policy) in one episode; a call or reply after the last turn ends it."""

@@ -102,7 +102,7 @@ class RecipeConfig(Section):
 
         Raises `SettingsError`, with similar names, for an unknown key or a wrong value.
         """
-        base = self.to_dict()
+        base = self.given()
         training = changes.get("training") if isinstance(changes, Mapping) else None
         if isinstance(training, Mapping):
             base["training"] |= algorithm_values(training.get("algorithm"))
@@ -120,12 +120,36 @@ class ConfigStore(RecipeConfig):
     environment: EnvironmentConfig = Field(default_factory=lambda: EnvironmentConfig())
 
 
-def create_default_config(**sections: Mapping[str, Any]) -> ConfigStore:
+TINY: Mapping[str, Mapping[str, Any]] = {
+    "inference": {"max_tokens": 256, "max_segment_length": 256, "max_result_tokens": 192},
+    "training": {
+        "batch_size": 32,
+        "mini_batch_size": 32,
+        "learning_rate": 3e-4,
+        "critic_learning_rate": 1e-3,
+        "adam_beta2": 0.95,
+        "weight_decay": 0.0,
+    },
+}
+"""The preset `tiny`: short episodes and large steps, for the small model that a run creates. The defaults suit a given model."""
+
+
+def with_tiny(config: Store) -> Store:
+    """Returns a copy in which the preset `tiny` gives the settings that were not set."""
+    return config.merged(merge_configs(TINY, config.given()))
+
+
+def create_default_config(preset: str | None = None, **sections: Mapping[str, Any]) -> ConfigStore:
     """Returns the default settings with changes: `create_default_config(training={"batch_size": 64})`.
 
-    Raises `SettingsError`.
+    `preset="tiny"`: the values for a small model with random weights instead (docs/algorithms.md). Raises `SettingsError`.
     """
-    return ConfigStore().merged(sections)
+    if preset not in (None, "tiny"):
+        raise SettingsError(
+            f"preset={preset!r}: the only one is 'tiny'; a published algorithm is set by training={{'algorithm': …}}"
+        )
+    config = ConfigStore().merged(sections)
+    return config if preset is None else with_tiny(config)
 
 
 @overload

@@ -17,47 +17,6 @@ class TrainingConfig(AlgorithmSection):
     """PPO and related algorithms: docs/algorithms.md has the formula and the source of each."""
 
     former_names: ClassVar = former_names.TRAINING
-    estimator_needs: ClassVar[dict[str, frozenset[str]]] = {
-        "gae": frozenset({"values"}),
-        "grpo": frozenset({"groups"}),
-        "dr_grpo": frozenset({"groups"}),
-        "rloo": frozenset({"groups"}),
-        "opo": frozenset({"groups"}),
-        "reinforce_plus_plus": frozenset(),
-        "reinforce_plus_plus_baseline": frozenset({"groups"}),
-        "remax": frozenset({"baselines"}),
-        "grpo_turns": frozenset({"groups", "turns"}),
-        "grpo_calls": frozenset({"groups", "calls"}),
-        "keep_best": frozenset({"groups"}),
-        "keep_above": frozenset(),
-        "best_and_worst": frozenset({"groups"}),
-        "zero": frozenset(),
-    }
-    """Inputs of every estimator besides rewards: `values` (a critic), `groups` (group_size of 2 or more), `turns`,
-    `calls`, `baselines` (a greedy episode per group). `@advantage_estimator` adds to it."""
-    selecting: ClassVar[set[str]] = {"keep_best", "keep_above", "best_and_worst"}
-    """Estimators that select the episodes to train on before they are scored."""
-    policy_losses: ClassVar[dict[str, dict[str, float]]] = {
-        "ppo": {},
-        "gspo": {},
-        "gspo_sequence": {},
-        "cispo": {},
-        "sapo": {"tau_pos": 1.0, "tau_neg": 1.05},
-        "gmpo": {"clip_log_ratio": 0.4},
-        "clip_cov": {"share": 2e-4, "low": 1.0, "high": 5.0},
-        "kl_cov": {"share": 2e-4, "kl_coef": 1.0},
-        "dppo_tv": {"max_divergence": 0.15, "max_ratio": 20.0},
-        "dppo_kl": {"max_divergence": 0.05, "max_ratio": 20.0},
-        "nll": {},
-        "dpo": {"beta": 0.1},
-    }
-    """Names of the policy losses, and the options of each with their defaults. `@policy_loss` adds to it."""
-    sampling_corrected: ClassVar[set[str]] = {"dppo_tv", "dppo_kl", "nll", "dpo"}
-    """Policy losses that exclude `rollout_correction`: they use the sampled log-probabilities, or need no importance weights."""
-    supervised: ClassVar[set[str]] = {"nll", "dpo"}
-    """Of these, the losses that use no log-probabilities of sampling, so they also train on demonstrations."""
-    paired: ClassVar[set[str]] = {"dpo"}
-    """Policy losses of pairs of episodes; they need a reference."""
 
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of all random numbers: data split, questions, initial weights, sampling."""
@@ -68,9 +27,9 @@ class TrainingConfig(AlgorithmSection):
     each."""
     num_train_iters_per_epoch: Harmless[int] = Field(100, ge=1)
     """Iterations per epoch in an environment."""
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(64, ge=1)
     """Episodes per iteration."""
-    mini_batch_size: int = Field(32, ge=1)
+    mini_batch_size: int = Field(64, ge=1)
     """Largest number of episodes per optimizer step. The episodes of an iteration are divided evenly among its steps."""
     micro_batch_tokens: Harmless[Annotated[int, Field(ge=64)] | Auto] = 4096
     """Tokens per micro-batch (one forward and backward pass); changes memory and speed, not the result. `auto`: 4096, or fewer
@@ -97,11 +56,11 @@ class TrainingConfig(AlgorithmSection):
     trained weight. Steps are slightly less exact."""
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     """Decay of AdamW's first moment, the mean of the gradients; for the policy and the critic, as the next three."""
-    adam_beta2: float = Field(0.95, ge=0, lt=1)
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
     """Decay of the second moment, the mean of their squares."""
     adam_epsilon: float = Field(1e-8, gt=0)
     """Added to the root of the second moment."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
     """AdamW's decay of weight matrices and embeddings, as a share of the learning rate; biases and norms do not decay."""
     offload_optimizer: Harmless[bool] = False
     """Keep the optimizer's copy of the weights, its gradients and moments in CPU memory, and take its steps on the CPU: up to
@@ -135,7 +94,7 @@ class TrainingConfig(AlgorithmSection):
     success_reward_threshold: float = Field(0.5, allow_inf_nan=False)
     """Episodes with at least this reward are successful for the self-teacher."""
     keep_threshold: float = Field(1.0, allow_inf_nan=False)
-    """`keep_above` trains on episodes with at least this reward."""
+    """Smallest reward of an episode that `keep_above` trains on, and to which `positive_nll_coef` applies."""
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount per policy token (`gae`, `reinforce_plus_plus`), per turn (`grpo_turns`), or per call step (`grpo_calls`)."""
     lam: float = Field(1.0, ge=0, le=1)
@@ -152,8 +111,9 @@ class TrainingConfig(AlgorithmSection):
     max_dynamic_batches: int = Field(1, ge=1)
     """DAPO's dynamic sampling: roll out up to this many batches until `batch_size` episodes are in groups with different
     rewards. 1: one batch only. Estimators that compare within groups always drop zero-variance groups."""
-    learning_rate: Annotated[float, Field(gt=0)] | Auto = 1e-5
-    """Peak learning rate of the policy (AdamW). `auto`: 2e-6 for weights, 2e-5 for adapters (`model.lora_rank`)."""
+    learning_rate: Annotated[float, Field(gt=0)] | Auto = "auto"
+    """Peak learning rate of the policy (AdamW). `auto`: 1e-6 for weights, 1e-5 for adapters (`model.lora_rank`), 3e-4 for the
+    small randomly initialized model."""
     critic_learning_rate: float = Field(1e-5, gt=0)
     """Peak learning rate of the critic (AdamW)."""
     warmup_steps: int = Field(2, ge=0)
@@ -169,6 +129,9 @@ class TrainingConfig(AlgorithmSection):
     `nll`, `dpo` (docs/algorithms.md), or one that you registered (`@policy_loss`)."""
     policy_loss_options: dict[str, float] = Field(default_factory=dict)
     """Options of the policy loss that differ from its defaults: `{tau_neg: 1.1}` for `sapo`."""
+    positive_nll_coef: float = Field(0.0, ge=0)
+    """VAPO's loss on correct answers: weight of the mean `-log π` over the policy tokens of those episodes of an optimizer step
+    that have a reward of `keep_threshold` or more. It is added to the policy loss (the paper: 0.1)."""
     loss_agg: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = (
         "token-mean"
     )
@@ -188,7 +151,7 @@ class TrainingConfig(AlgorithmSection):
     """Clip range of the change of the value function."""
     value_loss_coef: float = Field(0.5, ge=0)
     """Weight of the value loss if policy and critic share a trunk; a separate critic has its own optimizer."""
-    entropy_coef: float = Field(0.01, ge=0)
+    entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus; with `target_entropy` its first value."""
     target_entropy: float | None = Field(None, gt=0)
     """Adapt the weight of the entropy bonus to this entropy, in nats per policy token (Skywork-OR1: 0.2). Null: no change."""
@@ -196,7 +159,7 @@ class TrainingConfig(AlgorithmSection):
     """Change of the weight per iteration: up while the entropy is below `target_entropy`, else down."""
     max_entropy_coef: float = Field(0.01, gt=0)
     """Largest weight with `target_entropy`."""
-    kl_coef: float = Field(0.01, ge=0)
+    kl_coef: float = Field(0.0, ge=0)
     """Coefficient of the KL penalty in the reward of every policy token. Reference model: the policy before PPO."""
     kl_kind: Literal["k1", "k2", "k3", "abs"] = "k1"
     """KL estimator of the penalty: `k1` log ratio, `k2` half its square, `k3` Schulman's k3, `abs` the absolute log ratio."""

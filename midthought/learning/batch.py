@@ -76,6 +76,7 @@ class TokenBatch:
     returns: Tensor | None = None  # [N]
     loss_weights: Tensor | None = None  # [N] in an optimizer step's average; None: all equal
     selected: Tensor | None = None  # [N] bool: tokens that the policy loss treats differently (`clip_cov`, `kl_cov`)
+    positive_weights: Tensor | None = None  # [N] weights of `-log π` in the loss on good episodes (VAPO)
 
     @classmethod
     def from_trajectories(

@@ -22,7 +22,7 @@ from midthought.learning.batch import TokenBatch
 from midthought.learning.credit import correct_batch, credit_batch, entropy_controller
 from midthought.learning.distributed.process_group import ProcessGroup, SingleProcess
 from midthought.learning.forward import hidden_states
-from midthought.learning.loss import entropy_coef, ppo_losses, select_tokens, value_losses, weigh_pairs
+from midthought.learning.loss import entropy_coef, ppo_losses, prepare_step, value_losses
 from midthought.learning.lr_schedule import NO_END, TrainingSchedule
 from midthought.learning.model import Critic
 from midthought.learning.moving_average import FIELD, MovingAverage
@@ -224,9 +224,9 @@ class Learner:
         )
         if weights is not None:
             batch = batch.with_fields(loss_weights=weights)
-        batch, of_pairs = weigh_pairs(select_tokens(batch, training), training)
+        batch, metrics = prepare_step(batch, training)
         losses = functools.partial(self._ppo_losses, denominator=denominator)
-        return {**of_pairs, **self._step(batch, losses, num_parts=training.accumulation_steps)}
+        return {**metrics, **self._step(batch, losses, num_parts=training.accumulation_steps)}
 
     def sft_step(self, batch: TokenBatch) -> dict[str, float]:
         """Takes one optimizer step of cross-entropy, averaged over all mask-True tokens of the batch (nats per token).

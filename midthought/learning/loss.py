@@ -50,6 +50,9 @@ def ppo_losses(
             kl = kl * probability_ratios(outputs.logprobs, micro.old_logprobs[mask])
         metrics["kl_loss"] = averaged(kl)
         loss = loss + training.kl_loss_coef * metrics["kl_loss"]
+    if micro.positive_weights is not None:
+        metrics["positive_nll"] = -(micro.positive_weights[mask] * outputs.logprobs).sum()
+        loss = loss + training.positive_nll_coef * metrics["positive_nll"]
     if outputs.values is None:
         return {**metrics, "loss": loss}
     of_critic = value_losses(outputs.values, micro, training, num_tokens=num_tokens)
@@ -103,6 +106,12 @@ def _policy_losses(
     return losses, {name: values.detach()[mask] for name, values in named.items()}
 
 
+def prepare_step(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:
+    """Fills in what the loss chooses or weighs once per optimizer step, before it is split into micro-batches: selected tokens,
+    pairs, good episodes. Also returns metrics."""
+    return weigh_pairs(weigh_positives(select_tokens(batch, training), training), training)
+
+
 def select_tokens(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
     """Fills in `selected` of the batch of an optimizer step, if the policy loss selects tokens. The choice depends on the seed,
     the episodes and the tokens, not on the order of the batch."""
@@ -116,6 +125,17 @@ def select_tokens(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
     inputs = SelectorInputs(old_logprobs=batch.old_logprobs[mask], advantages=batch.advantages[mask], order=order)
     options = {**training.policy_losses[training.policy_loss], **training.policy_loss_options}
     return batch.with_fields(selected=spread(selector(inputs, **options), mask))
+
+
+def weigh_positives(batch: TokenBatch, training: TrainingConfig) -> TokenBatch:
+    """Fills in `positive_weights` of the batch of an optimizer step, if there is a `positive_nll_coef`: 1 / N at the N policy
+    tokens of the episodes whose rewards add up to `keep_threshold` or more, 0 elsewhere. The sum of `-weight log π` is then
+    VAPO's positive-example LM loss (arXiv 2504.05118); 0 without such episodes."""
+    if not training.positive_nll_coef:
+        return batch
+    sums = batch.rewards.new_zeros(int(batch.episodes.max()) + 1).index_add(0, batch.token_episodes, batch.rewards)
+    is_positive = batch.loss_mask & (sums >= training.keep_threshold)[batch.token_episodes]
+    return batch.with_fields(positive_weights=is_positive / is_positive.sum().clamp(min=1))
 
 
 def weigh_pairs(batch: TokenBatch, training: TrainingConfig) -> tuple[TokenBatch, dict[str, float]]:

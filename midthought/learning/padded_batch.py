@@ -48,6 +48,7 @@ class PPOBatch:
     returns: Tensor | None = None  # [B, T]
     loss_weights: Tensor | None = None  # [B, T]
     selected: Tensor | None = None  # [B, T] bool
+    positive_weights: Tensor | None = None  # [B, T]
 
     @classmethod
     def from_trajectories(

@@ -8,8 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from midthought.config import RecipeConfig, read_yaml
+from midthought.config import RecipeConfig, merge_configs, read_yaml
 from midthought.config.algorithms import algorithm_summary
+from midthought.config.changes import unset_values
+from midthought.config.store import TINY
 from midthought.errors import MissingExtraError, ModelPathError, SettingsError
 from midthought.plan.advice import ON_ONE_CPU, ON_ONE_GPU, Step, advise, needed
 from midthought.plan.engine_choice import (
@@ -29,10 +31,13 @@ from midthought.plan.settings import PlanSettings
 from midthought.plan.shape import Shape, find_shape
 
 LORA_RANK = 32
-WEIGHT_RATES = (2e-6, 2e-5)
-ADAPTER_RATES = (2e-5, 2e-4)
-"""Learning rates (reinforcement learning, warm-up) of a given model. Adapters learn best at about ten times the rate of full
-weights: Schulman et al. 2025, "LoRA Without Regret"."""
+WEIGHT_RATES = (1e-6, 2e-5)
+ADAPTER_RATES = (1e-5, 2e-4)
+"""Learning rates (reinforcement learning, warm-up) of a given model. 1e-6 is the rate of DeepSeekMath, DAPO and VAPO, and the
+default of verl and TRL. Adapters learn best at about ten times the rate of full weights: Schulman et al. 2025, "LoRA Without
+Regret"."""
+MADE_RATES = (TINY["training"]["learning_rate"], 3e-3)
+"""Of the small model that a run creates."""
 SIZES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("training", "micro_batch_tokens", (4096, 2048, 1024)),
     ("inference", "max_num_seqs", (128, 64, 32, 16, 8)),
@@ -144,7 +149,7 @@ def choose(
     backend, in_process = choose_backend("gpu" if may_use_vllm else "cpu", has_vllm)
     if requested := requested_backend(config.inference):
         backend, in_process = requested, config.inference.in_process
-    rate, warmup_rate = ADAPTER_RATES if rank else WEIGHT_RATES
+    rate, warmup_rate = (ADAPTER_RATES if rank else WEIGHT_RATES) if is_given else MADE_RATES
     values: dict[str, Any] = {
         "model.dtype": "bfloat16" if is_large else "float32",
         "model.critic": "shared" if is_shared else "separate",
@@ -178,8 +183,10 @@ def words_of_stage(stage: str) -> dict[str, Any]:
 
 
 def as_recorded(config: AnyConfig, file: Path) -> AnyConfig:
-    """Returns the settings with the values that the run chose for `auto` at its start, read from its `config.yaml`."""
+    """Returns the settings of a resumed run. The values in its `config.yaml` replace `auto`, which the run chose at its start,
+    and those that are not set and change what is learned, whose defaults may have been others."""
     recorded = read_yaml(file)
+    config = type(config)(**merge_configs(config.given(), unset_values(config, recorded), type(config)))
     changes: dict[str, dict[str, Any]] = {}
     for name, key in _open(config):
         if key in recorded.get(name, {}):

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig, merge_configs, parse_assignments, read_yaml
+from midthought.config.changes import BEFORE_THEY_WERE_SETTINGS
+from midthought.config.store import TINY
 from midthought.errors import CheckpointError, SettingsError, near_names
 from midthought.plan.choices import as_recorded
 
@@ -18,7 +20,6 @@ STAGES = ("sft", "rl", "all", "evaluate")
 FOR_MADE_MODELS = "tiny"
 FOR_GIVEN_MODELS = "own"
 """Names of the default presets. If a recipe does not have one, the defaults of its settings are used."""
-
 Presets = Mapping[str, Path | Mapping[str, Any]]
 """YAML files or values by name."""
 AnyConfig = TypeVar("AnyConfig", bound=RecipeConfig)
@@ -39,9 +40,10 @@ def begin(
 
     `config` is a YAML file, or the name of a preset. Default: the run's own settings if it is resumed or one of
     its policies is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a
-    user's file replaces values of `own`. In a resumed run, `auto` is the value that the run chose at its start. A model to
-    evaluate that does not belong to a run becomes `model.local_path`. A `training.algorithm` in `words` replaces values of
-    presets, of a recorded run, and of a file that has this key, too; other values of the user's file win over it.
+    user's file replaces values of `own`; if not, it replaces those of the library's `tiny`, as the recipe's `tiny` does. In a
+    resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not belong to a run becomes
+    `model.local_path`. A `training.algorithm` in `words` replaces values of presets, of a recorded run, and of a file that has
+    this key, too; other values of the user's file win over it.
     Raises `SettingsError`, `CheckpointError`.
     """
     if stage not in STAGES:
@@ -72,6 +74,10 @@ def begin(
     if not is_shipped and (has_model or config is None):
         preset = FOR_GIVEN_MODELS if has_model else FOR_MADE_MODELS
         base = merge_configs(_values_of(presets, preset), base, settings)
+    if is_recorded:
+        base = merge_configs(BEFORE_THEY_WERE_SETTINGS, base, settings)
+    if not has_model:
+        base = merge_configs(TINY, base, settings)
     chosen = settings().merged(base).merged(given)
     return (as_recorded(chosen, path / "config.yaml") if resume else chosen), from_path
 

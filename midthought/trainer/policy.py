@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from midthought.config import ModelConfig, RecipeConfig
+from midthought.config import ModelConfig, RecipeConfig, with_tiny
+from midthought.config.store import TINY
 from midthought.errors import SettingsError
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.plan.choices import Choice, choose, choose_and_plan, plan_of_loaded
@@ -61,6 +62,22 @@ def make_policy_of(model: ModelConfig, tokenizer: Any, *, max_length: int, seed:
         max_length=max_length,
         seed=seed,
     )
+
+
+def choose_preset(config: RecipeConfig, model: Any) -> tuple[RecipeConfig, str]:
+    """Returns the settings, and a line for the user. If no model is given, the preset `tiny` gives the settings that were not
+    set, and the line names them; otherwise nothing changes and the line is empty."""
+    if model is not None or config.model.local_path:
+        return config, ""
+    chosen = with_tiny(config)
+    values = " ".join(
+        f"{section}.{key}={value}"
+        for section, values in TINY.items()
+        for key, value in values.items()
+        if key not in getattr(config, section).model_fields_set
+    )
+    note = f"No model is given, so a small one with random weights is created. Preset tiny: {values}"
+    return chosen, note if values else ""
 
 
 def choose_settings(config: RecipeConfig, model: Any) -> Choice:

@@ -39,7 +39,7 @@ from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.learners import choose_learner
-from midthought.trainer.policy import choose_settings, find_policy, vocabulary_digest
+from midthought.trainer.policy import choose_preset, choose_settings, find_policy, vocabulary_digest
 from midthought.trainer.result import TrainingResult
 from midthought.trainer.rollouts import (
     AUTO_CALL_FORMAT,
@@ -105,7 +105,8 @@ class Trainer:
             list of `Trajectory`), which are trained on instead of rollouts; or a `TrainingTasks` (what recipes give), which
             brings its own environment and reward.
         model: a folder or Hugging Face name, or a loaded causal LM (then its `tokenizer` as well), which is trained in place.
-            None: `config.model.local_path`, and if that is empty, a small Qwen3 with random weights.
+            None: `config.model.local_path`, and if that is empty, a small Qwen3 with random weights; then settings that are
+            not set have the values of the preset `tiny` (docs/algorithms.md).
         tools: the tools that the policy may call.
         call_format: how calls are written: a name, an `ActionParser` or a `ToolCallFormat`. `auto`: the model's own format
             if its chat template has one, else `in_thought` (docs/chat_templates.md).
@@ -161,11 +162,12 @@ class Trainer:
         config, model = merge_settings(
             config, model=model, algorithm=algorithm, settings=settings, arguments=Trainer.__init__
         )
-        self.config = _checked(config, needs_environment=not isinstance(dataset, TrainingTasks))
-        run_path = run_path or self.config.checkpoint.output_dir or None
+        run_path = run_path or config.checkpoint.output_dir or None
         self._stage = run_path if isinstance(run_path, RunStage) else None
         if resume and isinstance(run_path, str | Path) and (Path(run_path) / "config.yaml").is_file():
-            self.config = as_recorded(self.config, Path(run_path) / "config.yaml")
+            config = as_recorded(config, Path(run_path) / "config.yaml")
+        config, preset = choose_preset(config, model) if self._stage is None else (config, "")
+        self.config = _checked(config, needs_environment=not isinstance(dataset, TrainingTasks))
         choice = choose_settings(self.config, model)
         self.config = choice.config
         if resume and run_path is None:
@@ -182,8 +184,9 @@ class Trainer:
             else None
         )
         self._console = self._stage.console if self._stage is not None else Console(quiet=not progress)
-        if choice.algorithm and self._stage is None:
-            self._console.note(choice.algorithm)
+        for note in (preset, choice.algorithm) if self._stage is None else ():
+            if note:
+                self._console.note(note)
         self.callbacks = _checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
         """The metrics of every iteration, in order; `iteration` and `epoch` count from 1. Always there: `total_loss` (`loss`),

@@ -84,7 +84,7 @@ def test_a_state_of_an_earlier_version_goes_on_with_the_schedule_that_it_had(mak
 
 
 def test_the_policys_schedule_ends_with_the_run_and_has_no_step_in_the_warmup():
-    given = TrainingConfig(batch_size=8, mini_batch_size=4, ppo_epochs=3, critic_warmup_iters=2)
+    given = TrainingConfig(learning_rate=1e-5, batch_size=8, mini_batch_size=4, ppo_epochs=3, critic_warmup_iters=2)
     schedule = TrainingSchedule.from_config(given, num_iters=10)
     assert (schedule.total_steps, schedule.critic_total_steps) == (8 * 6, 10 * 6)
     without_critic = given.model_copy(update={"adv_estimator": "rloo", "group_size": 2})

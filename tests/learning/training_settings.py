@@ -1,4 +1,4 @@
-"""Settings of the learner's tests: no KL term and no warm-up of the learning rate, unless a test asks for them."""
+"""Settings of the learner's tests: no warm-up of the learning rate, unless a test asks for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from midthought.config import TrainingConfig
 
 def training(**changes: Any) -> TrainingConfig:
     """The changes are not validated: tests use micro-batches and blocks that are smaller than the settings allow."""
-    return TrainingConfig(kl_coef=0.0, warmup_steps=0, mini_batch_size=64).model_copy(update=changes)
+    return TrainingConfig(learning_rate=1e-5, warmup_steps=0, mini_batch_size=64).model_copy(update=changes)
 
 
 def changed(settings: TrainingConfig, **changes: Any) -> TrainingConfig:

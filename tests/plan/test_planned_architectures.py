@@ -51,7 +51,9 @@ def kept_bytes(model: Any) -> tuple[int, bool]:
     settings = settings_of(f"hidden_size=64 num_layers=1 num_heads=2 {WORK} batch_size=1")
     settings = settings.model_copy(update={"prompt_tokens": prompt, "response_tokens": response})
     batch = TokenBatch.from_trajectories(make_trajectories(settings, SIZES["vocab_size"]))
-    learner = Learner(model, None, None, TrainingConfig(warmup_steps=0, adv_estimator="grpo", logits_mib=64))
+    learner = Learner(
+        model, None, None, TrainingConfig(learning_rate=1e-5, warmup_steps=0, adv_estimator="grpo", logits_mib=64)
+    )
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, torch.Tensor] = {}
 

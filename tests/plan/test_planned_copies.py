@@ -61,7 +61,9 @@ def test_saving_takes_the_memory_that_is_planned(words, tmp_path):
     memory = memory_of(words)
     policy = model_of(memory)
     critic = Critic.separate(policy) if memory.settings.critic == "separate" else None
-    training = TrainingConfig(warmup_steps=0, adv_estimator="gae" if critic else "grpo", kl_coef=0.0, kl_loss_coef=0.0)
+    training = TrainingConfig(
+        learning_rate=1e-5, warmup_steps=0, adv_estimator="gae" if critic else "grpo", kl_coef=0.0, kl_loss_coef=0.0
+    )
     learner = Learner(policy, critic, None, training)
     taken = peak_bytes(lambda: save_checkpoint(tmp_path / "checkpoint", learner))
     assert device_bytes(memory) == pytest.approx(taken, rel=0.05)

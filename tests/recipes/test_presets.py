@@ -86,7 +86,7 @@ def test_a_given_model_learns_ten_times_more_gently_than_one_that_knows_nothing(
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_settings_made_in_python_are_gentle_as_well(recipe):
-    config = find_recipe(recipe).config_class()(model={"local_path": "some/model"})
+    config = choose(find_recipe(recipe).config_class()(model={"local_path": "some/model"}), on_gpu=False)
     assert config.training.learning_rate <= 1e-5 and getattr(config, RATE[recipe]).learning_rate <= 2e-5
 
 

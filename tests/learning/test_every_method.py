@@ -1,0 +1,145 @@
+"""Every registered loss and estimator in a whole optimizer step: packing, micro-batches, the order of episodes and the number of
+ranks do not change its gradient. The first test fails if a new one has no entry here."""
+
+import copy
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from training_settings import training
+
+from midthought.algo.credit import ESTIMATORS
+from midthought.algo.losses import POLICY_LOSSES
+from midthought.config import TrainingConfig
+from midthought.learning.batch import TokenBatch
+from midthought.learning.credit import select_episodes
+from midthought.learning.distributed.remote_learner import RemoteLearner
+from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import NO_END
+from midthought.learning.model import Critic, Models, frozen_copy, token_logprobs
+from midthought.types import Trajectory
+
+PAIRS = {"adv_estimator": "best_and_worst", "policy_loss": "dpo", "loss_agg": "seq-mean-token-sum"}
+LOSSES: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("ppo", "cispo", "sapo", "gmpo", "gspo", "gspo_sequence", "dppo_tv", "dppo_kl", "nll")},
+    "clip_cov": {"policy_loss_options": {"share": 0.3, "low": -9.0, "high": 9.0}},
+    "kl_cov": {"policy_loss_options": {"share": 0.3}},
+    "dpo": PAIRS,
+}
+"""Settings for every policy loss."""
+ESTIMATORS_WITH: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("gae", "grpo", "dr_grpo", "rloo", "opo", "reinforce_plus_plus", "remax", "grpo_turns")},
+    **{name: {} for name in ("reinforce_plus_plus_baseline", "grpo_calls")},
+    **{name: {"policy_loss": "nll", "keep_threshold": 0.5} for name in ("keep_best", "keep_above")},
+    "best_and_worst": PAIRS,
+    "zero": {"teacher": "a folder"},
+}
+"""Settings for every advantage estimator."""
+TERMS: dict[str, dict[str, Any]] = {
+    "teacher": {"teacher": "a folder", "teacher_coef": 0.3},
+    "KL in the reward": {"kl_coef": 0.2},
+    "KL in the loss": {"kl_loss_coef": 0.2, "kl_loss_unbiased": True},
+    "entropy": {"entropy_coef": 0.1},
+    "good episodes": {"positive_nll_coef": 0.1, "keep_threshold": 0.5},
+    "two lambdas": {"adv_estimator": "gae", "lam": 0.9, "critic_lam": 1.0, "lam_alpha": 0.5},
+    "correction": {"rollout_correction": "truncated", "rollout_correction_level": "turn"},
+    "off-policy rows": {"off_policy_threshold": 0.01},
+}
+"""Terms and weights that are added to a loss."""
+CASES = {
+    **{f"loss {name}": {"policy_loss": name, **given} for name, given in LOSSES.items()},
+    **{f"estimator {name}": {"adv_estimator": name, **given} for name, given in ESTIMATORS_WITH.items()},
+    **TERMS,
+}
+SPLIT = {"accumulation_steps": 5}
+"""Micro-batches of one or two episodes."""
+TOLERANCE = 1e-5
+"""Of a gradient's norm: log-probabilities and advantages are stored in float32."""
+
+
+def shipped(registry: Any) -> set[str]:
+    return {name for name in registry.names() if (registry.find(name).__module__ or "").startswith("midthought.")}
+
+
+def test_every_loss_and_every_estimator_has_an_entry():
+    assert set(LOSSES) == shipped(POLICY_LOSSES)
+    assert set(ESTIMATORS_WITH) == shipped(ESTIMATORS)
+
+
+@pytest.fixture
+def trajectories(make_trajectory) -> list[Trajectory]:
+    """Two tasks with four episodes each, whose lengths, rewards and seeds differ."""
+    rewards = [0.1, 0.5, 0.9, 0.3, 0.9, 0.2, 0.0, 0.7]
+    made = [make_trajectory(seed, reward=reward, group=seed // 4) for seed, reward in enumerate(rewards)]
+    for number, trajectory in enumerate(made):
+        trajectory.seed = number
+    return made
+
+
+def settings_of(case: dict[str, Any], **changes: Any) -> TrainingConfig:
+    common = {"adv_estimator": "grpo", "mini_batch_size": 100, "packing": False, "max_grad_norm": float("inf")}
+    return training(**{**common, **case, **changes})
+
+
+def models_of(make_policy, settings: TrainingConfig) -> Models:
+    policy = make_policy(seed=1).double()
+    critic = Critic.separate(policy).double() if settings.has_critic else None
+    teacher = frozen_copy(make_policy(seed=3).double()) if settings.teacher else None
+    reference = frozen_copy(make_policy(seed=2).double()) if settings.needs_reference else None
+    return Models(policy, critic, reference, teacher)
+
+
+def take_step(learner: Any, policy: Any, trajectories: list[Trajectory], settings: TrainingConfig) -> dict[str, float]:
+    """One optimizer step. The policy before the update, and the one that sampled, are up to 0.3 nats away, keyed by the token."""
+    baselines = [0.1 * t.seed for t in trajectories] if settings.adv_estimator == "remax" else None
+    batch = TokenBatch.from_trajectories(trajectories, baselines=baselines)
+    batch, _ = select_episodes(batch, settings)
+    with torch.no_grad():
+        now = token_logprobs(policy, batch)
+    shift = 0.3 * torch.sin(batch.token_ids * 7.0 + batch.position_ids)
+    batch, _ = learner.score(batch.with_fields(sampled_logprobs=(now - 0.5 * shift) * batch.loss_mask))
+    credited, _ = learner.credit(batch.with_fields(old_logprobs=(now - shift) * batch.loss_mask))
+    return learner.update(credited)
+
+
+def gradients_of(learner: Learner) -> torch.Tensor:
+    modules = [module for module in (learner.policy, learner.critic) if module is not None]
+    found = [parameter.grad for module in modules for parameter in module.parameters()]
+    return torch.cat([gradient.flatten() for gradient in found if gradient is not None])
+
+
+def weights_of(policy: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
+
+
+def learner_of(models: Models, settings: TrainingConfig) -> Learner:
+    policy, critic, reference, teacher = copy.deepcopy(models)
+    return Learner(policy, critic, reference, settings, teacher=teacher)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_packing_micro_batches_and_order_do_not_change_the_gradient(case, make_policy, trajectories):
+    settings = settings_of(CASES[case])
+    models = models_of(make_policy, settings)
+    plain, other = learner_of(models, settings), learner_of(models, settings_of(CASES[case], packing=True, **SPLIT))
+    take_step(plain, models.policy, trajectories, settings)
+    take_step(other, models.policy, trajectories[::-1], settings)
+    expected = gradients_of(plain)
+    assert expected.norm() > 1e-3
+    assert float((gradients_of(other) - expected).norm() / expected.norm()) < TOLERANCE
+
+
+def test_two_ranks_take_the_steps_of_one_process(make_policy, trajectories, ranks):
+    """With every loss and with the weights of good episodes, one after another. Other terms: `test_distributed.py`."""
+    start = settings_of({"kl_loss_coef": 0.2, "teacher": "a folder"}, micro_batch_tokens=40)
+    models = models_of(make_policy, start)
+    alone = learner_of(models, start)
+    with closing(RemoteLearner(copy.deepcopy(models), start, NO_END, ranks)) as remote:
+        for name in (*(f"loss {name}" for name in LOSSES), "good episodes"):
+            settings = settings_of({"teacher": "a folder", **CASES[name]}, micro_batch_tokens=40, learning_rate=1e-3)
+            for learner in (alone, remote):
+                learner.set_training(settings, NO_END)
+            metrics, others = (take_step(each, models.policy, trajectories, settings) for each in (alone, remote))
+            assert others["grad_norm"] == pytest.approx(metrics["grad_norm"], rel=1e-4), name
+            torch.testing.assert_close(weights_of(remote.policy), weights_of(alone.policy), atol=2e-6, rtol=0, msg=name)
