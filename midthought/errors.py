@@ -126,6 +126,7 @@ class NoReplyError(MidthoughtError, ConnectionError):
 def near_names(wrong: str, known: Iterable[str]) -> str:
     """Returns a suggestion for a misspelled name: `Did you mean 'gae'? Known: gae, grpo.`"""
     known = sorted(known)
-    close = difflib.get_close_matches(wrong, known, n=3, cutoff=0.5)
+    plain = {name.lower(): name for name in known}
+    close = [plain[each] for each in difflib.get_close_matches(wrong.lower().replace("-", "_"), plain, n=3, cutoff=0.5)]
     meant = f"Did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
     return f"{meant}Known: {', '.join(known)}."

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from midthought.cli import app
 from midthought.config import ConfigStore, TrainingConfig, create_default_config, merge_configs, read_yaml
 from midthought.config.algorithms import ALGORITHMS, algorithm_summary
+from midthought.config.store import TINY
 from midthought.errors import SettingsError
 from midthought.recipes import find_recipe
 from midthought.trainer.trainer import Trainer
@@ -203,11 +204,18 @@ PAGE = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text("utf-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_lists_the_values_of_every_preset(name):
     values = " ".join(f"{key}={value}" for key, value in ALGORITHMS[name].values.items())
-    assert f"| `{name}` | `{values}` | {ALGORITHMS[name].source} |" in PAGE
+    source = re.sub(r"(\d{4}\.\d{5})", r"[\1](https://arxiv.org/abs/\1)", ALGORITHMS[name].source)
+    assert re.search(
+        rf"^\| `{name}` \| .* \| {re.escape(f'`{values}` | {source}')} \| .+ \|$", PAGE, flags=re.MULTILINE
+    )
 
 
 def test_the_page_lists_our_defaults():
     table = PAGE.partition("## Defaults beside")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table, flags=re.MULTILINE)
-    assert len(rows) == 16
-    assert {key: str(getattr(TrainingConfig(), key)) for key, _ in rows} == dict(rows)
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| `([^`]+)` \| (?:`([^`]+)`)? ?\|", table, flags=re.MULTILINE)
+    assert len(rows) == 24
+    config, tiny = ConfigStore(), create_default_config(preset="tiny")
+    for section, key, given, of_tiny in rows:
+        assert given == str(getattr(getattr(config, section), key)), key
+        assert (of_tiny or given) == str(getattr(getattr(tiny, section), key)), key
+    assert {(section, key) for section, values in TINY.items() for key in values} <= {row[:2] for row in rows}

@@ -251,11 +251,11 @@ class AlgorithmSection(Section):
         """Returns a validated copy with these values; a new `algorithm` also sets its preset's values."""
         return super().changed(**{**algorithm_values(values.get("algorithm")), **values})
 
-    @field_validator("algorithm")
+    @field_validator("algorithm", mode="before")
     @classmethod
-    def _is_known(cls, name: str | None) -> str | None:
-        if name is not None and name not in ALGORITHMS:
-            raise ValueError(near_names(name, ALGORITHMS))
+    def _is_known(cls, name: Any) -> Any:
+        if name is not None and (not isinstance(name, str) or name not in ALGORITHMS):
+            raise ValueError(near_names(str(name), ALGORITHMS))
         return name
 
 
@@ -264,7 +264,11 @@ def algorithm_summary(training: AlgorithmSection) -> str:
     if training.algorithm is None:
         return ""
     preset, present = algorithm_values(training.algorithm), training.model_dump()
-    others = [f"{key}={present[key]} (preset: {value})" for key, value in preset.items() if present[key] != value]
+    others = [
+        f"{key}={present[key]} (preset: {value})"
+        for key, value in preset.items()
+        if value not in (present[key], "auto")  # the run's choice for `auto` is printed with its reason
+    ]
     shown = {key: value for key, value in preset.items() if _is_shown(type(training), training.algorithm, key)}
     words = " ".join(f"{key}={value}" for key, value in shown.items())
     otherwise = f"; set otherwise: {', '.join(others)}" if others else ""

@@ -104,6 +104,11 @@ class Section(BaseModel):
 
 def unknown_key(section: type[Section], name: str) -> str:
     where = section.__name__.removesuffix("Config").lower() if section.__name__.endswith("Config") else "settings"
+    kinds = {key: field.annotation for key, field in section.model_fields.items()}
+    owners = [key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)]
+    for owner in owners:
+        if name in kinds[owner].model_fields:  # type: ignore[union-attr]
+            return f"unknown key {name!r} in {where}. Did you mean {owner}.{name}?"
     return f"unknown key {name!r} in {where}. {near_names(name, section.model_fields)}"
 
 

@@ -318,6 +318,12 @@ class TrainingConfig(AlgorithmSection):
                 "kl_coef to 0 (kl_loss_coef adds a KL term to the loss)"
             )
         self._require_teacher()
+        for name in ("critic_lam", "lam_alpha"):
+            if getattr(self, name) and not self.has_critic:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} with adv_estimator={estimator!r}, which has no critic; set adv_estimator to "
+                    f"'gae', or leave {name} out"
+                )
         if self.batch_size % self.episodes_per_task:
             raise ValueError(f"batch_size={self.batch_size} is not a multiple of group_size={self.episodes_per_task}")
         self._require_known_options()

@@ -40,10 +40,10 @@ def begin(
 
     `config` is a YAML file, or the name of a preset. Default: the run's own settings if it is resumed or one of
     its policies is evaluated; `own` if a model is given (`model.local_path`, `from_path`); else `tiny`. If a model is given, a
-    user's file replaces values of `own`; if not, it replaces those of the library's `tiny`, as the recipe's `tiny` does. In a
-    resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not belong to a run becomes
-    `model.local_path`. A `training.algorithm` in `words` replaces values of presets, of a recorded run, and of a file that has
-    this key, too; other values of the user's file win over it.
+    user's file replaces values of `own`. Without a model, it replaces values of the library's `tiny`, and so does the recipe's
+    own `tiny`. In a resumed run, `auto` is the value that the run chose at its start. A model to evaluate that does not
+    belong to a run becomes `model.local_path`. A `training.algorithm` in `words` replaces values of presets, of a recorded run,
+    and of a file that has this key, too; other values of the user's file win over it.
     Raises `SettingsError`, `CheckpointError`.
     """
     if stage not in STAGES:

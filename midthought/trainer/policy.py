@@ -88,6 +88,10 @@ def choose_settings(config: RecipeConfig, model: Any) -> Choice:
     samples from them. Raises SettingsError if the plan says that a model from `model.local_path` does not fit.
     """
     settings = config.model
+    if model is not None and not hasattr(model, "parameters"):
+        raise SettingsError(
+            f"model={model!r:.80}: give a folder, a Hugging Face name, or a loaded causal LM with its tokenizer"
+        )
     if model is not None:
         return _choose_for_loaded(config, model)
     source = settings.local_path

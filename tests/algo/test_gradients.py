@@ -1,8 +1,8 @@
-"""Gradients of every loss and divergence against finite differences, in float64."""
+"""Gradients of averages, value loss, divergences and entropy against finite differences, in float64. Every policy loss:
+test_every_loss.py."""
 
 import pytest
 import torch
-from token_rows import rows_of
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -43,47 +43,6 @@ def test_the_clipped_surrogate(figures, average, dual_clip):
         return compute_policy_loss(*given, **bounds, denominator=denominator, dual_clip=dual_clip, weights=weights)[0]
 
     assert checked(loss, figures["new"])
-
-
-def test_gspo_where_all_tokens_of_a_row_share_one_advantage(figures):
-    """Then the token form that is computed is the sequence's own objective."""
-    mask, advantages = figures["mask"], torch.tensor([1.0, -0.7, 0.4, -1.2], dtype=torch.float64)
-    weights, denominator = loss_weights(mask, rows_of(mask), "seq-mean-token-mean")
-
-    def loss(logprobs: Tensor) -> Tensor:
-        given = figures["old"], logprobs, advantages[:, None].expand(ROWS, LENGTH), mask
-        bounds = {"clip_low": 0.05, "clip_high": 0.07}
-        return compute_policy_loss(*given, **bounds, denominator=denominator, kind="gspo", weights=weights)[0]
-
-    assert checked(loss, figures["new"])
-
-
-def test_cispo_within_its_bounds_has_the_gradient_of_the_unclipped_surrogate(figures):
-    mask, advantages = figures["mask"], figures["advantages"]
-
-    def surrogate(logprobs: Tensor) -> Tensor:
-        return masked_average(-(logprobs - figures["old"]).exp() * advantages, mask)
-
-    def cispo(logprobs: Tensor) -> Tensor:
-        return compute_policy_loss(
-            figures["old"], logprobs, advantages, mask, clip_low=9.0, clip_high=9.0, kind="cispo"
-        )[0]
-
-    assert checked(surrogate, figures["new"])
-    start = figures["new"].clone().requires_grad_()
-    torch.testing.assert_close(
-        torch.autograd.grad(cispo(start), start)[0], torch.autograd.grad(surrogate(start), start)[0]
-    )
-
-
-def test_cispo_where_the_bounds_hold_every_weight(figures):
-    far = figures["old"] + torch.where(figures["new"] > figures["old"], 1.0, -1.0)
-
-    def loss(logprobs: Tensor) -> Tensor:
-        given = figures["old"], logprobs, figures["advantages"], figures["mask"]
-        return compute_policy_loss(*given, clip_low=0.2, clip_high=0.28, kind="cispo")[0]
-
-    assert checked(loss, far)
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])

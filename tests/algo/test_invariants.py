@@ -17,8 +17,7 @@ from midthought.algo.losses import compute_policy_loss, compute_value_loss, mask
 from midthought.config import TrainingConfig
 
 ROWS, LENGTH = 6, 8
-LOSSES = [*sorted(set(TrainingConfig.policy_losses) - {"clip_cov", "kl_cov"}), "value"]
-"""Without the losses that need selected tokens."""
+LOSSES = [*sorted(TrainingConfig.policy_losses), "value"]
 few = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 10_000)
 rubbish = st.sampled_from([math.nan, math.inf, -math.inf, 1e30])
@@ -35,6 +34,7 @@ def drawn(seed: int) -> tuple[Tensor, dict[str, Tensor]]:
     mask[torch.arange(ROWS), torch.randint(LENGTH, (ROWS,), generator=generator)] = True
     names = ("rewards", "values", "old", "new", "advantages", "returns")
     figures = {name: torch.randn(ROWS, LENGTH, generator=generator, dtype=torch.float64) for name in names}
+    figures["selected"] = torch.rand(ROWS, LENGTH, generator=generator) < 0.4
     figures["calls"] = torch.sort(torch.randint(4, (ROWS, LENGTH), generator=generator), dim=1).values
     figures["turns"] = torch.sort(torch.randint(3, (ROWS, LENGTH), generator=generator), dim=1).values
     return mask, figures
@@ -118,6 +118,7 @@ def judge(
                 clip_high=0.28,
                 denominator=denominator,
                 kind=kind,
+                selected=figures["selected"][rows],
                 weights=its_weights,
             )
         loss.backward()
