@@ -81,7 +81,7 @@ def run(estimator: str, seed: int) -> dict[str, float]:
 
 
 def settings(estimator: str, seed: int) -> ConfigStore:
-    config = create_default_config()
+    config = create_default_config(preset="tiny")
     config.inference.max_turns = 10
     config.inference.max_tokens = MAX_TOKENS[estimator]
     config.training.adv_estimator = estimator

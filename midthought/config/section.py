@@ -83,13 +83,13 @@ class Section(BaseModel):
         return type(self)(**{**self.given(), **values})
 
     def given(self) -> dict[str, Any]:
-        """Returns the settings that were set, as nested plain values, without those that have their defaults only."""
+        """Returns the settings that were set, as nested plain values. A setting may be set to its default."""
         found = {}
         for name, value in self.model_dump(mode="json").items():
-            inner = getattr(self, name)
-            if isinstance(inner, Section):
-                found[name] = inner.given()
-            elif name in self.model_fields_set:
+            present, field = getattr(self, name), type(self).model_fields[name]
+            if isinstance(present, Section):
+                found[name] = present.given()
+            elif name in self.model_fields_set or present != field.get_default(call_default_factory=True):
                 found[name] = value
         return found
 

@@ -69,12 +69,12 @@ def choose_preset(config: RecipeConfig, model: Any) -> tuple[RecipeConfig, str]:
     set, and the line names them; otherwise nothing changes and the line is empty."""
     if model is not None or config.model.local_path:
         return config, ""
-    chosen = with_tiny(config)
+    chosen, given = with_tiny(config), config.given()
     values = " ".join(
         f"{section}.{key}={value}"
         for section, values in TINY.items()
         for key, value in values.items()
-        if key not in getattr(config, section).model_fields_set
+        if key not in given[section]
     )
     note = f"No model is given, so a small one with random weights is created. Preset tiny: {values}"
     return chosen, note if values else ""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from midthought import Task, ToolRegistry, Trainer, Trajectory, find_call_format
-from midthought.config import TrainingConfig
+from midthought.config import create_default_config
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy, make_tokenizer
@@ -66,7 +66,8 @@ def save_undecided_model(folder: Path, problems: list[dict[str, str]], multiply:
     tokenizer = make_tokenizer([*(row["question"] for row in problems), *calls, prompts.instructions()], 800)
     renderer = Renderer(tokenizer)
     policy = make_policy(tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=1024, seed=0)
-    learner = Learner(policy, None, None, TrainingConfig(learning_rate=3e-3, warmup_steps=0))
+    settings = create_default_config(preset="tiny", training={"learning_rate": 3e-3, "warmup_steps": 0})
+    learner = Learner(policy, None, None, settings.training)
     draw = random.Random(0)
     for _ in range(NUM_WARM_UP_STEPS):
         rows = draw.sample(problems, 8)

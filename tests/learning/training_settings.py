@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from midthought.config import TrainingConfig
+from midthought.config import TrainingConfig, create_default_config
 
 
 def training(**changes: Any) -> TrainingConfig:
     """The changes are not validated: tests use micro-batches and blocks that are smaller than the settings allow."""
-    return TrainingConfig(learning_rate=1e-5, warmup_steps=0, mini_batch_size=64).model_copy(update=changes)
+    common = {"learning_rate": 1e-5, "warmup_steps": 0, "mini_batch_size": 64}
+    return create_default_config(preset="tiny", training=common).training.model_copy(update=changes)
 
 
 def changed(settings: TrainingConfig, **changes: Any) -> TrainingConfig:

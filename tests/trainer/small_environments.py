@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from midthought import BaseEnvironment, Task, Trajectory, create_default_config, tool
-from midthought.config import TrainingConfig
 from midthought.learning.batch import TokenBatch
 from midthought.learning.learner import Learner
 from midthought.learning.small_model import make_policy
@@ -81,7 +80,8 @@ def settings(estimator: str = "gae", *, max_tokens: int = 40, **training: Any) -
 
 def taught(renderer: Renderer, episodes: list[Trajectory], num_steps: int = 60) -> Any:
     policy = make_policy(renderer.tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
-    learner = Learner(policy, None, None, TrainingConfig(learning_rate=3e-3, warmup_steps=0))
+    training = create_default_config(preset="tiny", training={"learning_rate": 3e-3, "warmup_steps": 0}).training
+    learner = Learner(policy, None, None, training)
     batch = TokenBatch.from_trajectories(episodes, demonstrations=True)
     for _ in range(num_steps):
         learner.sft_step(batch)

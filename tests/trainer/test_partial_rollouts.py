@@ -39,6 +39,7 @@ def untaught(_untaught, tokenizer):
 def settings(*, partial=True, deterministic=True, num_iters=6, **training):
     training = {"batch_size": 4, "mini_batch_size": 4, "num_train_iters": num_iters, "validate_every": 0} | training
     return create_default_config(
+        preset="tiny",
         inference={
             "max_tokens": 96,
             "max_segment_length": 8,

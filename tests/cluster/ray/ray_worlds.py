@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from midthought import BaseEnvironment, create_default_config, tool
-from midthought.config import TrainingConfig
 from midthought.engines.scripted import ScriptedEngine
 from midthought.learning.small_model import make_policy, make_tokenizer
 from midthought.tokenization import Renderer
@@ -191,7 +190,8 @@ def caller(renderer: Renderer, prompts: PromptBuilder, question: str, call: str,
     demonstration.add_reply(renderer.foreign(result))
     demonstration.add_demonstrated(renderer.control("</think>red<|im_end|>"))
     taught = make_policy(renderer.tokenizer, hidden_size=64, num_layers=2, num_heads=2, max_length=512, seed=0)
-    learner = Learner(taught, None, None, TrainingConfig(learning_rate=3e-3, warmup_steps=0))
+    training = create_default_config(preset="tiny", training={"learning_rate": 3e-3, "warmup_steps": 0}).training
+    learner = Learner(taught, None, None, training)
     batch = TokenBatch.from_trajectories([demonstration], demonstrations=True)
     for _ in range(60):
         learner.sft_step(batch)
