@@ -20,16 +20,14 @@ def example_parser(description: str | None) -> argparse.ArgumentParser:
 
 def make_config(options: argparse.Namespace, **training: Any) -> ConfigStore:
     """Settings for the chosen model; `training` overrides settings of that section."""
-    if options.model:
-        sizes: dict[str, Any] = {"batch_size": 64, "mini_batch_size": 32, "learning_rate": "auto"}
-        model, max_tokens = {"local_path": options.model}, 1024
-    else:
-        sizes = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-3, "validate_every": 0}
-        model, max_tokens = {"hidden_size": 64, "num_layers": 2, "vocab_size": 400}, 24
+    training["num_train_iters"] = options.iterations
+    if options.model:  # the defaults suit it
+        return create_default_config(model={"local_path": options.model}, training=training)
+    sizes = {"batch_size": 8, "mini_batch_size": 8, "learning_rate": 1e-3, "validate_every": 0}
     return create_default_config(
-        model=model,
-        inference={"max_tokens": max_tokens},
-        training={**sizes, "num_train_iters": options.iterations, **training},
+        model={"hidden_size": 64, "num_layers": 2, "vocab_size": 400},
+        inference={"max_tokens": 24},
+        training={**sizes, **training},
     )
 
 

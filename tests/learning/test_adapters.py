@@ -29,7 +29,8 @@ def batch(make_trajectory) -> TokenBatch:
 
 
 def lora_learner(policy):
-    config = ConfigStore().merged({"model": {"lora_rank": 4}, "training": {"learning_rate": 1e-2, "warmup_steps": 0}})
+    training = {"learning_rate": 1e-2, "warmup_steps": 0, "kl_coef": 0.01}
+    config = ConfigStore().merged({"model": {"lora_rank": 4}, "training": training})
     return Learner(*Models.from_config(policy, config)[:3], config.training)
 
 
@@ -113,7 +114,8 @@ def test_adapters_are_not_restored_into_another_base_model(make_policy, tmp_path
 
 
 def test_a_checkpoint_without_adapters_is_not_taken_for_one(make_policy, batch, tmp_path):
-    plain = Learner(*Models.from_config(make_policy(), ConfigStore())[:3], ConfigStore().training)
+    config = ConfigStore(training={"learning_rate": 1e-5})
+    plain = Learner(*Models.from_config(make_policy(), config)[:3], config.training)
     checkpoint = load_checkpoint(save_checkpoint(tmp_path / "plain", plain))
     with pytest.raises(CheckpointError, match="holds no adapters, unlike this run"):
         checkpoint.restore(lora_learner(make_policy()))

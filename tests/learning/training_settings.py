@@ -9,7 +9,7 @@ from midthought.config import TrainingConfig, create_default_config
 
 def training(**changes: Any) -> TrainingConfig:
     """The changes are not validated: tests use micro-batches and blocks that are smaller than the settings allow."""
-    common = {"learning_rate": 1e-5, "warmup_steps": 0, "mini_batch_size": 64}
+    common = {"learning_rate": 1e-5, "critic_learning_rate": 1e-5, "warmup_steps": 0, "mini_batch_size": 64}
     return create_default_config(preset="tiny", training=common).training.model_copy(update=changes)
 
 
