@@ -23,7 +23,7 @@ OPTIONS = {
 
 
 def rows() -> dict[str, list[list[float]]]:
-    example = PAGE.read_text("utf-8").partition("### A worked example")[2].partition("\n## ")[0]
+    example = PAGE.read_text("utf-8").partition("### A worked example")[2].partition("\n##")[0]
     lines = [line.split(" | ") for line in example.splitlines() if line.startswith("| `")]
     return {line[0].strip("| `"): [[float(number) for number in cell.split()] for cell in line[1:5]] for line in lines}
 
