@@ -24,6 +24,7 @@ LAYERS = [
         "output_folder",
         "atomic_files",
         "precision",
+        "float32_head",
         "varlen_attention",
         "random_streams",
         "network",
@@ -188,6 +189,7 @@ def test_the_training_loop_knows_no_engine_no_tool_and_no_memory_by_name():
         "peft_folders",
         "output_folder",
         "precision",
+        "float32_head",
         "varlen_attention",
         "random_streams",
     }

@@ -19,6 +19,9 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the weights. Log-probabilities are accurate to 1e-4 only in float32. `auto`: bfloat16 for a model from
     `local_path` on a GPU, else float32."""
+    float32_head: bool = False
+    """With `dtype=bfloat16`: compute the output layer in float32, in the learner and the local engine (MiniMax-M1, ScaleRL), so
+    that sampled and recomputed log-probabilities agree better. Costs a float32 copy of its weights during each pass."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the model's chat template, such as `{"enable_thinking": false}`, wherever a prompt is rendered."""
     attn_implementation: Harmless[Literal["auto", "eager", "sdpa", "flash_attention_2", "flex_attention"]] = "auto"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from midthought.algo.losses import entropy_from_logprobs
+from midthought.float32_head import Float32Linear
 from midthought.learning.distributed.dtensor import is_sharded
 from midthought.learning.logprobs import BYTES_PER_LOGIT, BlockedHead, LogitShape, are_alike
 from midthought.learning.packing import ModelInputs
@@ -59,7 +60,9 @@ def policy_forward(
         states.append(hidden[is_wanted])
         if num_at_once is None or len(targets) <= num_at_once:
             return forward(states[-1][None])
-        blocked = BlockedHead(head.weight, head.bias, LogitShape.of(policy.config.get_text_config()), num_at_once)
+        dtype = head.dtype if isinstance(head, Float32Linear) else None
+        shape = LogitShape.of(policy.config.get_text_config())
+        blocked = BlockedHead(head.weight, head.bias, shape, num_at_once, dtype)
         outputs = blocked.outputs(states[-1], targets, temperatures, entropy=entropy)
         found.append((blocked.sample(states[-1][:1]), *outputs))
         first = forward(states[-1][None, :1].detach())
@@ -130,7 +133,7 @@ class _Linked(torch.autograd.Function):
 
 def _num_at_once(head: nn.Module | None, logits_mib: float | None) -> int | None:
     """Returns the number of tokens whose logits take this much memory; None: any number."""
-    if logits_mib is None or type(head) is not nn.Linear:
+    if logits_mib is None or not isinstance(head, nn.Linear) or type(head) not in (nn.Linear, Float32Linear):
         return None
     return max(1, int(logits_mib * 2**20) // (BYTES_PER_LOGIT * head.out_features))
 

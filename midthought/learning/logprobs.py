@@ -56,6 +56,8 @@ class BlockedHead:
     shape: LogitShape
     num_tokens: int
     """Maximum number of tokens in a block."""
+    dtype: torch.dtype | None = None
+    """Type of the product; None: the weight's, or autocast's."""
 
     def outputs(
         self, hidden: Tensor, targets: Tensor, temperatures: Tensor | None = None, *, entropy: bool = False
@@ -115,7 +117,8 @@ class _BlockedLogprobs(torch.autograd.Function):
         entropy: bool,
     ) -> tuple[Tensor, Tensor]:
         kind = hidden.device.type
-        context.dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        usual = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+        context.dtype = head.dtype or usual
         with torch.autocast(kind, enabled=False):
             states, matrix, offset = _cast(context.dtype, hidden, weight, bias)
             wide = hidden.new_empty(len(hidden), dtype=torch.promote_types(context.dtype, torch.float32))

@@ -8,6 +8,7 @@ from typing import Any
 
 from midthought.config import RecipeConfig
 from midthought.errors import SettingsError
+from midthought.float32_head import use_float32_head
 from midthought.learning.self_distillation import SelfTeacher
 from midthought.pretrained import load_model, load_tokenizer, policy_folder
 from midthought.tokenization import Renderer
@@ -37,6 +38,8 @@ def load_teacher(config: RecipeConfig, policy: Any, tokenizer: Any) -> Any | Non
         )
     model = config.model
     teacher = load_model(folder, model.weights_dtype, model.attn_implementation)
+    if model.float32_head:
+        use_float32_head(teacher)
     return teacher.requires_grad_(False).eval().to(next(iter(policy.parameters())).device)
 
 

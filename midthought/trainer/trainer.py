@@ -20,6 +20,7 @@ from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import policy_engine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError, TrainingStoppedError
+from midthought.float32_head import use_float32_head
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
@@ -203,6 +204,8 @@ class Trainer:
             texts=lambda: [*self._tasks.texts(), prompts.instructions()],
             checkpoint=newest,
         )
+        if self.config.model.float32_head:
+            use_float32_head(self.model)
         require_finite(self.model, "the model that the run starts from", "Give a model whose weights are finite")
         self.meter = PhaseMeter(self.model)
         """Seconds and peak memory of the phases so far."""

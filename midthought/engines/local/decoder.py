@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from midthought.engines.local.slot_attention import SlotBatch, attend
 from midthought.engines.local.weight_copies import HeadNorms, Projection, WeightCopies, normed
+from midthought.float32_head import Float32Linear
 from midthought.peft_weights import is_adapted, is_mergeable, used_module
 
 _KNOWN = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}
@@ -43,12 +44,14 @@ class Decoder:
 
     def __init__(self, policy: Any, *, merge_adapters: bool = True) -> None:
         config, trunk = policy.config, policy.base_model
-        self._embeddings, self._head = used_module(trunk.embed_tokens), Projection(used_module(policy.lm_head))
+        self._embeddings, head = used_module(trunk.embed_tokens), used_module(policy.lm_head)
+        self._head: Any = head if isinstance(head, Float32Linear) else Projection(head)
         self._rotary, self._norm = trunk.rotary_emb, used_module(trunk.norm)
         self._num_queries, self._num_keys = config.num_attention_heads, config.num_key_value_heads
         self._head_dim = trunk.layers[0].self_attn.head_dim
         self._layers = [self._layer(layer, config) for layer in trunk.layers]
-        copied = [each for layer in self._layers for each in _copied(layer)] + [self._head]
+        copied = [each for layer in self._layers for each in _copied(layer)]
+        copied += [self._head] if isinstance(self._head, Projection) else []
         self._copies = WeightCopies(copied, merge_adapters=merge_adapters)
         self._turns: Tensor | None = None
 
@@ -112,7 +115,8 @@ class Decoder:
             hidden = layer.output(attended.flatten(1), onto=hidden)
             gate, up = layer.gate_up(normed(layer.mlp_norm, hidden)).chunk(2, dim=-1)
             hidden = layer.down(F.silu(gate).mul_(up), onto=hidden)
-        return self._head(normed(self._norm, hidden if columns is None else hidden[columns]))
+        logits: Tensor = self._head(normed(self._norm, hidden if columns is None else hidden[columns]))
+        return logits
 
     def _turns_at(self, positions: Tensor, hidden: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Returns `[T, 1, head_dim]`: cosines, and sines with the first half negated."""
@@ -163,6 +167,6 @@ def _outer_modules(module: nn.Module) -> Iterator[nn.Module]:
 def _is_known(module: nn.Module) -> bool:
     """Whether the module is as transformers created it: no hooks or wrappers, and no change except LoRA on a linear layer."""
     hooks = (module._forward_hooks, module._forward_pre_hooks)
-    is_extended = isinstance(module, nn.Linear) and type(module) is not nn.Linear
+    is_extended = isinstance(module, nn.Linear) and type(module) not in (nn.Linear, Float32Linear)
     is_foreign = is_adapted(module) and not is_mergeable(module)
     return not any(hooks) and not is_extended and not is_foreign and "forward" not in vars(module)
