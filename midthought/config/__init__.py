@@ -17,6 +17,7 @@ from midthought.config.sections import (
     RewardConfig,
 )
 from midthought.config.store import ConfigStore, RecipeConfig, create_default_config, merge_configs, with_tiny
+from midthought.config.supervised import SupervisedSection
 from midthought.config.training import TrainingConfig
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "RecipeConfig",
     "RewardConfig",
     "Section",
+    "SupervisedSection",
     "TrainingConfig",
     "changes_between",
     "create_default_config",

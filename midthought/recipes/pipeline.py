@@ -9,20 +9,19 @@ import functools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 
-from midthought.config import RecipeConfig, require_allowed
+from midthought.config import RecipeConfig, SupervisedSection, require_allowed
 from midthought.errors import SettingsError
 from midthought.learning.actor_critic import AnyLearner
 from midthought.learning.learner import Learner
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.run_checks import check_training, require_finite
-from midthought.learning.sft import run_sft
 from midthought.plan.choices import choose_and_plan, words_of_stage
 from midthought.plan.engine_choice import before_choice
 from midthought.plan.hardware import find_hardware, require_device
@@ -32,9 +31,9 @@ from midthought.pretrained import placed
 from midthought.recipes.control_arms import RFT_ARMS, ControlArm, chosen_arms, effort
 from midthought.recipes.presets import is_given
 from midthought.recipes.progress import RunProgress
+from midthought.recipes.recipe_evaluation import RecipeEvaluation
 from midthought.recipes.results_table import print_results
-from midthought.recipes.stages import Stages, find_policy, is_mixed, load_policy_and_tokenizer, supervised_learner
-from midthought.recipes.supervised import RecipeEvaluation, SupervisedSection
+from midthought.recipes.stages import Stages, find_policy, load_policy_and_tokenizer
 from midthought.recipes.tasks import RecipeTasks
 from midthought.report.console import Console
 from midthought.report.html import write_report
@@ -45,12 +44,11 @@ from midthought.tokenization import Renderer
 from midthought.trainer.plan_record import PlanRecord
 from midthought.trainer.rollouts import check_source
 from midthought.trainer.run_writer import RunStage
+from midthought.trainer.supervised import Demonstrate, SupervisedStage, is_mixed, saving, supervised_learner
 from midthought.trainer.trainer import Trainer
 from midthought.types import Trajectory
 
 Stage = Literal["sft", "rl", "all", "evaluate"]
-Demonstrate = Callable[[int], Sequence[Trajectory]]
-"""Maps a step to its demonstrations."""
 
 
 @dataclass
@@ -252,29 +250,26 @@ class RecipeRun(ABC):
     ) -> None:
         """Takes the steps of a supervised stage that are left, logged as `log_as`, with checkpoints."""
         start = self.stages.restore(learner, stage)
-        checkpoints = self.stages.checkpoints(stage)
-        every = 10 * self.config.checkpoint.save_interval
-        deadline = time.monotonic() + max_seconds - self.run.num_seconds(log_as)
-        with self.console.stage(title, total=num_steps, unit="steps") as bar:
-            bar.start_at(start)
-
-            def log(step: int, metrics: Mapping[str, float]) -> None:
-                self.run.log(log_as, step, metrics)
-                bar.advance(1, loss=metrics["loss"])
-                if step % every == 0 or self.stages.stop.requested:
-                    checkpoints.save(learner, self._tokenizer, step, {"stage": stage})
-                self.stages.stop.check()
-
-            run_sft(
-                learner,
-                demonstrations,
-                start=start,
-                num_steps=num_steps,
-                mixed_precision=is_mixed(self._supervised, self.config, self.stages.progress.precision),
-                on_step=log,
-                on_precision=self._note_precision,
-                deadline=deadline,
-            )
+        state = {"stage": stage}
+        interval = self.config.checkpoint.save_interval
+        supervised = SupervisedStage(
+            title=title,
+            console=self.console,
+            stop=self.stages.stop,
+            log=lambda step, metrics: self.run.log(log_as, step, metrics),
+            on_step=saving(
+                self.stages.checkpoints(stage), learner, self._tokenizer, self.stages.stop, lambda: state, interval
+            ),
+        )
+        supervised.run(
+            learner,
+            demonstrations,
+            start=start,
+            num_steps=num_steps,
+            mixed_precision=is_mixed(self._supervised, self.config, self.stages.progress.precision),
+            on_precision=self._note_precision,
+            deadline=time.monotonic() + max_seconds - self.run.num_seconds(log_as),
+        )
 
     def _note_precision(self, choice: PrecisionChoice) -> None:
         self.stages.progress.precision = choice.precision

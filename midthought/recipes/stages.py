@@ -10,18 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from midthought.config import CheckpointConfig, ModelConfig, RecipeConfig, settled
+from midthought.config import CheckpointConfig, ModelConfig
 from midthought.learning.actor_critic import AnyLearner
-from midthought.learning.adapters import add_adapters, has_adapters
+from midthought.learning.adapters import has_adapters
 from midthought.learning.checkpoint import step_of
-from midthought.learning.learner import Learner
-from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.run_checks import require_finite
 from midthought.learning.stopping import StopRequest
 from midthought.peft_folders import merge
 from midthought.pretrained import load_model, load_tokenizer, policy_folder, save_model
 from midthought.recipes.progress import RunProgress
-from midthought.recipes.supervised import SupervisedSection
 from midthought.report.run_folder import RunFolder
 from midthought.trainer.checkpoint_manager import CheckpointManager
 
@@ -76,32 +73,6 @@ class Stages:
             merge(learner.policy)
         save_model(policy, tokenizer, self.run.path / name, in_run=True)
         policy.name_or_path = str(self.run.path / name)  # the base model that adapters of the next stage name
-
-
-def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection, num_steps: int) -> Learner:
-    """Creates a learner of demonstrations, whose learning rate falls to 0 at `num_steps`. It has no critic and no reference, and
-    adapters if `model.lora_rank` asks for them."""
-    model = config.model
-    learned = policy
-    if model.adapter_rank:
-        learned = add_adapters(policy, model.adapter_rank, model.lora_alpha, config.training.seed)
-    training = config.training.changed(
-        learning_rate=settled(settings.learning_rate),
-        warmup_steps=settings.warmup_steps,
-        lr_schedule="linear",
-        min_learning_rate_ratio=0.0,
-    )
-    return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
-
-
-def is_mixed(settings: SupervisedSection, config: RecipeConfig, chosen: str | None) -> bool | None:
-    """Returns whether supervised steps run under bfloat16 autocast; None: the first step measures it.
-
-    `chosen`: the precision that an interrupted run measured to be faster. Deterministic runs depend on no measurement.
-    """
-    if settings.mixed_precision is None and config.inference.deterministic:
-        return False
-    return chosen == "bfloat16" if settings.mixed_precision is None and chosen else settings.mixed_precision
 
 
 def load_policy_and_tokenizer(path: str, model: ModelConfig) -> tuple[Any, Any]:

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from midthought.errors import DataError
+from midthought.rollout.demonstrated_text import demonstrated_text
+from midthought.rollout.openai_messages import events_of, first_answer
 from midthought.tokenization import Renderer
 from midthought.tokenization.chat_template import Message
+from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.call_formats.native import NativeCallFormat
-from midthought.types import Task, ToolCall, ToolEvent, ToolOutcome, Trajectory
+from midthought.types import Task, Trajectory
 
 
 def demonstration(
-    task: Task, messages: Sequence[Message], renderer: Renderer, call_format: NativeCallFormat
+    task: Task, messages: Sequence[Message], renderer: Renderer, call_format: ToolCallFormat
 ) -> Trajectory:
     """Returns a record in which the answers are trained on, calls and thoughts (`reasoning_content`) included.
 
-    `messages` are OpenAI's: they begin before the first answer, and end with an answer. Ids of calls are replaced by those that
-    an episode would have. Raises `DataError` if the roles have another order, `SettingsError` if the chat template does not
-    write an answer as a continuation of its prompt.
+    `messages` are OpenAI's: they begin before the first answer, and end with an answer. In the model's own call format
+    (`NativeCallFormat`), ids of calls are replaced by those that an episode would have; in any other, calls and results are
+    written as text (`demonstrated_text`). Raises `DataError` if a message is malformed or the roles have another order,
+    `SettingsError` if the chat template does not write an answer as a continuation of its prompt.
     """
+    try:
+        first = first_answer(messages)
+        if isinstance(call_format, NativeCallFormat):
+            return _in_own_format(task, messages, first, renderer, call_format)
+        return demonstrated_text(task, messages, first, renderer, call_format)
+    except DataError as error:
+        raise DataError(f"task {task.task_id!r}: {error}") from None
+
+
+def _in_own_format(
+    task: Task, messages: Sequence[Message], first: int, renderer: Renderer, call_format: NativeCallFormat
+) -> Trajectory:
     said = _with_our_ids(messages, call_format)
     answers = [number for number, message in enumerate(said) if message["role"] == "assistant"]
-    if not answers or answers[0] == 0 or answers[-1] != len(said) - 1:
-        roles = [message["role"] for message in said]
-        raise DataError(f"task {task.task_id!r}: the roles {roles} do not begin with a question and end with an answer")
-    trajectory = Trajectory(task, renderer.prompt(said[: answers[0]]))
+    trajectory = Trajectory(task, renderer.prompt(said[:first]))
     for answer, after in zip(answers, [*answers[1:], None], strict=True):
         trajectory.add_demonstrated(renderer.answer(said[answer], said[:answer]))
         if after is not None:
             between = said[answer + 1 : after]
-            if not between:
-                raise DataError(f"task {task.task_id!r}: two answers follow each other (messages {answer} and {after})")
             token_ids = renderer.following(between, said[: answer + 1])
-            events = _events(said[answer], between)
-            if events:
+            results = [str(result["content"]) for result in between if result["role"] == "tool"]
+            if events := events_of(said[answer], results):
                 trajectory.add_results(events, token_ids)
             else:
                 trajectory.add_reply(token_ids)
@@ -65,16 +75,3 @@ def _with_our_ids(messages: Sequence[Message], call_format: NativeCallFormat) ->
             message = {**message, "tool_call_id": ours, "name": name}
         said.append(message)
     return said
-
-
-def _events(answer: Message, results: Sequence[Message]) -> list[ToolEvent]:
-    """Returns the calls of an answer with their results."""
-    text_of = {result.get("tool_call_id"): result["content"] for result in results if result["role"] == "tool"}
-    events = []
-    for call in answer.get("tool_calls") or ():
-        arguments = call["function"]["arguments"]
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-        name, result = call["function"]["name"], text_of.get(call["id"], "")
-        made = ToolCall(tool_name=name, parameters=arguments, success=True, result=result)
-        events.append(ToolEvent(call=made, outcome=ToolOutcome.OK))
-    return events

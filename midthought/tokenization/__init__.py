@@ -312,6 +312,13 @@ class Renderer:
             ends.update(self._end_token(is_call=False), self._end_token(is_call=True))
         return frozenset(ends)
 
+    @property
+    def answer_end(self) -> list[int]:
+        """The token that ends an answer: the chat template's, else the end-of-sequence token; empty if there is none."""
+        eos_id = self.tokenizer.eos_token_id
+        written = self._end_token(is_call=False) if self.chat_template.is_given else []
+        return written or ([] if eos_id is None else [eos_id])
+
     def _end_token(self, *, is_call: bool) -> list[int]:
         """Returns the control token that ends an answer, or a turn with calls; empty if there is none."""
         eos_id = self.tokenizer.eos_token_id

@@ -27,10 +27,10 @@ def find_policy(
     tokenizer: Any,
     *,
     texts: Callable[[], Iterable[str]],
-    checkpoint: Path | None = None,
+    tokenizer_path: Path | None = None,
 ) -> tuple[Any, Any]:
     """Returns the given model and tokenizer, else the ones in `model.local_path`, else a small Qwen3 initialized with
-    `training.seed`. Unless given, its tokenizer is trained on `texts`, or loaded from `checkpoint` if the run is resumed.
+    `training.seed`. Unless given, its tokenizer is trained on `texts`, or loaded from `tokenizer_path` if the run is resumed.
 
     Raises SettingsError for a model without its tokenizer, ModelPathError for a path without a model.
     """
@@ -45,8 +45,8 @@ def find_policy(
         loaded = load_model(settings.local_path, settings.weights_dtype, settings.attn_implementation)
         policy = placed(loaded, settings.device)
         return policy, tokenizer or load_tokenizer(settings.local_path)
-    if tokenizer is None and checkpoint is not None:
-        tokenizer = load_tokenizer(checkpoint / "policy")
+    if tokenizer is None and tokenizer_path is not None:
+        tokenizer = load_tokenizer(tokenizer_path)
     tokenizer = tokenizer or make_tokenizer(texts(), settings.vocab_size)
     made = make_policy_of(settings, tokenizer, max_length=MAX_LENGTH, seed=config.training.seed)
     return placed(made, settings.device_of_made), tokenizer

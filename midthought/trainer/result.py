@@ -1,4 +1,4 @@
-"""What `Trainer.fit` returns: the metrics of all iterations, with a table and a curve. It does not train."""
+"""What `Trainer.fit` and `Trainer.sft` return: the metrics of all steps, with a table and a curve. It does not train."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
+from typing import ClassVar
 
 MAX_SHOWN_ROWS = 10
-_COLUMNS = ("iteration", "reward/mean", "episode/calls", "total_loss")
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -25,6 +25,11 @@ class TrainingResult(list[dict[str, float]]):
     reward/mean ▁█
     """
 
+    columns: ClassVar[tuple[str, ...]] = ("iteration", "reward/mean", "episode/calls", "total_loss")
+    """Columns of the table, if the last row has them."""
+    curve: ClassVar[str] = "reward/mean"
+    """What the curve shows."""
+
     def __init__(self, rows: Iterable[dict[str, float]] = (), policy_path: Path | None = None) -> None:
         super().__init__(rows)
         self.policy_path = policy_path
@@ -36,7 +41,7 @@ class TrainingResult(list[dict[str, float]]):
         return self[-1] if self else {}
 
     def show(self) -> None:
-        """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced, and the curve of the mean reward."""
+        """Prints a table of at most `MAX_SHOWN_ROWS` iterations, evenly spaced, and the curve."""
         print(self._text())
 
     def _repr_html_(self) -> str:
@@ -45,16 +50,32 @@ class TrainingResult(list[dict[str, float]]):
 
     def _text(self) -> str:
         if not self:
-            return "no iteration was trained"
-        names = [name for name in _COLUMNS if name in self[-1]]
+            return f"no {self.columns[0]} was trained"
+        names = [name for name in self.columns if name in self[-1]]
         lines = ["  ".join(names)]
         for row in _evenly(self, MAX_SHOWN_ROWS):
             lines.append("  ".join(_cell(name, row.get(name, math.nan)).rjust(len(name)) for name in names))
-        return "\n".join([*lines, f"reward/mean {_curve([row.get('reward/mean', math.nan) for row in self])}"])
+        return "\n".join([*lines, f"{self.curve} {_curve([row.get(self.curve, math.nan) for row in self])}"])
+
+
+class SupervisedResult(TrainingResult):
+    """The metrics of every supervised step, in order.
+
+    >>> SupervisedResult([{"step": 1, "loss": 2.5}, {"step": 2, "loss": 0.5}]).losses
+    [2.5, 0.5]
+    """
+
+    columns = ("step", "loss", "learning_rate")
+    curve = "loss"
+
+    @property
+    def losses(self) -> list[float]:
+        """Mean negative log-likelihood of a policy token, in nats, per step."""
+        return [row["loss"] for row in self]
 
 
 def _cell(name: str, value: float) -> str:
-    return str(int(value)) if name == "iteration" else f"{value:.3f}"
+    return str(int(value)) if name in ("iteration", "step") else f"{value:.3f}"
 
 
 def _evenly(rows: list[dict[str, float]], count: int) -> list[dict[str, float]]:

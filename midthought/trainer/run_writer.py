@@ -68,8 +68,17 @@ class RunWriter:
             self.run, place.name if isinstance(place, RunStage) else "ppo", config.checkpoint
         )
         self.newest = self.checkpoints.newest if resume else None
-        if self.is_owner and resume and self.newest is None:
-            self.checkpoints.forget_after({"num_metric_lines": 0, "num_trajectory_lines": 0})
+        self.sft_checkpoints = CheckpointManager(self.run, "sft", config.checkpoint)
+        """Checkpoints of the supervised steps."""
+        self.sft_policy_path = self.run.path / "warmup"
+        """Folder of the policy after the supervised steps."""
+        self.has_sft = self.is_owner and resume and (self.sft_policy_path / "config.json").is_file()
+        """Whether an earlier process finished the supervised steps."""
+        self.newest_sft = self.sft_checkpoints.newest if self.is_owner and resume and not self.has_sft else None
+        """The checkpoint that interrupted supervised steps continue from."""
+        if self.is_owner and resume and self.newest is None and self.newest_sft is None:
+            num_rows = len(self.sft_rows()) if self.has_sft else 0
+            self.checkpoints.forget_after({"num_metric_lines": num_rows, "num_trajectory_lines": 0})
 
     def _open(self, *, resume: bool, allow_changes: bool) -> None:
         self.run.begin(resume=resume)
@@ -80,6 +89,13 @@ class RunWriter:
             self.run.unlock()
             raise
         self.run.create(resume=resume)
+
+    @property
+    def tokenizer_path(self) -> Path | None:
+        """Folder of the tokenizer of the run that is resumed; None if nothing was saved yet."""
+        if self.newest is not None or self.newest_sft is not None:
+            return (self.newest or self.newest_sft) / "policy"  # type: ignore[operator]
+        return self.sft_policy_path if self.has_sft else None
 
     def record_settings(self) -> None:
         """Writes the settings. Call it after every check of them."""
@@ -103,6 +119,11 @@ class RunWriter:
     def log(self, stage: str, iteration: int, metrics: Mapping[str, float]) -> None:
         """Appends a row to `metrics.jsonl`."""
         self.run.log(stage, iteration, metrics)
+
+    def sft_rows(self) -> list[dict[str, float]]:
+        """Returns the metrics of every supervised step, which are the first rows of `metrics.jsonl`."""
+        rows = (row for row in self.run.metrics.read() if row["stage"] == "sft")
+        return [{name: value for name, value in row.items() if name != "stage"} for row in rows]
 
     def add_trajectories(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,12 +22,14 @@ from midthought.engines.create import policy_engine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.float32_head import use_float32_head
+from midthought.learning.adapters import has_adapters
 from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
 from midthought.learning.run_checks import check_training, require_finite
 from midthought.learning.stopping import StopRequest
+from midthought.peft_folders import merge
 from midthought.plan.choices import as_recorded
 from midthought.plan.engine_choice import before_choice
 from midthought.pretrained import save_model
@@ -38,10 +41,12 @@ from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import Tool
 from midthought.tools.parsers import ActionParser
 from midthought.tools.registry import ToolRegistry
+from midthought.trainer.callbacks import TrainerCallback, checked_callbacks
+from midthought.trainer.demonstrations import DemonstrationReader, ShuffledDemonstrations, demonstrated_words
 from midthought.trainer.episodes import as_rollout, restore_stream, sort_episodes, stream_state, tell_failures
 from midthought.trainer.learners import choose_learner
 from midthought.trainer.policy import choose_preset, choose_settings, find_policy, vocabulary_digest
-from midthought.trainer.result import TrainingResult
+from midthought.trainer.result import SupervisedResult, TrainingResult
 from midthought.trainer.rollouts import (
     AUTO_CALL_FORMAT,
     PromptBuilder,
@@ -54,6 +59,7 @@ from midthought.trainer.rollouts import (
 )
 from midthought.trainer.run_guards import RunGuards
 from midthought.trainer.run_writer import RunStage, RunWriter
+from midthought.trainer.sft import SftStage, sft_settings, take_over
 from midthought.trainer.short_form import merge_settings, named_rewards, named_tasks
 from midthought.trainer.task_choice import make_tasks
 from midthought.trainer.tasks import TrainingTasks
@@ -61,22 +67,6 @@ from midthought.trainer.teacher import load_teacher, make_self_teacher
 from midthought.types import RolloutData, Trajectory
 
 _log = logging.getLogger(__name__)
-
-
-class TrainerCallback:
-    """Called during training: after a step, then after its validation, then after its checkpoint.
-
-    Extend it and override what you need. An exception, KeyboardInterrupt included, ends `fit` between two iterations.
-    """
-
-    def on_step(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """Called after an iteration; `trainer.iteration` is the number of iterations done."""
-
-    def on_evaluation(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
-        """Called after an evaluation."""
-
-    def on_save(self, trainer: Trainer, path: Path) -> None:
-        """Called after a checkpoint was written to `path`."""
 
 
 class Trainer:
@@ -116,6 +106,7 @@ class Trainer:
         rewards: several rewards instead of `reward_fn`: names (`correct`, `num_calls`, …), functions, pairs of either with a
             weight, or a mapping of names to weights. `reward_funcs` is the same argument.
         algorithm: a preset, `training.algorithm`.
+        demonstrations: what `sft` learns from, if it is given none.
         validation: what `evaluate` uses: tasks (as `dataset`), or an environment (as `env`; None: other starts of `env`).
         callbacks: called after every step, evaluation and checkpoint; one `TrainerCallback`, or several.
         run_path: a run folder for metrics, trajectories, checkpoints and the report. None: `checkpoint.output_dir`, and if
@@ -152,6 +143,7 @@ class Trainer:
         describe_tools: bool = True,
         rewards: Any = (),
         algorithm: str | None = None,
+        demonstrations: Any = None,
         validation: Any = None,
         callbacks: Sequence[TrainerCallback] = (),
         run_path: str | Path | RunStage | None = None,
@@ -188,7 +180,7 @@ class Trainer:
         for note in (preset, choice.algorithm) if self._stage is None else ():
             if note:
                 self._console.note(note)
-        self.callbacks = _checked_callbacks(callbacks)
+        self.callbacks = checked_callbacks(callbacks)
         self.metrics_history: list[dict[str, float]] = []
         """The metrics of every iteration, in order; `iteration` and `epoch` count from 1. Always there: `total_loss` (`loss`),
         `policy_loss`, `value_loss`; 0 without a critic, or if there was nothing to train on."""
@@ -201,9 +193,20 @@ class Trainer:
             self.config,
             model,
             tokenizer,
-            texts=lambda: [*self._tasks.texts(), prompts.instructions()],
-            checkpoint=newest,
+            texts=lambda: [
+                *self._tasks.texts(),
+                prompts.instructions(),
+                *demonstrated_words(demonstrations, self._tasks.stream, prompts),
+            ],
+            tokenizer_path=self._writer.tokenizer_path if self._writer is not None else None,
         )
+        self._is_created = model is None and not self.config.model.local_path
+        self._demonstrations = demonstrations
+        self._sft_rows: list[dict[str, float]] | None = None
+        """Metrics of the supervised steps; None: they were not taken."""
+        if self._writer is not None and self._writer.has_sft:
+            take_over(self.model, self._writer.sft_policy_path)
+            self._sft_rows = self._writer.sft_rows()
         if self.config.model.float32_head:
             use_float32_head(self.model)
         require_finite(self.model, "the model that the run starts from", "Give a model whose weights are finite")
@@ -216,10 +219,9 @@ class Trainer:
         self.call_format = prompts.call_format
         """How calls are written."""
         self._tasks.open(self.renderer)
-        teacher = load_teacher(self.config, self.model, self.tokenizer)
-        self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters(), teacher)
-        self._self_teacher = make_self_teacher(self.config, self.model, self.renderer, prompts.messages)
-        self._open_sources(prompts, model_path="" if model is not None else self.config.model.local_path)
+        self._prompts = prompts
+        self._model_path = "" if model is not None or self._sft_rows is not None else self.config.model.local_path
+        self._open_learning()
         self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None
         self._guards = RunGuards(self.config)
@@ -232,8 +234,12 @@ class Trainer:
             self._writer.record_settings()
             self._writer.record_plan(choice if self._stage is None else self._stage.choice, self.meter)
 
-    def _open_sources(self, prompts: PromptBuilder, *, model_path: str) -> None:
-        """Creates the engine, and the sources of training and held-out episodes, which share the engine."""
+    def _open_learning(self) -> None:
+        """Creates the learner, the engine, and the sources of training and held-out episodes, which share the engine."""
+        teacher = load_teacher(self.config, self.model, self.tokenizer)
+        self.learner = choose_learner(self.model, self.config, self.config.ray, self.num_iters(), teacher)
+        prompts = self._prompts
+        self._self_teacher = make_self_teacher(self.config, self.model, self.renderer, prompts.messages)
         inference = self.config.frozen().inference
         longest = self._tasks.longest_prompt(lambda task: len(self.renderer.prompt(prompts.messages(task))))
         max_seq_len = longest_sequence(longest, inference, self.model.config)
@@ -242,7 +248,7 @@ class Trainer:
             self.learner.policy,
             self.renderer,
             inference.changed(backend="local") if self.config.ray.use_ray else inference,
-            model_path=model_path,
+            model_path=self._model_path,
             max_seq_len=max_seq_len,
         )
         group = make_worker_group(self.model, self.renderer, inference, self.config.ray, max_seq_len=max_seq_len)
@@ -259,7 +265,62 @@ class Trainer:
         self.source = make(episode=self._tasks.episode)
         self._held_out = make(episode=self._tasks.held_out_episode)
 
+    def _close_learning(self) -> None:
+        """Releases what `_open_learning` created. Adapters, which change no output yet, leave the model."""
+        self.source.close()
+        if has_adapters(self.learner.policy) and not has_adapters(self.model):
+            merge(self.learner.policy)
+        self.learner.close()
+
     # -- training ----------------------------------------------------------------------------------------------
+
+    def sft(self, demonstrations: Any = None, **settings: Any) -> SupervisedResult:
+        """Trains on demonstrations before `fit`: minimizes the negative log-likelihood of what they show the policy to write.
+
+        `demonstrations`: conversations in OpenAI's form (lists of messages; answers may have `tool_calls` and
+        `reasoning_content`), rows or a JSONL or Parquet file with a column `messages`, records (`Trajectory`), or a function of
+        the task that returns one of them, or only the messages after the task's prompt. None: those of the constructor.
+        Prompt, call format and loss mask are those of the episodes of `fit`: answers and calls are trained on, results are not.
+        `settings`: `num_steps`, `batch_tokens`, `learning_rate`, `warmup_steps`, `mixed_precision` (`SupervisedSection`).
+
+        The policy after these steps is the reference of the KL divergence in `fit`, and adapters are merged into it. Ctrl-C
+        takes effect between two steps. A run folder gets the metrics (stage `sft`), checkpoints, and the policy (`warmup/`);
+        a resumed run continues the steps, or returns their result if they are done.
+        Raises `DataError`, with the row, for a demonstration that cannot be read; `SettingsError` for an unknown setting, and
+        after `fit`; `TrainingStoppedError` if the steps diverge.
+        """
+        self._require_open()
+        section = sft_settings(settings, self.config, is_created=self._is_created)
+        if self._sft_rows is not None:
+            _log.warning("the supervised steps are done: %d of %d", len(self._sft_rows), section.num_steps)
+            return SupervisedResult(self._sft_rows, self._sft_policy_path)
+        if self.iteration or self._stage is not None:
+            raise SettingsError(
+                "sft() is called after fit(), or on the trainer of a recipe; call it first, on a new Trainer"
+            )
+        if has_adapters(self.model):
+            raise SettingsError(
+                "sft() of a model with adapters of its own: merge them (model.merge_and_unload()) and set lora_rank, or train "
+                "the adapters on the demonstrations before"
+            )
+        given = self._demonstrations if demonstrations is None else demonstrations
+        if given is None:
+            raise SettingsError("sft() has no demonstrations: give sft(demonstrations) or Trainer(demonstrations=…)")
+        longest = getattr(self.model.config, "max_position_embeddings", None) or sys.maxsize
+        read = DemonstrationReader(self._prompts, self.renderer, longest).read(given, self._tasks.stream)
+        demonstrate = ShuffledDemonstrations(read, section.batch_tokens, f"sft-{self.config.training.seed}")
+        stage = SftStage(self.config, self.tokenizer, self._console, self._writer)
+        self._close_learning()
+        self._rollouts, self._model_path = None, ""
+        try:
+            self._sft_rows = stage.run(self.model, section, demonstrate)
+        finally:
+            self._open_learning()
+        return SupervisedResult(self._sft_rows, self._sft_policy_path)
+
+    @property
+    def _sft_policy_path(self) -> Path | None:
+        return self._writer.sft_policy_path if self._writer is not None else None
 
     def fit(
         self,
@@ -283,6 +344,8 @@ class Trainer:
         _require_whole(1, num_iters_per_epoch=num_iters_per_epoch)
         if max_seconds is not None and (num_epochs is not None or not max_seconds > 0):
             raise SettingsError(f"max_seconds={max_seconds}: give a number above 0, and no num_epochs with it")
+        if self._writer is not None and self._writer.newest_sft is not None and self._sft_rows is None:
+            raise SettingsError("the run was interrupted in its supervised steps; call sft(demonstrations) first")
         self._num_iters_per_epoch = num_iters_per_epoch
         num_iters = self.num_iters(num_epochs)
         self._guards = self._make_guards()
@@ -588,18 +651,6 @@ def _require_whole(least: int, **number: int | None) -> None:
         raise SettingsError(
             f"{name}={value!r}: give a whole number of {least} or more, or None for what the settings say"
         )
-
-
-def _checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
-    given = [callbacks] if isinstance(callbacks, TrainerCallback) or not isinstance(callbacks, Iterable) else callbacks
-    given = list(given)
-    for callback in given:
-        if not isinstance(callback, TrainerCallback):
-            raise SettingsError(
-                f"callbacks: {callback!r:.80} is no TrainerCallback; extend it (on_step, on_evaluation, on_save), and give "
-                "an object, not a class"
-            )
-    return given
 
 
 def _checked(config: RecipeConfig, *, needs_environment: bool) -> RecipeConfig:

@@ -5,7 +5,6 @@ Does not depend on problems or critics.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from midthought.feedback.prompts import RIGHT_ANSWER, TOOL_NAME
 from midthought.recipes.feedback.demonstrations import Writing
 from midthought.tools.call_formats import ToolCallFormat
 from midthought.tools.definition import ToolOutput
+from midthought.trainer.demonstrations import ShuffledDemonstrations
 from midthought.types import Task, Trajectory
 
 Taken = TypeVar("Taken")
@@ -38,19 +38,7 @@ class ConvertedDemonstrations:
 
     def batch(self, step: int) -> list[Trajectory]:
         """Returns conversations of about `batch_tokens` tokens in total; depends only on the seed and the step."""
-        draw = random.Random(f"converted-{self.seed}-{step}")
-        chosen: list[Trajectory] = []
-        num_tokens = 0
-        for trajectory in self._without_end(draw):
-            chosen.append(trajectory)
-            num_tokens += len(trajectory.token_ids)
-            if num_tokens >= self.batch_tokens:
-                break
-        return chosen
-
-    def _without_end(self, draw: random.Random) -> Iterator[Trajectory]:
-        while True:
-            yield from draw.sample(self.trajectories, len(self.trajectories))
+        return ShuffledDemonstrations(self.trajectories, self.batch_tokens, f"converted-{self.seed}")(step)
 
 
 def read_messages(

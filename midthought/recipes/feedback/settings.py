@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from midthought.config import InferenceConfig, RecipeConfig, Section
+from midthought.config import InferenceConfig, RecipeConfig, Section, SupervisedSection
 from midthought.feedback.critics.settings import FeedbackSettings
 from midthought.recipes.feedback.reward import FeedbackRewardConfig, broken_order
-from midthought.recipes.supervised import RecipeEvaluation, SupervisedSection
+from midthought.recipes.recipe_evaluation import RecipeEvaluation
 
 ArmCritic = Literal["none", "wrong", "generic", "outcome"]
 DEFAULT_ARMS: tuple[ArmCritic, ...] = ("none", "wrong")

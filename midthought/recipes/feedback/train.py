@@ -17,8 +17,9 @@ from midthought.recipes.feedback.policy import make_small_policy
 from midthought.recipes.feedback.problems import Parts, prepare_problems
 from midthought.recipes.feedback.settings import FeedbackRecipeConfig, SftSection
 from midthought.recipes.feedback.tasks import FeedbackTasks
-from midthought.recipes.pipeline import Demonstrate, RecipeRun, evaluation_title
+from midthought.recipes.pipeline import RecipeRun, evaluation_title
 from midthought.recipes.presets import run_of
+from midthought.trainer.supervised import Demonstrate
 
 _UNTAUGHT = (
     "Warning: this run has no warm-up. A policy without demonstrations of the tool hardly ever calls it, and reinforcement "

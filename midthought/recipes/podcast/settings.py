@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from midthought.config import Harmless, RecipeConfig, Section
+from midthought.config import Harmless, RecipeConfig, Section, SupervisedSection
 from midthought.config.former_names import FormerName
-from midthought.recipes.supervised import RecipeEvaluation, SupervisedSection
+from midthought.recipes.recipe_evaluation import RecipeEvaluation
 
 Kind = Literal["speaker", "episode", "continuation"]
 _CONTROL_ARM = FormerName(

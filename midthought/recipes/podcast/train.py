@@ -9,13 +9,14 @@ from typing import Any
 
 from midthought.errors import SettingsError
 from midthought.recipes.control_arms import RFT_ARMS, clean_arm
-from midthought.recipes.pipeline import Demonstrate, RecipeRun, evaluation_title
+from midthought.recipes.pipeline import RecipeRun, evaluation_title
 from midthought.recipes.podcast.demonstrations import CLEAN, Demonstrator, Habits
 from midthought.recipes.podcast.evaluation import Arm, arms, run_arms, task_metrics
 from midthought.recipes.podcast.policy import instruction, make_small_policy
 from midthought.recipes.podcast.settings import PodcastConfig, WarmupSection
 from midthought.recipes.podcast.tasks import PodcastData, PodcastTasks, prepare_data, read_recipe_transcripts
 from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.trainer.supervised import Demonstrate
 from midthought.types import Trajectory
 
 _RESULTS = (

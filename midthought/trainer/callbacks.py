@@ -1,0 +1,41 @@
+"""`TrainerCallback`: what a user may do between the steps of a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from midthought.errors import SettingsError
+
+if TYPE_CHECKING:
+    from midthought.trainer.trainer import Trainer
+
+
+class TrainerCallback:
+    """Called during training: after a step, then after its validation, then after its checkpoint.
+
+    Extend it and override what you need. An exception, KeyboardInterrupt included, ends `fit` between two iterations.
+    """
+
+    def on_step(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        """Called after an iteration; `trainer.iteration` is the number of iterations done."""
+
+    def on_evaluation(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+        """Called after an evaluation."""
+
+    def on_save(self, trainer: Trainer, path: Path) -> None:
+        """Called after a checkpoint was written to `path`."""
+
+
+def checked_callbacks(callbacks: Any) -> list[TrainerCallback]:
+    """Returns one or several callbacks as a list. Raises `SettingsError` for anything else."""
+    given = [callbacks] if isinstance(callbacks, TrainerCallback) or not isinstance(callbacks, Iterable) else callbacks
+    given = list(given)
+    for callback in given:
+        if not isinstance(callback, TrainerCallback):
+            raise SettingsError(
+                f"callbacks: {callback!r:.80} is no TrainerCallback; extend it (on_step, on_evaluation, on_save), and give "
+                "an object, not a class"
+            )
+    return given

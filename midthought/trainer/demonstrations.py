@@ -1,0 +1,195 @@
+"""Demonstrations for supervised steps: conversations or records, from a list, a file, or a function of the task."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from midthought.data.rows import Row, rows_of
+from midthought.errors import DataError, MidthoughtError, SettingsError, near_names
+from midthought.rollout.demonstration import demonstration
+from midthought.rollout.openai_messages import calls_of, first_answer
+from midthought.rollout.rollout_batch import ShuffledTasks, TaskStream
+from midthought.tokenization import Renderer
+from midthought.tokenization.chat_template import Message
+from midthought.trainer.rollouts import PromptBuilder
+from midthought.types import Task, Trajectory
+
+MAX_SAMPLES = 200
+"""Number of demonstrations that the tokenizer of a new model is trained on."""
+
+
+class ShuffledDemonstrations:
+    """Gives each step demonstrations of about `batch_tokens` tokens in total. Their random choice depends only on `key` and the
+    step."""
+
+    def __init__(self, demonstrations: Sequence[Trajectory] | LazyDemonstrations, batch_tokens: int, key: str) -> None:
+        self._demonstrations, self._batch_tokens, self._key = demonstrations, batch_tokens, key
+
+    def __call__(self, step: int) -> list[Trajectory]:
+        chosen: list[Trajectory] = []
+        num_tokens = 0
+        for number in self._without_end(random.Random(f"{self._key}-{step}")):
+            chosen.append(self._demonstrations[number])
+            num_tokens += len(chosen[-1].token_ids)
+            if num_tokens >= self._batch_tokens:
+                break
+        return chosen
+
+    def _without_end(self, draw: random.Random) -> Iterator[int]:
+        numbers = range(len(self._demonstrations))
+        while True:
+            yield from draw.sample(numbers, len(numbers))
+
+
+class LazyDemonstrations:
+    """What a function gives for tasks. It is called once for each task, when the task is first drawn."""
+
+    def __init__(self, tasks: Sequence[Task], read: Callable[[Task], Trajectory]) -> None:
+        self._tasks, self._read = tasks, read
+        self._known: dict[int, Trajectory] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, number: int) -> Trajectory:
+        if number not in self._known:
+            self._known[number] = self._read(self._tasks[number])
+        return self._known[number]
+
+
+class DemonstrationReader:
+    """Converts what a user gives to records with the prompts, the call format and the masks of the episodes.
+
+    Args:
+        max_length: maximum tokens of a record.
+    """
+
+    def __init__(self, prompts: PromptBuilder, renderer: Renderer, max_length: int) -> None:
+        self._prompts, self._renderer, self._max_length = prompts, renderer, max_length
+
+    def read(self, given: Any, stream: TaskStream) -> Sequence[Trajectory] | LazyDemonstrations:
+        """Returns the records of a list, a file, or a function of the task.
+
+        Raises `DataError`, with the row, for a demonstration that cannot be read, and `SettingsError` if a function is given
+        and there is no data set.
+        """
+        if callable(given):
+            return LazyDemonstrations(tasks_of(stream), lambda task: self._of_task(task, given(task)))
+        found = []
+        for row in _rows(given):
+            try:
+                found.append(self._of_row(row))
+            except MidthoughtError as error:
+                raise DataError(f"demonstrations, {row.unit} {row.number}: {error}") from None
+        if not found:
+            raise DataError("demonstrations: there is none; give at least one conversation")
+        return found
+
+    def _of_row(self, row: Row) -> Trajectory:
+        if isinstance(row.value, Trajectory):
+            return self._checked(row.value)
+        messages = _messages(row.value)
+        first = first_answer(messages)
+        *before, question = messages[:first]
+        if question["role"] != "user":
+            raise DataError(
+                f"before the first answer is a message of the role {question['role']!r}; ask a question there"
+            )
+        if before and before[0]["role"] == "system" and before[0]["content"] in self._own_instructions():
+            before = before[1:]
+        task = Task(task_id=f"{row.unit} {row.number}", prompt=question["content"], answer="", before=tuple(before))
+        return self._record(task, messages[first:])
+
+    def _of_task(self, task: Task, given: Any) -> Trajectory:
+        """Returns the record of what a function gave for a task: answers with results, after the task's own prompt or without."""
+        try:
+            if isinstance(given, Trajectory):
+                return self._checked(given)
+            messages = _messages(given)
+            roles = [message.get("role") for message in messages]
+            first = roles.index("assistant") if "assistant" in roles else 0
+            if first and messages[first - 1].get("content") != task.prompt:
+                raise DataError(
+                    f"its question is {messages[first - 1].get('content')!r:.80}, and the task's is {task.prompt!r:.80}; "
+                    "return the answers and results only, or begin with the task's prompt"
+                )
+            return self._record(task, messages[first:])
+        except MidthoughtError as error:
+            raise DataError(f"demonstrations, task {task.task_id!r}: {error}") from None
+
+    def _record(self, task: Task, answers: Sequence[Message]) -> Trajectory:
+        first = self._prompts.messages(task)
+        known = {definition.name for definition in self._prompts.registry.definitions()}
+        record = demonstration(task, [*first, *answers], self._renderer, self._prompts.call_format)
+        for message in answers:
+            for name, _ in calls_of(message):
+                if name not in known:
+                    raise DataError(f"it calls {name!r}, which is no tool of the trainer. {near_names(name, known)}")
+        return self._checked(record)
+
+    def _checked(self, record: Trajectory) -> Trajectory:
+        record.require_tokens()
+        num_tokens = max(len(segment.token_ids) for segment in record.segments)
+        if num_tokens > self._max_length:
+            raise DataError(f"it has {num_tokens} tokens, and the model has {self._max_length} positions; shorten it")
+        if not any(record.loss_mask):
+            raise DataError("no token of the record is trained on; add the answers with add_demonstrated")
+        largest, size = max(max(segment.token_ids) for segment in record.segments), len(self._renderer.tokenizer)
+        if largest >= size:
+            raise DataError(
+                f"it has the token {largest}, and the tokenizer has {size}; write it with the model's tokenizer"
+            )
+        return record
+
+    def _own_instructions(self) -> set[str]:
+        """Returns the system messages that the prompt has anyway."""
+        (*system, _) = self._prompts.messages(Task(task_id="", prompt="?", answer=""))
+        return {self._prompts.system_prompt, *(message["content"] for message in system)}
+
+
+def demonstrated_words(given: Any, stream: TaskStream, prompts: PromptBuilder) -> list[str]:
+    """Returns the texts of some demonstrations, calls included, to train the tokenizer of a model that is created here."""
+    if given is None:
+        return []
+    values = map(given, tasks_of(stream)) if callable(given) else (row.value for row in _rows(given))
+    texts = []
+    for value, _ in zip(values, range(MAX_SAMPLES), strict=False):
+        for message in () if isinstance(value, Trajectory) else _messages(value):
+            words = [message.get("reasoning_content"), message.get("content")]
+            words += [prompts.call_format.render_call(*call) for call in calls_of(message)]
+            texts.append("\n".join(filter(None, words)))
+    return texts
+
+
+def tasks_of(stream: TaskStream) -> Sequence[Task]:
+    """Returns the tasks of a data set. Raises `SettingsError` for an environment, which has no list of tasks."""
+    if not isinstance(stream, ShuffledTasks):
+        raise SettingsError(
+            "demonstrations: a function needs the tasks of a data set; for an environment give a list of conversations"
+        )
+    return stream.tasks
+
+
+def _rows(given: Any) -> Iterator[Row]:
+    for row in rows_of(given):
+        if row.problem is not None:
+            raise DataError(f"demonstrations, {row.where}: {row.problem}")
+        yield row
+
+
+def _messages(value: Any) -> list[Message]:
+    """Returns the messages of a row: a list, or the column `messages`. Raises `DataError` for anything else."""
+    if isinstance(value, Mapping):
+        if "messages" not in value:
+            hint = " It is a single message: give a list of conversations." if "role" in value else ""
+            raise DataError(f"it has no column 'messages'; it has: {', '.join(map(str, value)) or 'nothing'}.{hint}")
+        value = value["messages"]
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise DataError(f"it is {value!r:.80}; give a list of messages, a mapping with 'messages', or a Trajectory")
+    return [
+        {name: said for name, said in message.items() if said is not None} if isinstance(message, Mapping) else message
+        for message in value
+    ]

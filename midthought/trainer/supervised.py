@@ -1,0 +1,115 @@
+"""Supervised steps with all that surrounds them: progress, metrics, checkpoints, precision, Ctrl-C.
+
+`Trainer.sft` and the recipes' warm-up use it. Does not depend on the source of the demonstrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from midthought.config import RecipeConfig, SupervisedSection, settled
+from midthought.learning.adapters import add_adapters
+from midthought.learning.learner import Learner
+from midthought.learning.lr_schedule import TrainingSchedule
+from midthought.learning.sft import run_sft
+from midthought.learning.stopping import StopRequest
+from midthought.precision import PrecisionChoice
+from midthought.report.console import Console
+from midthought.trainer.checkpoint_manager import CheckpointManager
+from midthought.types import Trajectory
+
+Demonstrate = Callable[[int], Sequence[Trajectory]]
+"""Maps a step, from 0, to its demonstrations."""
+SAVE_RATIO = 10
+"""Supervised steps are short: they are saved every `SAVE_RATIO * checkpoint.save_interval` steps."""
+
+
+def supervised_learner(policy: Any, config: RecipeConfig, settings: SupervisedSection, num_steps: int) -> Learner:
+    """Creates a learner of demonstrations, whose learning rate falls to 0 at `num_steps`. It has no critic and no reference, and
+    adapters if `model.lora_rank` asks for them."""
+    model = config.model
+    learned = policy
+    if model.adapter_rank:
+        learned = add_adapters(policy, model.adapter_rank, model.lora_alpha, config.training.seed)
+    training = config.training.changed(
+        learning_rate=settled(settings.learning_rate),
+        warmup_steps=settings.warmup_steps,
+        lr_schedule="linear",
+        min_learning_rate_ratio=0.0,
+    )
+    return Learner(learned, None, None, training.freeze(), TrainingSchedule(total_steps=num_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedStage:
+    """A stage of a run that takes supervised steps."""
+
+    title: str
+    """The stage on the console."""
+    console: Console
+    stop: StopRequest
+    log: Callable[[int, Mapping[str, float]], None]
+    """Receives the number of steps taken, and the metrics of the last one."""
+    on_step: Callable[[int], None] = lambda step: None
+    """Called after `log`, for example `saving(…)`."""
+
+    def run(
+        self,
+        learner: Learner,
+        demonstrate: Demonstrate,
+        *,
+        start: int,
+        num_steps: int,
+        mixed_precision: bool | None,
+        on_precision: Callable[[PrecisionChoice], None],
+        deadline: float | None = None,
+    ) -> None:
+        """Takes steps `start` to `num_steps` as `run_sft` does. Ctrl-C takes effect between two steps."""
+        with self.console.stage(self.title, total=num_steps, unit="steps") as bar:
+            bar.start_at(start)
+
+            def after_step(step: int, metrics: Mapping[str, float]) -> None:
+                self.log(step, metrics)
+                bar.advance(1, loss=metrics["loss"])
+                self.on_step(step)
+                self.stop.check()
+
+            run_sft(
+                learner,
+                demonstrate,
+                start=start,
+                num_steps=num_steps,
+                mixed_precision=mixed_precision,
+                on_step=after_step,
+                on_precision=on_precision,
+                deadline=deadline,
+            )
+
+
+def saving(
+    checkpoints: CheckpointManager,
+    learner: Learner,
+    tokenizer: Any,
+    stop: StopRequest,
+    state: Callable[[], Mapping[str, Any]],
+    save_interval: int,
+) -> Callable[[int], None]:
+    """Returns a function of the step that saves a checkpoint if it is due, or if a stop was requested."""
+
+    def save(step: int) -> None:
+        if step % (SAVE_RATIO * save_interval) == 0 or stop.requested:
+            checkpoints.save(learner, tokenizer, step, state())
+
+    return save
+
+
+def is_mixed(settings: SupervisedSection, config: RecipeConfig, chosen: str | None) -> bool | None:
+    """Returns whether supervised steps run under bfloat16 autocast; None: the first step measures it.
+
+    `chosen`: the precision that an interrupted run measured to be faster. Deterministic runs depend on no measurement.
+    """
+    if settings.mixed_precision is None and config.inference.deterministic:
+        return False
+    return chosen == "bfloat16" if settings.mixed_precision is None and chosen else settings.mixed_precision

@@ -1,0 +1,137 @@
+"""Conversations in OpenAI's form become the record of an episode with the same texts, in formats that write calls as text."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from midthought import tool
+from midthought.config import InferenceConfig
+from midthought.engines.scripted import ScriptedEngine
+from midthought.errors import DataError
+from midthought.learning.small_model import make_tokenizer
+from midthought.rollout.demonstration import demonstration
+from midthought.rollout.episode import EpisodeStart, RolloutParts, run_episodes
+from midthought.tokenization import Renderer
+from midthought.tools.call_formats import ToolCallFormat
+from midthought.tools.call_formats.in_thought import InThoughtFormat
+from midthought.tools.call_formats.registry import find_call_format
+from midthought.tools.executor import ToolExecutor
+from midthought.tools.registry import ToolRegistry
+from midthought.types import Reward, StopReason, Task, Trajectory
+
+TASK = Task(task_id="t", prompt="What is 12 times 3?", answer="36")
+FORMATS = ("in_thought", "react", "hermes", "json", "function_calling")
+
+
+@tool
+def multiply(a: int, b: int) -> int:
+    """Multiplies two whole numbers."""
+    return a * b
+
+
+class Host:
+    """Asks once more."""
+
+    def __init__(self, *replies: str) -> None:
+        self._replies = list(replies)
+
+    async def reply(self, trajectory: Trajectory) -> str | None:
+        return self._replies.pop(0) if self._replies else None
+
+    async def score(self, trajectory: Trajectory) -> Reward:
+        return Reward()
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    return Renderer(make_tokenizer(["What is 12 times 3? I multiply. It is 36. #call multiply"] * 4, 400))
+
+
+def call(name: str, **arguments: int) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def asked(**arguments: int) -> dict[str, Any]:
+    return {"role": "assistant", "content": "I multiply.", "tool_calls": [call("multiply", **arguments)]}
+
+
+QUESTION = {"role": "user", "content": TASK.prompt}
+RESULT = {"role": "tool", "content": "36"}
+ANSWER = {"role": "assistant", "content": "It is 36.", "reasoning_content": "Now I know."}
+AGAIN = {"role": "user", "content": "Once more."}
+CONVERSATIONS = {
+    "one call": [QUESTION, asked(a=12, b=3), RESULT, ANSWER],
+    "no call": [QUESTION, ANSWER],
+    "two calls": [
+        QUESTION,
+        {**asked(a=12, b=3), "tool_calls": [call("multiply", a=12, b=3)] * 2},
+        RESULT,
+        RESULT,
+        ANSWER,
+    ],
+    "call after call": [QUESTION, asked(a=12, b=3), RESULT, asked(a=3, b=12), RESULT, ANSWER],
+    "a reply": [QUESTION, asked(a=12, b=3), RESULT, ANSWER, AGAIN, asked(a=12, b=3), RESULT, ANSWER],
+}
+
+
+def played(trajectory: Trajectory, renderer: Renderer, call_format: ToolCallFormat, *replies: str) -> Trajectory:
+    """The episode in which the policy samples the demonstrated texts."""
+    script = iter(trajectory.sampled_runs())
+    parts = RolloutParts(
+        engine=ScriptedEngine(lambda episode, token_ids: next(script, None), renderer),
+        renderer=renderer,
+        call_format=call_format,
+        executor=ToolExecutor(ToolRegistry([multiply])),
+        messages=lambda task: task.messages(),
+        environment=lambda task: Host(*replies),
+        inference=InferenceConfig(max_tokens=2000, max_turns=8),
+    )
+    (episode,) = asyncio.run(run_episodes(parts, [EpisodeStart(task=TASK, seed=1)]))
+    assert episode.stop_reason is StopReason.ANSWERED, (episode.error, episode.tool_events)
+    return episode
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("name", [*FORMATS, "between"])
+def test_it_has_the_tokens_the_mask_and_the_calls_of_an_episode(name, conversation, renderer):
+    call_format = InThoughtFormat("between") if name == "between" else find_call_format(name)
+    messages = CONVERSATIONS[conversation]
+    shown = demonstration(TASK, messages, renderer, call_format)
+    episode = played(shown, renderer, call_format, *["Once more."] * (conversation == "a reply"))
+    assert renderer.decode(shown.token_ids) == renderer.decode(episode.token_ids)
+    assert (shown.token_ids, shown.loss_mask) == (episode.token_ids, episode.loss_mask)
+    assert [event.call for event in shown.tool_events] == [event.call for event in episode.tool_events]
+    assert shown.num_calls == sum(len(message.get("tool_calls", ())) for message in messages)
+
+
+def test_calls_are_in_the_thought_which_ends_before_the_answer(renderer):
+    shown = demonstration(TASK, CONVERSATIONS["one call"], renderer, find_call_format("in_thought"))
+    assert [renderer.decode(run) for run in shown.sampled_runs()] == [
+        'I multiply.\n#call multiply {"a": 12, "b": 3}',
+        "Now I know.\n</think>\n\nIt is 36.<|im_end|>",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([QUESTION, asked(a=1, b=2), ANSWER], "two answers follow each other"),
+        ([QUESTION, asked(a=1, b=2), RESULT, RESULT, ANSWER], "with 1 calls has 2 results"),
+        ([QUESTION, asked(a=1, b=2), RESULT, AGAIN, ANSWER], "a message of the user follows the results"),
+        ([QUESTION, asked(a=1, b=2)], "it ends with calls"),
+        ([QUESTION, {"role": "assistant", "content": None}], "content of message 1 is None; it must be a text"),
+        ([QUESTION, {"role": "bot", "content": "a"}], "message 1 is .*'bot'.*a message has a role"),
+        ([QUESTION, {**asked(), "tool_calls": [{"name": "multiply"}]}, RESULT, ANSWER], "a call is "),
+        (
+            [QUESTION, {**asked(), "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}, RESULT, ANSWER],
+            "arguments of 'f' in message 1 are .*JSON object",
+        ),
+        ([QUESTION, {**ANSWER, "reasoning_content": '#call f {"a": 1}'}], "would be read as .*'f'.* they are"),
+    ],
+)
+def test_a_conversation_that_cannot_be_an_episode_is_refused(messages, message, renderer):
+    with pytest.raises(DataError, match=f"task 't': .*{message}"):
+        demonstration(TASK, messages, renderer, find_call_format("in_thought"))

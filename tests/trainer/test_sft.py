@@ -1,0 +1,242 @@
+"""Supervised steps before reinforcement learning: `Trainer.sft`."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from small_environments import QUESTIONS, Colours, twice
+
+from midthought import SettingsError, Trainer
+from midthought.errors import CheckpointError, DataError
+from midthought.learning.small_model import make_tokenizer
+from midthought.report.run_folder import RunFolder
+from midthought.types import Task
+
+SETTINGS = {
+    "batch_size": 4,
+    "mini_batch_size": 4,
+    "group_size": 2,
+    "num_train_iters": 2,
+    "max_tokens": 64,
+    "validate_every": 0,
+    "algorithm": "grpo",
+    "rewards": ["correct"],
+    "inference": {"deterministic": True},
+    "progress": False,
+}
+STEPS: dict[str, Any] = {"num_steps": 6, "batch_tokens": 300, "warmup_steps": 0, "learning_rate": 3e-3}
+
+
+QUESTION = {"role": "user", "content": "a"}
+
+
+def calling(name: str) -> dict[str, Any]:
+    call = {"function": {"name": name, "arguments": {"word": "red"}}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def shown(task: Task) -> list[dict[str, Any]]:
+    """What the policy should write for a task: a call, its result, the answer."""
+    return [
+        calling("twice"),
+        {"role": "tool", "content": "red red"},
+        {"role": "assistant", "content": task.answer},
+    ]
+
+
+CONVERSATIONS = [
+    [{"role": "user", "content": row["question"]}, *shown(Task(task_id="t", prompt="", answer=row["answer"]))]
+    for row in QUESTIONS
+]
+
+
+@pytest.fixture
+def make(talker):
+    """Makes a trainer of a copy of the same model."""
+    made = []
+
+    def make_trainer(**options: Any) -> Trainer:
+        start = {"model": copy.deepcopy(talker["model"]), "tokenizer": talker["tokenizer"]}
+        made.append(Trainer(**{"dataset": QUESTIONS, "tools": [twice], **start, **SETTINGS, **options}))
+        return made[-1]
+
+    yield make_trainer
+    for trainer in made:
+        trainer.cleanup()
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+
+def rows(path: Any) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in found]
+
+
+@pytest.mark.parametrize("form", ["function", "list", "rows", "file", "constructor"])
+def test_demonstrations_in_every_form_teach_the_same(form, make, tmp_path):
+    given: Any = CONVERSATIONS
+    if form == "function":
+        given = shown
+    elif form == "rows":
+        given = [{"messages": messages, "source": "a"} for messages in CONVERSATIONS]
+    elif form == "file":
+        given = tmp_path / "shown.jsonl"
+        given.write_text("\n".join(json.dumps({"messages": messages}) for messages in CONVERSATIONS))
+    trainer = make(demonstrations=given if form == "constructor" else None)
+    result = trainer.sft(None if form == "constructor" else given, **{**STEPS, "num_steps": 2})
+    assert len(result) == 2 and result.policy_path is None
+    assert result.losses[1] < result.losses[0]
+    reference = make()
+    assert reference.sft(CONVERSATIONS, **{**STEPS, "num_steps": 2}).losses == result.losses
+
+
+def test_after_it_the_policy_writes_what_was_shown_and_only_what_it_wrote_is_trained_on(make):
+    """The loss of a step on an episode is the mean over the tokens that the episode's loss mask has."""
+    trainer = make()
+    assert trainer.sft(shown, **{**STEPS, "num_steps": 80}).metrics["loss"] < 0.2
+    episode = next(each for each in trainer.rollout().trajectories if each.num_calls == 1)
+    assert [event.call.result for event in episode.tool_events] == ["red red"]
+    trainer.fit()
+    assert len(trainer.metrics_history) == 2
+    first = make()
+    mask = torch.tensor(episode.loss_mask)[1:]
+    with torch.no_grad():
+        token_ids = torch.tensor([episode.token_ids])
+        logprobs = first.model(token_ids).logits.log_softmax(-1)[0, :-1]
+    expected = -logprobs.gather(1, token_ids[0, 1:, None])[:, 0][mask].mean()
+    (loss,) = first.sft([episode], num_steps=1, batch_tokens=64).losses
+    assert loss == pytest.approx(float(expected), rel=1e-4)
+
+
+def differs(trajectory: Any) -> float:
+    """A reward with variance in every group."""
+    return float(trajectory.seed % 1000)
+
+
+def test_the_reference_of_the_kl_is_the_policy_after_it(make):
+    trainer = make(kl_coef=0.1, rewards=[differs])
+    trainer.sft(shown, **STEPS)
+    trainer.rollout()
+    assert trainer.train_step()["kl_reference"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_adapters_are_merged_and_new_ones_begin(make):
+    pytest.importorskip("peft")
+    trainer = make(lora_rank=4, kl_coef=0.1, rewards=[differs])
+    result = trainer.sft(shown, **{**STEPS, "learning_rate": 1e-2})
+    assert result.losses[-1] < result.losses[0]
+    trainer.rollout()
+    assert trainer.train_step()["kl_reference"] == pytest.approx(0.0, abs=1e-6)
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_that_stops_anywhere_ends_with_the_same_metrics_and_weights(make, tmp_path, monkeypatch):
+    def run(path, **options):
+        trainer = make(run_path=path, kl_coef=0.1, checkpoint={"save_interval": 1}, **options)
+        try:
+            result = trainer.sft(shown, **{**STEPS, "num_steps": 14})
+            trainer.fit()
+            return weights(trainer), result
+        finally:
+            trainer.cleanup()
+
+    whole, result = run(tmp_path / "whole")
+    assert [row["stage"] for row in rows(tmp_path / "whole")] == ["sft"] * 14 + ["ppo"] * 2
+    assert (tmp_path / "whole" / "warmup" / "config.json").is_file()
+
+    stopped, original = tmp_path / "stopped", RunFolder.log
+
+    def stopping(self, stage, step, metrics):
+        if (stage, step) == stop_at:
+            raise Stop
+        original(self, stage, step, metrics)
+
+    monkeypatch.setattr(RunFolder, "log", stopping)
+    for stop_at in (("sft", 12), ("ppo", 1), ("ppo", 2)):  # noqa: B007
+        with pytest.raises(Stop):  # the next one continues at step 10, at iteration 0, at iteration 1
+            run(stopped, resume=stopped.exists())
+    stop_at = ("", 0)
+    last, again = run(stopped, resume=True)
+    assert rows(stopped) == rows(tmp_path / "whole")
+    assert again.losses == result.losses
+    assert torch.equal(last, whole)
+
+
+def test_a_small_model_that_is_created_reads_its_tokenizer_from_the_demonstrations():
+    with Trainer(
+        dataset=QUESTIONS, tools=[twice], demonstrations=shown, vocab_size=420, num_layers=1, hidden_size=64, **SETTINGS
+    ) as trainer:
+        texts = ['#call twice {"word": "red"}', "red red"]
+        alone = make_tokenizer([*(row["question"] for row in QUESTIONS), "red"], 420)
+        assert all(len(trainer.tokenizer(text).input_ids) < len(alone(text).input_ids) for text in texts)
+        assert trainer.sft(num_steps=1).metrics["learning_rate"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "no demonstrations"),
+        ([], "there is none"),
+        ([CONVERSATIONS[0], [{"role": "user"}]], "row 2: the content of message 0 is None"),
+        (CONVERSATIONS[0], "row 1: it has no column 'messages'.*a list of conversations"),
+        ([{"text": "a"}], "row 1: it has no column 'messages'; it has: text"),
+        (["a text"], "row 1: it is 'a text'; give a list of messages"),
+        ([[QUESTION, calling("twise"), *CONVERSATIONS[0][2:]]], "row 1: it calls 'twise', which is no tool.*'twice'"),
+        (
+            lambda task: [{"role": "user", "content": "Else?"}, {"role": "assistant", "content": "a"}],
+            "its question is 'Else",
+        ),
+        (
+            lambda task: [{"role": "assistant", "content": "a " * 900}],
+            r"it has \d+ tokens, and the model has 512 positions",
+        ),
+    ],
+)
+def test_a_demonstration_that_cannot_be_read_is_named(given, message, make):
+    with pytest.raises((DataError, SettingsError), match=message):
+        make().sft(given, **STEPS)
+
+
+def test_a_function_needs_a_data_set(make):
+    with pytest.raises(SettingsError, match="give a list of conversations"):
+        make(dataset=None, env=Colours, rewards=()).sft(shown)
+
+
+def test_it_comes_before_fit_and_knows_its_settings(make):
+    trainer = make()
+    with pytest.raises(SettingsError, match=r"sft: unknown setting 'num_step'\. Did you mean 'num_steps'"):
+        trainer.sft(shown, num_step=3)
+    trainer.rollout()
+    trainer.train_step()
+    with pytest.raises(SettingsError, match="called after fit"):
+        trainer.sft(shown)
+
+
+def test_another_model_cannot_take_over_the_supervised_steps(make, tmp_path):
+    trainer = make(run_path=tmp_path)
+    trainer.sft(shown, num_steps=1)
+    trainer.cleanup()
+    with pytest.raises(CheckpointError, match="another model"):
+        Trainer(dataset=QUESTIONS, tools=[twice], run_path=tmp_path, resume=True, **SETTINGS)
+
+
+def test_steps_that_were_interrupted_go_on_with_the_same_settings_before_fit(make, tmp_path):
+    trainer = make(run_path=tmp_path, checkpoint={"save_interval": 1})
+    trainer.sft(shown, **{**STEPS, "num_steps": 11})
+    trainer.cleanup()
+    shutil.rmtree(tmp_path / "warmup")
+    resumed = make(run_path=tmp_path, resume=True, checkpoint={"save_interval": 1})
+    with pytest.raises(SettingsError, match=r"interrupted in its supervised steps; call sft"):
+        resumed.fit()
+    with pytest.raises(SettingsError, match=r"sft\(num_steps=12\).*with num_steps=11"):
+        resumed.sft(shown, **{**STEPS, "num_steps": 12})
