@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from midthought.errors import SettingsError
-
-if TYPE_CHECKING:
-    from midthought.trainer.trainer import Trainer
 
 
 class TrainerCallback:
     """Called during training: after a step, then after its validation, then after its checkpoint.
 
-    Extend it and override what you need. An exception, KeyboardInterrupt included, ends `fit` between two iterations.
+    Extend it and override what you need; each method receives the `Trainer`. An exception, KeyboardInterrupt included, ends `fit` between two iterations.
     """
 
-    def on_step(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+    def on_step(self, trainer: Any, metrics: Mapping[str, float]) -> None:
         """Called after an iteration; `trainer.iteration` is the number of iterations done."""
 
-    def on_evaluation(self, trainer: Trainer, metrics: Mapping[str, float]) -> None:
+    def on_evaluation(self, trainer: Any, metrics: Mapping[str, float]) -> None:
         """Called after an evaluation."""
 
-    def on_save(self, trainer: Trainer, path: Path) -> None:
+    def on_save(self, trainer: Any, path: Path) -> None:
         """Called after a checkpoint was written to `path`."""
 
 
