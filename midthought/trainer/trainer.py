@@ -279,8 +279,8 @@ class Trainer:
 
         `demonstrations`: conversations in OpenAI's form (lists of messages; answers may have `tool_calls` and
         `reasoning_content`), rows or a JSONL or Parquet file with a column `messages`, records (`Trajectory`), or a function of
-        the task that returns one of them, or only the messages after the task's prompt. None: those of the constructor.
-        Prompt, call format and loss mask are those of the episodes of `fit`: answers and calls are trained on, results are not.
+        the task that returns one of them, or only the messages after the task's prompt. None: the constructor's.
+        Prompt, call format and loss mask are the same as in `fit`: answers and calls are trained on, results are not.
         `settings`: `num_steps`, `batch_tokens`, `learning_rate`, `warmup_steps`, `mixed_precision` (`SupervisedSection`).
 
         The policy after these steps is the reference of the KL divergence in `fit`, and adapters are merged into it. Ctrl-C
