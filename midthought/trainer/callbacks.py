@@ -12,7 +12,8 @@ from midthought.errors import SettingsError
 class TrainerCallback:
     """Called during training: after a step, then after its validation, then after its checkpoint.
 
-    Extend it and override what you need; each method receives the `Trainer`. An exception, KeyboardInterrupt included, ends `fit` between two iterations.
+    Extend it and override what you need; each method receives the `Trainer`. An exception, KeyboardInterrupt included, ends
+    `fit` between two iterations.
     """
 
     def on_step(self, trainer: Any, metrics: Mapping[str, float]) -> None:
