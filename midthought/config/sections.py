@@ -224,8 +224,11 @@ class RayConfig(Section):
 class GuardsConfig(Section):
     """What the trainer does when a guard finds that something goes wrong (docs/guards.md)."""
 
-    policies: Harmless[dict[str, Literal["off", "warn", "stop"]]] = Field(default_factory=dict)
-    """Policy by name of the guard, in place of its default: `{entropy_collapse: stop}`. `off`: not checked."""
+    policies: Harmless[dict[str, Literal["off", "warn", "stop", "rollback"]]] = Field(default_factory=dict)
+    """Policy by name of the guard, in place of its default: `{entropy_collapse: stop}`. `rollback`: continue from the last
+    checkpoint before the problem started, with a new sampling seed and half the learning rate; `off`: not checked."""
+    max_rollbacks: Harmless[int] = Field(2, ge=1)
+    """Largest number of rollbacks of a run; the next one stops it."""
 
 
 class CheckpointConfig(Section):

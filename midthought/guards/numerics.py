@@ -15,7 +15,13 @@ NUM_BEFORE = 20
 MIN_BEFORE = 5
 SPIKE_FACTOR = 10.0
 """A spike is this many times the largest of the earlier values,"""
-SPIKE_FLOORS = {"grad_norm": 5.0, "critic_grad_norm": 50.0, "value_loss": 5.0, "approx_kl": 0.05, "kl_reference": 1.0}
+SPIKE_FLOORS = {
+    "grad_norm": 100.0,
+    "critic_grad_norm": 100.0,
+    "value_loss": 5.0,
+    "approx_kl": 0.05,
+    "kl_reference": 1.0,
+}
 """and larger than this."""
 MAX_APPROX_KL = 0.3
 """KL divergence of an update, in nats per token, that is reported by itself. The usual target of PPO is 0.01."""
@@ -41,6 +47,8 @@ def logprob_difference(history: History) -> Iterator[Finding]:
     stop = history.setting("training.logprob_difference_stop", 0.5)
     if not mean > warn:  # NaN: no token of the current policy
         return
+    dtype = history.setting("model.dtype", "float32")
+    is_other = history.setting("inference.backend", "local") != "local" or dtype != "float32"
     is_large = stop is not None and mean > stop
     limit = f"training.logprob_difference_stop is {stop:g}. No step was taken from them" if is_large else ""
     yield Finding(
@@ -48,7 +56,7 @@ def logprob_difference(history: History) -> Iterator[Finding]:
         f"{value(row, 'logprob_difference_max'):.3g}), over the tokens of the current policy; "
         + (limit or f"training.logprob_difference_warn is {warn:g}"),
         start_step=step_of(history.streak(lambda row: value(row, "logprob_difference_mean") > warn)[0]),
-        causes=LOGPROB_CAUSES,
+        causes=LOGPROB_CAUSES if is_other else (LOGPROB_CAUSES[-1], *LOGPROB_CAUSES[:-1]),
         action="training.logprob_difference_stop=null disables this check"
         if is_large
         else "Further iterations: logprob_difference_mean in the metrics",
@@ -95,7 +103,7 @@ def spike(history: History) -> Iterator[Finding]:
     widest = max((value(each, "reward/std") for each in before), default=math.nan)
     for name, floor in SPIKE_FLOORS.items():
         now = value(row, name)
-        earlier = [found for each in before if (found := value(each, name)) > floor / 1000]
+        earlier = [found for each in before if (found := value(each, name)) > floor / 10_000]
         is_spike = len(earlier) >= MIN_BEFORE and now > max(floor, SPIKE_FACTOR * max(earlier))
         if not is_spike and not (name == "approx_kl" and now > MAX_APPROX_KL):
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from midthought.guards.finding import Finding
+from midthought.guards.finding import Finding, by_evidence
 from midthought.guards.history import History, Row, last_names, mean_of, step_of, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
@@ -31,15 +31,20 @@ def no_reward_variance(history: History) -> Iterator[Finding]:
         return
     means = [value(row, "reward/mean") for row in rows]
     is_one = all(_is_flat(row) for row in rows) and all(_equal(mean, means[0]) for mean in means)
+    temperature = history.setting("inference.temperature", 1.0)
     rewards = f"all rewards were {means[0]:g}" if is_one else "all rewards were equal within every group"
     yield Finding(
         observation=f"none of the {len(rows)} iterations so far had anything to learn from: {rewards} (mean reward of the best "
         f"iteration: {_best(rows):g})",
         start_step=step_of(rows[0]),
-        causes=(
-            "the reward does not tell these episodes apart, or the tasks are too hard or too easy for the policy",
-            "too few episodes per group (training.group_size)",
-            "too little exploration (inference.temperature)",
+        causes=by_evidence(
+            (temperature < 0.5, f"too little exploration: inference.temperature={temperature:g}"),
+            (
+                None,
+                "the reward does not tell these episodes apart, or the tasks are too hard or too easy for the policy",
+            ),
+            (None, "too few episodes per group (training.group_size)"),
+            (None if temperature >= 0.5 else False, "too little exploration (inference.temperature)"),
         ),
         action="Give tasks of another difficulty, a longer warm-up (the policy never gets a better reward by chance), a reward "
         "that tells episodes apart, more episodes per group (training.group_size), or a temperature above 0 "

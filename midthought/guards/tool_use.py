@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, Row, fell, last_names, step_of, value
+from midthought.guards.history import History, Row, fell, last_names, mean_of, step_of, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 
 NUM_ITERS = 3
@@ -33,6 +33,10 @@ def tool_unused(history: History) -> Iterator[Finding]:
         start_step=step_of(rows[0]),
         causes=by_evidence(
             (failures >= 0.5, f"calls did not pay because they failed ({failures:.0%} of them)"),
+            (
+                history.early("episode/invalid_calls") > 0.5 * first,
+                "calls did not pay because they name no tool or cannot be parsed (call_format)",
+            ),
             (bool(costs), f"a call costs more than it earns: {', '.join(costs)} was negative and is now 0"),
             (
                 fell(history, rows),
@@ -106,16 +110,18 @@ def tool_fails(history: History) -> Iterator[Finding]:
             outcome: history.recent(f"tool/{name}/{outcome}")
             for outcome in ("bad_arguments", "raised", "timed_out", "unavailable")
         }
-        is_own = shares["raised"] + shares["unavailable"] >= max(shares["bad_arguments"], shares["timed_out"])
+        raised, late, wrong = (
+            mean_of(rows, f"tool/{name}/{outcome}") for outcome in ("raised", "timed_out", "bad_arguments")
+        )  # over all rows: later, the circuit breaker refuses most calls
         yield Finding(
             observation=f"{_failures(history, name):.0%} of the calls of {name} failed in the last {len(rows)} iterations: "
             + ", ".join(f"{share:.0%} {outcome}" for outcome, share in shares.items() if share > 0),
             start_step=step_of(rows[0]),
             subject=name,
             causes=by_evidence(
-                (is_own, f"{name} raises: a service that is down, a missing file or key, a defect"),
+                (raised >= max(late, wrong), f"{name} raises: a service that is down, a missing file or key, a defect"),
                 (
-                    shares["timed_out"] >= shares["bad_arguments"],
+                    late > raised and late >= wrong,
                     f"{name} is slower than inference.tool_timeout_seconds="
                     f"{history.setting('inference.tool_timeout_seconds', 10.0):g}",
                 ),

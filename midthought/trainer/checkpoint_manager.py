@@ -9,7 +9,15 @@ from typing import Any
 
 from midthought.config import CheckpointConfig
 from midthought.learning.actor_critic import AnyLearner
-from midthought.learning.checkpoint import keep_last, latest, load_checkpoint, save_checkpoint, step_path, step_paths
+from midthought.learning.checkpoint import (
+    keep_last,
+    latest,
+    load_checkpoint,
+    save_checkpoint,
+    step_of,
+    step_path,
+    step_paths,
+)
 from midthought.report.run_folder import RunFolder
 
 
@@ -29,6 +37,10 @@ class CheckpointManager:
     def newest(self) -> Path | None:
         """The newest checkpoint. None: there is none yet."""
         return latest(self._folder)
+
+    def before(self, step: int) -> Path | None:
+        """The newest checkpoint of an earlier step. None: there is none."""
+        return next((path for path in reversed(step_paths(self._folder)) if step_of(path) < step), None)
 
     def path(self, step: int) -> Path:
         """Path of the checkpoint of this step."""

@@ -3,26 +3,74 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from midthought.config import RecipeConfig
 from midthought.errors import TrainingStoppedError
 from midthought.guards.finding import Finding
 from midthought.guards.history import ITERATION, VALIDATION
 from midthought.guards.monitor import Monitor
+from midthought.guards.registry import GUARDS
 from midthought.report.json_lines import JsonLines
 from midthought.rollout.trajectory_json import save_trajectories
 from midthought.types import StopReason, Trajectory
 
 _log = logging.getLogger("midthought.guards")
 
+Config = TypeVar("Config", bound=RecipeConfig)
+SEED_STEP = 7_919
+"""Difference of the sampling seeds of two rollbacks."""
+
 FOLDER = "guards"
 """Folder in a run folder with the episodes of iterations whose gradient was not finite."""
 FINDINGS = "guards.jsonl"
 """File in a run folder with the findings, as they were reported."""
+
+
+class RollbackRequest(TrainingStoppedError):
+    """A finding with the policy `rollback`. If nothing handles it, it ends the run like `stop`."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(_text(finding))
+        self.finding = finding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollback:
+    """A rollback of a run. Checkpoints contain it, so that a resumed run keeps its seed and settings."""
+
+    guard: str
+    start_step: int
+    """First iteration of the problem."""
+    to_step: int
+    """Iteration of the checkpoint from which the run continued."""
+    seed: int
+    """Seed of sampling since then."""
+    settings: Mapping[str, float]
+    """Settings since then, by `section.key`."""
+
+
+def next_rollback(finding: Finding, config: RecipeConfig, before: Sequence[Rollback], to_step: int) -> Rollback:
+    """Returns the rollback for a finding: another seed, and the settings that its guard changes, multiplied by its factors."""
+    now = dict(before[-1].settings) if before else {}
+    for name, factor in GUARDS[finding.guard].rollback.items():
+        section, _, key = name.partition(".")
+        now[name] = factor * now.get(name, getattr(getattr(config, section), key))
+    seed = config.training.seed + SEED_STEP * (len(before) + 1)
+    return Rollback(guard=finding.guard, start_step=finding.start_step, to_step=to_step, seed=seed, settings=now)
+
+
+def with_rollbacks(config: Config, rollbacks: Sequence[Rollback]) -> Config:
+    """Returns the settings with the changes of the last rollback, if there is one."""
+    changes: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, number in (rollbacks[-1].settings if rollbacks else {}).items():
+        section, _, key = name.partition(".")
+        changes[section][key] = number
+    return config.merged(changes) if changes else config
 
 
 class RunGuards:
@@ -61,6 +109,19 @@ class RunGuards:
         if self._path is not None and trajectories:
             save_trajectories(self._path / FOLDER / f"not_finite_{iteration:06}.jsonl", trajectories)
 
+    def record_rollback(self, rollback: Rollback) -> None:
+        """Writes a rollback to the log and to `guards.jsonl`."""
+        changes = ", ".join(f"{name}={number:g}" for name, number in rollback.settings.items())
+        _log.warning(
+            "%s: rollback to iteration %d, with seed %d for sampling and %s",
+            rollback.guard,
+            rollback.to_step,
+            rollback.seed,
+            changes,
+        )
+        if self._path is not None:
+            JsonLines(self._path / FINDINGS).append([{"rollback": asdict(rollback)}])
+
     def _tell(self, findings: Sequence[Finding]) -> None:
         if self._path is not None:
             JsonLines(self._path / FINDINGS).append(finding.to_dict() for finding in findings)
@@ -68,8 +129,15 @@ class RunGuards:
             if finding.policy == "warn":
                 _log.warning("%s: %s", finding.guard, finding)
         for finding in findings:
-            if finding.policy != "warn":
-                raise TrainingStoppedError(f"{finding} (guard {finding.guard}; guards.policies sets what it does)")
+            if finding.policy == "stop":
+                raise TrainingStoppedError(_text(finding))
+        for finding in findings:
+            if finding.policy == "rollback":
+                raise RollbackRequest(finding)
+
+
+def _text(finding: Finding) -> str:
+    return f"{finding} (guard {finding.guard}; guards.policies sets what it does)"
 
 
 def most_frequent_error(trajectories: Iterable[Trajectory]) -> str | None:

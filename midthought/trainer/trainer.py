@@ -12,18 +12,19 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from midthought.argument_names import also_named
-from midthought.config import ConfigStore, RecipeConfig
+from midthought.config import ConfigStore, RecipeConfig, TrainingConfig
 from midthought.engines.background_loop import BackgroundLoop
 from midthought.engines.create import policy_engine
 from midthought.env.environment import BaseEnvironment
 from midthought.errors import CheckpointError, SettingsError, TrainerClosedError, TrainingStoppedError
 from midthought.float32_head import use_float32_head
 from midthought.learning.adapters import has_adapters
-from midthought.learning.checkpoint import load_checkpoint, save_checkpoint
+from midthought.learning.checkpoint import load_checkpoint, save_checkpoint, step_of
 from midthought.learning.lr_schedule import TrainingSchedule
 from midthought.learning.phase_meter import PhaseMeter
 from midthought.learning.ppo import learn
@@ -57,7 +58,7 @@ from midthought.trainer.rollouts import (
     make_worker_group,
     native_prompts,
 )
-from midthought.trainer.run_guards import RunGuards
+from midthought.trainer.run_guards import Rollback, RollbackRequest, RunGuards, next_rollback, with_rollbacks
 from midthought.trainer.run_writer import RunStage, RunWriter
 from midthought.trainer.sft import SftStage, sft_settings, take_over
 from midthought.trainer.short_form import merge_settings, named_rewards, named_tasks
@@ -225,6 +226,7 @@ class Trainer:
         self._frozen = self.config.frozen()
         self._rollouts: RolloutBatch | None = None
         self._guards = RunGuards(self.config)
+        self._rollbacks: list[Rollback] = []
         self._best = (-math.inf, 0)
         """The best validation's metric (`TrainingTasks.best_by`), and its iteration."""
         self._is_closed = False
@@ -348,9 +350,7 @@ class Trainer:
             raise SettingsError("the run was interrupted in its supervised steps; call sft(demonstrations) first")
         self._num_iters_per_epoch = num_iters_per_epoch
         num_iters = self.num_iters(num_epochs)
-        self._guards = self._make_guards()
-        self._frozen = self.config.frozen()
-        training = self._frozen.training
+        training = self._start_guards()
         num_iters = self._end_schedule(num_iters, max_seconds)
         if self.iteration >= num_iters:
             _log.warning("nothing is left to train: %d of %d iterations are done", self.iteration, num_iters)
@@ -364,13 +364,20 @@ class Trainer:
             bar.start_at(self.iteration)
             while self.iteration < num_iters:
                 is_first = not self.meter.measured
-                data = self.rollout()
-                metrics = self.train_step(data)
-                self._guards.after_iteration(self.iteration, metrics, data.trajectories)
-                bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
-                if max_seconds is not None:
-                    bar.total = num_iters = self._end_schedule(num_iters, max_seconds)
-                is_best = self._validate()
+                try:
+                    data = self.rollout()
+                    metrics = self.train_step(data)
+                    self._guards.after_iteration(self.iteration, metrics, data.trajectories)
+                    bar.advance(1, reward=metrics["reward/mean"], calls=metrics["episode/calls"])
+                    if max_seconds is not None:
+                        bar.total = num_iters = self._end_schedule(num_iters, max_seconds)
+                    is_best = self._validate()
+                except RollbackRequest as request:
+                    self._roll_back(request)
+                    self._start_guards()
+                    num_iters = self._end_schedule(num_iters, max_seconds)
+                    bar.start_at(self.iteration)
+                    continue
                 is_due = self.iteration % self.config.checkpoint.save_interval == 0 or self.iteration == num_iters
                 if self._writer is not None and (is_best or is_due or stop.requested):
                     self.save_checkpoint()
@@ -459,6 +466,33 @@ class Trainer:
                 self._writer.log("ppo", self.iteration + 1, metrics)
             raise
 
+    def _start_guards(self) -> TrainingConfig:
+        """Applies the settings, with the changes of rollbacks, and creates the guards. Returns the settings of training."""
+        self._guards = self._make_guards()
+        self._frozen = with_rollbacks(self.config, self._rollbacks).frozen()
+        if "rollback" in self.config.guards.policies.values() and self._writer is not None and self.iteration == 0:
+            self.save_checkpoint()
+        return self._frozen.training
+
+    def _roll_back(self, request: RollbackRequest) -> None:
+        """Goes back to the last checkpoint before the problem started, with another seed and other settings, and saves it so.
+
+        Raises the request, which then stops the run, if there is no such checkpoint, or after `guards.max_rollbacks`.
+        """
+        checkpoint = self._writer.checkpoints.before(request.finding.start_step) if self._writer is not None else None
+        if checkpoint is None or len(self._rollbacks) >= self.config.guards.max_rollbacks:
+            raise request
+        rollback = next_rollback(request.finding, self.config, self._rollbacks, step_of(checkpoint))
+        rollbacks = [*self._rollbacks, rollback]
+        self.load_checkpoint(checkpoint)
+        self._set_rollbacks(rollbacks)
+        self.save_checkpoint()
+        self._guards.record_rollback(rollback)
+
+    def _set_rollbacks(self, rollbacks: list[Rollback]) -> None:
+        self._rollbacks = rollbacks
+        self.source.reseed(rollbacks[-1].seed if rollbacks else self.config.training.seed)
+
     def _make_guards(self) -> RunGuards:
         """Creates the guards, which know what the run has logged so far."""
         if self._writer is not None:
@@ -542,6 +576,7 @@ class Trainer:
                 "best": self._best,
                 "policy_version": self._engine.policy_version,
                 "vocabulary": vocabulary_digest(self.tokenizer),
+                "rollbacks": [asdict(rollback) for rollback in self._rollbacks],
                 **stream_state(self.source, self._rollouts),
             }
         )
@@ -592,6 +627,7 @@ class Trainer:
         best, iteration = state["best"]
         self._best = (-math.inf if best is None else best, iteration)
         self._rollouts = None
+        self._set_rollbacks([Rollback(**row) for row in state.get("rollbacks", [])])
         self.source.update_weights()
         self._engine.policy_version = int(state.get("policy_version", self.iteration))
         restore_stream(self.source, self._tasks.stream, state)
