@@ -63,9 +63,12 @@ for of_one in SECTIONS.values():
 
 def aliases_in(scope: ast.AST) -> dict[str, set[str]]:
     """What stands for a section: `settings = self.config.warmup`, `a, b = config.memory, config.model`, a parameter such as
-    `training: TrainingConfig`, and `self._settings = training` of such a parameter."""
+    `training: TrainingConfig`, `self._settings = training` of such a parameter, and a property that returns a section."""
     parameters = [node for node in ast.walk(scope) if isinstance(node, ast.arg) and node.annotation is not None]
     kinds = {each.arg: ast.unparse(each.annotation) for each in parameters}
+    for node in ast.walk(scope):
+        if isinstance(node, ast.FunctionDef) and node.returns is not None:
+            kinds[f"self.{node.name}"] = ast.unparse(node.returns)
     found = {name: SECTIONS_OF[kind] for name, kind in kinds.items() if kind in SECTIONS_OF}
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:

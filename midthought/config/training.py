@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from midthought.config import former_names
+from midthought.config.agreement import check_agreement
 from midthought.config.algorithms import AlgorithmSection
 from midthought.config.section import Auto, Harmless, settled
 from midthought.errors import near_names
@@ -301,116 +302,10 @@ class TrainingConfig(AlgorithmSection):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        estimator = self.adv_estimator
-        if "groups" in self.estimator_needs[estimator] and self.episodes_per_task < 2:
-            raise ValueError(
-                f"group_size={self.group_size} with adv_estimator={estimator!r}: a group of one has no variance; "
-                "set group_size to 2 or more"
-            )
-        if "groups" not in self.estimator_needs[estimator] and self.max_dynamic_batches > 1:
-            raise ValueError(
-                f"max_dynamic_batches={self.max_dynamic_batches} with adv_estimator={estimator!r}: it does not compare "
-                "within groups, so no group is dropped; set max_dynamic_batches to 1"
-            )
-        if estimator in self.selecting and self.kl_coef:
-            raise ValueError(
-                f"kl_coef={self.kl_coef} with adv_estimator={estimator!r}: it selects episodes by their rewards alone; set "
-                "kl_coef to 0 (kl_loss_coef adds a KL term to the loss)"
-            )
-        self._require_teacher()
-        for name in ("critic_lam", "lam_alpha"):
-            if getattr(self, name) and not self.has_critic:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} with adv_estimator={estimator!r}, which has no critic; set adv_estimator to "
-                    f"'gae', or leave {name} out"
-                )
-        if self.batch_size % self.episodes_per_task:
-            raise ValueError(f"batch_size={self.batch_size} is not a multiple of group_size={self.episodes_per_task}")
-        self._require_known_options()
-        self._require_pairs()
-        if self.dual_clip is not None and self.policy_loss in BUILT_IN_LOSSES - {"ppo"}:
-            raise ValueError(
-                f"dual_clip={self.dual_clip} applies to policy_loss='ppo', not {self.policy_loss!r}; set it to null"
-            )
-        if self.target_kl is not None and self.kl_coef == 0:
-            raise ValueError(
-                f"target_kl={self.target_kl} cannot adapt kl_coef=0; set kl_coef above 0, or target_kl to null"
-            )
-        if self.target_entropy is not None and self.entropy_coef > self.max_entropy_coef:
-            raise ValueError(
-                f"entropy_coef={self.entropy_coef} is above max_entropy_coef={self.max_entropy_coef}; set it to a first value "
-                "between 0 and max_entropy_coef"
-            )
-        if self.rollout_correction_min and self.rollout_correction != "masked":
-            raise ValueError(
-                f"rollout_correction_min={self.rollout_correction_min} applies to rollout_correction='masked', "
-                f"not {self.rollout_correction!r}; set it to 0"
-            )
-        if self.rollout_correction_min >= self.rollout_correction_max:
-            raise ValueError(
-                f"rollout_correction_min={self.rollout_correction_min} is not below "
-                f"rollout_correction_max={self.rollout_correction_max}"
-            )
+        check_agreement(self)
         return self
-
-    def _require_teacher(self) -> None:
-        """Raises ValueError if the term of the teacher would not be used."""
-        given = f"teacher={self.teacher!r}" if self.teacher else f"self_teacher={self.self_teacher!r}"
-        if self.has_teacher and self.adv_estimator in self.selecting:
-            raise ValueError(
-                f"{given} with adv_estimator={self.adv_estimator!r}, which selects episodes; set adv_estimator to 'zero' (the "
-                "teacher alone) or 'grpo', or leave the teacher out"
-            )
-        if self.teacher and self.self_teacher != "none":
-            raise ValueError(
-                f"{given} with self_teacher={self.self_teacher!r}: there is one teacher; set teacher to '' or self_teacher to "
-                "'none'"
-            )
-        if self.self_teacher == "sibling" and self.episodes_per_task < 2:
-            raise ValueError(
-                f"self_teacher='sibling' with group_size={self.group_size}: an episode has no siblings; set group_size to 2 or "
-                "more, or self_teacher to 'feedback'"
-            )
-
-    def _require_pairs(self) -> None:
-        """Raises ValueError if the settings of a loss of pairs give it no pairs, or other averages."""
-        if self.policy_loss not in self.paired:
-            return
-        if self.adv_estimator not in self.selecting:
-            raise ValueError(
-                f"policy_loss={self.policy_loss!r} with adv_estimator={self.adv_estimator!r}: it learns from pairs; set "
-                "adv_estimator to 'best_and_worst', or take algorithm='dpo'"
-            )
-        if self.mask_truncated_episodes:
-            raise ValueError(
-                f"mask_truncated_episodes=true with policy_loss={self.policy_loss!r}: it would separate pairs; set it to "
-                "false"
-            )
-        if self.loss_agg != "seq-mean-token-sum":
-            raise ValueError(
-                f"policy_loss={self.policy_loss!r} with loss_agg={self.loss_agg!r}: its loss is a mean over pairs of sums over "
-                "tokens; set loss_agg to 'seq-mean-token-sum', or take algorithm='dpo'"
-            )
 
     @property
     def needs_reference(self) -> bool:
         """Whether the learner compares with a frozen reference."""
         return bool(self.kl_coef or self.kl_loss_coef) or self.policy_loss in self.paired
-
-    def _require_known_options(self) -> None:
-        """Raises ValueError for an option that the policy loss does not have, or a correction that it excludes."""
-        options = self.policy_losses[self.policy_loss]
-        for name in self.policy_loss_options:
-            if name not in options:
-                known = f"it has {', '.join(options)}" if options else "it has none"
-                raise ValueError(
-                    f"policy_loss_options: policy_loss={self.policy_loss!r} has no option {name!r}; {known}"
-                )
-        if self.policy_loss in self.sampling_corrected and self.correction != "none":
-            raise ValueError(
-                f"rollout_correction={self.rollout_correction!r} with policy_loss={self.policy_loss!r}, which already uses the "
-                "sampled log-probabilities or has no importance weights; set rollout_correction to 'none'"
-            )
-
-
-BUILT_IN_LOSSES = frozenset(TrainingConfig.policy_losses)

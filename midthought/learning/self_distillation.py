@@ -122,8 +122,9 @@ class SelfTeacher:
     ) -> tuple[str, str]:
         """Returns feedback and demonstration, cut to what the settings allow and to the positions that `num_tokens` leave;
         empty if there is none, or the settings exclude it."""
-        kind, reward = training.self_teacher, trajectory.reward
-        feedback = reward.feedback.strip() if reward is not None and kind in ("feedback", "both") else ""
+        kind = training.self_teacher
+        said = trajectory.reward.feedback if trajectory.reward is not None else ""
+        feedback = said.strip() if kind in ("feedback", "both") else ""
         demonstration = self._demonstration(sibling) if sibling is not None and kind in ("sibling", "both") else ""
         limit = training.self_teacher_tokens
         if self.max_seq_len is not None:

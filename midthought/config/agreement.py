@@ -1,0 +1,130 @@
+"""Whether the settings of `training` agree with each other: one function per topic, each of which raises ValueError."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from midthought.config.algorithms import AlgorithmSection
+
+if TYPE_CHECKING:
+    from midthought.config.training import TrainingConfig
+
+BUILT_IN_LOSSES = frozenset(AlgorithmSection.policy_losses)
+"""Losses without those that a user registers."""
+
+
+def check_agreement(config: TrainingConfig) -> None:
+    """Raises ValueError for the first settings that contradict each other, with the values and a remedy."""
+    for check in (_check_estimator, _check_teacher, _check_options, _check_pairs, _check_terms, _check_correction):
+        check(config)
+
+
+def _check_estimator(config: TrainingConfig) -> None:
+    estimator = config.adv_estimator
+    if "groups" in config.estimator_needs[estimator] and config.episodes_per_task < 2:
+        raise ValueError(
+            f"group_size={config.group_size} with adv_estimator={estimator!r}: a group of one has no variance; "
+            "set group_size to 2 or more"
+        )
+    if "groups" not in config.estimator_needs[estimator] and config.max_dynamic_batches > 1:
+        raise ValueError(
+            f"max_dynamic_batches={config.max_dynamic_batches} with adv_estimator={estimator!r}: it does not compare "
+            "within groups, so no group is dropped; set max_dynamic_batches to 1"
+        )
+    if estimator in config.selecting and config.kl_coef:
+        raise ValueError(
+            f"kl_coef={config.kl_coef} with adv_estimator={estimator!r}: it selects episodes by their rewards alone; set "
+            "kl_coef to 0 (kl_loss_coef adds a KL term to the loss)"
+        )
+    for name in ("critic_lam", "lam_alpha"):
+        if getattr(config, name) and not config.has_critic:
+            raise ValueError(
+                f"{name}={getattr(config, name)} with adv_estimator={estimator!r}, which has no critic; set adv_estimator to "
+                f"'gae', or leave {name} out"
+            )
+    if config.batch_size % config.episodes_per_task:
+        raise ValueError(f"batch_size={config.batch_size} is not a multiple of group_size={config.episodes_per_task}")
+
+
+def _check_teacher(config: TrainingConfig) -> None:
+    """Raises ValueError if the term of the teacher would not be used."""
+    given = f"teacher={config.teacher!r}" if config.teacher else f"self_teacher={config.self_teacher!r}"
+    if config.has_teacher and config.adv_estimator in config.selecting:
+        raise ValueError(
+            f"{given} with adv_estimator={config.adv_estimator!r}, which selects episodes; set adv_estimator to 'zero' (the "
+            "teacher alone) or 'grpo', or leave the teacher out"
+        )
+    if config.teacher and config.self_teacher != "none":
+        raise ValueError(
+            f"{given} with self_teacher={config.self_teacher!r}: there is one teacher; set teacher to '' or self_teacher to "
+            "'none'"
+        )
+    if config.self_teacher == "sibling" and config.episodes_per_task < 2:
+        raise ValueError(
+            f"self_teacher='sibling' with group_size={config.group_size}: an episode has no siblings; set group_size to 2 or "
+            "more, or self_teacher to 'feedback'"
+        )
+
+
+def _check_pairs(config: TrainingConfig) -> None:
+    """Raises ValueError if the settings of a loss of pairs give it no pairs, or other averages."""
+    if config.policy_loss not in config.paired:
+        return
+    if config.adv_estimator not in config.selecting:
+        raise ValueError(
+            f"policy_loss={config.policy_loss!r} with adv_estimator={config.adv_estimator!r}: it learns from pairs; set "
+            "adv_estimator to 'best_and_worst', or take algorithm='dpo'"
+        )
+    if config.mask_truncated_episodes:
+        raise ValueError(
+            f"mask_truncated_episodes=true with policy_loss={config.policy_loss!r}: it would separate pairs; set it to "
+            "false"
+        )
+    if config.loss_agg != "seq-mean-token-sum":
+        raise ValueError(
+            f"policy_loss={config.policy_loss!r} with loss_agg={config.loss_agg!r}: its loss is a mean over pairs of sums over "
+            "tokens; set loss_agg to 'seq-mean-token-sum', or take algorithm='dpo'"
+        )
+
+
+def _check_options(config: TrainingConfig) -> None:
+    """Raises ValueError for an option that the policy loss does not have, or a correction that it excludes."""
+    options = config.policy_losses[config.policy_loss]
+    for name in config.policy_loss_options:
+        if name not in options:
+            known = f"it has {', '.join(options)}" if options else "it has none"
+            raise ValueError(f"policy_loss_options: policy_loss={config.policy_loss!r} has no option {name!r}; {known}")
+    if config.policy_loss in config.sampling_corrected and config.correction != "none":
+        raise ValueError(
+            f"rollout_correction={config.rollout_correction!r} with policy_loss={config.policy_loss!r}, which already uses the "
+            "sampled log-probabilities or has no importance weights; set rollout_correction to 'none'"
+        )
+
+
+def _check_terms(config: TrainingConfig) -> None:
+    if config.dual_clip is not None and config.policy_loss in BUILT_IN_LOSSES - {"ppo"}:
+        raise ValueError(
+            f"dual_clip={config.dual_clip} applies to policy_loss='ppo', not {config.policy_loss!r}; set it to null"
+        )
+    if config.target_kl is not None and config.kl_coef == 0:
+        raise ValueError(
+            f"target_kl={config.target_kl} cannot adapt kl_coef=0; set kl_coef above 0, or target_kl to null"
+        )
+    if config.target_entropy is not None and config.entropy_coef > config.max_entropy_coef:
+        raise ValueError(
+            f"entropy_coef={config.entropy_coef} is above max_entropy_coef={config.max_entropy_coef}; set it to a first value "
+            "between 0 and max_entropy_coef"
+        )
+
+
+def _check_correction(config: TrainingConfig) -> None:
+    if config.rollout_correction_min and config.rollout_correction != "masked":
+        raise ValueError(
+            f"rollout_correction_min={config.rollout_correction_min} applies to rollout_correction='masked', "
+            f"not {config.rollout_correction!r}; set it to 0"
+        )
+    if config.rollout_correction_min >= config.rollout_correction_max:
+        raise ValueError(
+            f"rollout_correction_min={config.rollout_correction_min} is not below "
+            f"rollout_correction_max={config.rollout_correction_max}"
+        )
