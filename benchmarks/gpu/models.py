@@ -132,10 +132,9 @@ def grpo_settings(num_episodes: int, **changes: Any) -> TrainingConfig:
     """One optimizer step of GRPO on so many episodes, without other terms than the policy loss."""
     return TrainingConfig(
         adv_estimator="grpo",
-        learning_rate=1e-5,
         warmup_steps=0,
         mini_batch_size=num_episodes,
-        **{"gradient_checkpointing": True, **changes},
+        **{"learning_rate": 1e-5, "gradient_checkpointing": True, **changes},
     )
 
 

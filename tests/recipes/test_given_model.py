@@ -68,8 +68,8 @@ def recorded(path) -> tuple[object, ...]:
     return *chosen, training["gradient_checkpointing"], training["learning_rate"], training["micro_batch_tokens"]
 
 
-ON_CPU = ("float32", "separate", 0, False, 2e-6, 4096)
-ON_GPU = ("bfloat16", "shared", 32, True, 2e-5, 4096)
+ON_CPU = ("float32", "separate", 0, False, 1e-6, 4096)
+ON_GPU = ("bfloat16", "shared", 32, True, 1e-5, 4096)
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def parts(engine: Any, renderer: Renderer) -> RolloutParts:
         executor=ToolExecutor(ToolRegistry([Look()])),
         messages=lambda task: task.messages(),
         environment=lambda task: NullEnvironment(),
-        inference=InferenceConfig(max_tokens=400),
+        inference=InferenceConfig(max_tokens=400, max_segment_length=256),
     )
 
 

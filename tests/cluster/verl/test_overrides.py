@@ -46,9 +46,9 @@ def test_episodes_become_prompts_and_a_group_is_n() -> None:
 
 def test_steps_become_enough_epochs() -> None:
     # 100 tasks in batches of 32: three steps an epoch, four tasks left over; seven steps need three epochs
-    found = overrides_of(derived(training={"batch_size": 32, "num_train_iters": 7}))
+    found = overrides_of(derived(training={"batch_size": 32, "mini_batch_size": 32, "num_train_iters": 7}))
     assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (3, 7)
-    found = overrides_of(derived(training={"batch_size": 32, "num_epochs": 5}))
+    found = overrides_of(derived(training={"batch_size": 32, "mini_batch_size": 32, "num_epochs": 5}))
     assert (found["trainer.total_epochs"], found["trainer.total_training_steps"]) == (5, None)
 
 
@@ -120,7 +120,7 @@ def test_verls_own_keys_win(theirs: dict[str, Any]) -> None:
             "'grpo_turns': verl does not have it. Did you mean 'grpo'",
         ),
         ({"training": GRPO | {"mini_batch_size": 12}}, "mini_batch_size=12 is not a multiple of group_size=8"),
-        ({"training": {"batch_size": 48}}, "batch_size=48 is not a multiple of mini_batch_size=32"),
+        ({"training": {"batch_size": 48}}, "batch_size=48 is not a multiple of mini_batch_size=64"),
         ({"training": {"batch_size": 128}}, "100 training tasks do not fill one batch of 128 prompts"),
         ({"training": {"whiten_advantages": False}}, "verl always whitens"),
         ({"training": {"lr_schedule": "linear"}}, "constant and cosine"),

@@ -153,7 +153,7 @@ def test_importing_the_module_alone_registers_the_loop_without_options(
     manager = Manager(ScriptedEngine(lambda episode, token_ids: None, renderer), TokenOutput)
     plain = [row | {"agent_name": "midthought_plain"} for row in rows(1)]
     [output], _ = generate(configured(tmp_path, model_path, OPTIONS), manager, batch_of(plain))
-    assert manager.requests[0]["max_tokens"] == 160  # the response's length, within the default of 256
+    assert manager.requests[0]["max_tokens"] == 160  # the response's length, within the default segment length
     assert '"reward": null' in output.extra_fields[RECORD]
 
 
