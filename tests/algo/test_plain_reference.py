@@ -149,7 +149,12 @@ def plain_steps(episodes: list[Episode], step_of: Callable[[Token], int]) -> lis
         by_step: dict[int, float] = defaultdict(float)
         for token in episode.own:
             by_step[step_of(token)] += token.reward
-        to_go.append({step: sum(paid for later, paid in by_step.items() if later >= step) for step in by_step})
+        to_go.append(
+            {
+                step: sum(GAMMA ** (later - step) * paid for later, paid in by_step.items() if later >= step)
+                for step in by_step
+            }
+        )
     rows = []
     for number, episode in enumerate(episodes):
         row = []

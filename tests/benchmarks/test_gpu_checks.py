@@ -40,7 +40,20 @@ def failures(outcome: Outcome) -> list[str]:
     return [finding.name for finding in outcome.findings if finding.is_met is False]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.module.rpartition(".")[2])
+def name_of(check: Check) -> str:
+    return check.module.rpartition(".")[2]
+
+
+LONG = ("fit", "learning", "less_memory")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, id=name_of(check), marks=[pytest.mark.slow] if name_of(check) in LONG else [])
+        for check in CHECKS
+    ],
+)
 def test_every_check_reports_figures_or_a_reason(check: Check) -> None:
     outcome = run(check.module)
     assert failures(outcome) == []
@@ -164,6 +177,7 @@ def test_without_time_a_check_is_not_run() -> None:
     assert (outcome.status, outcome.reason) == (Status.NOT_RUN, "no time is left")
 
 
+@pytest.mark.slow
 def test_the_command_writes_its_table_after_every_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["gpu", "--device", "cpu", "--tiny", "--checks", "2", "--out", str(tmp_path)])

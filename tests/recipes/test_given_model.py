@@ -125,6 +125,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_written(recipe,
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_the_made_model_says_nothing_of_hardware(tmp_path):
     result = train(
         "feedback", "--run", str(tmp_path / "run"), "--stage", "sft", "sft.num_steps=1", "model.num_layers=1"

@@ -83,4 +83,4 @@ def test_unusable_teachers_are_errors(run, talker, tmp_path):
     with pytest.raises(Exception, match="holds no policy"):
         trainer(str(tmp_path))
     with pytest.raises(SettingsError, match="which selects episodes"):
-        settings("keep_best", kl_coef=0.0, teacher=str(run))
+        settings("keep_best", group_size=2, teacher=str(run))

@@ -273,6 +273,7 @@ def test_every_episode_counts_once_if_workers_die_and_one_that_kills_every_worke
     assert "died, its unfinished episodes are run again" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, weights, renderer, tmp_path):
     worker_group = scripted_group(weights, renderer, num_actors=1, silence_timeout_seconds=3.0)
     source = scripted(BlocksEventLoop(tmp_path / "log"), worker_group, renderer)
@@ -283,6 +284,7 @@ def test_a_worker_that_is_silent_is_ended_and_replaced(cluster, weights, rendere
     assert {t.stop_reason for t in done} == {StopReason.ANSWERED}
 
 
+@pytest.mark.slow
 def test_a_worker_that_died_between_two_rollouts_is_replaced_in_the_next(on_scripted, tmp_path):
     source = on_scripted(LogsProcess(tmp_path / "log"))
     source.evaluate(tasks(1))

@@ -101,6 +101,7 @@ def test_cleaning_up_ends_the_worker_and_leaves_the_cluster(trained, cluster):
     assert cluster.is_initialized()
 
 
+@pytest.mark.slow
 def test_a_data_set_and_a_memory_give_the_same_run_with_one_worker(cluster, tokenizer, renderer, tmp_path):
     pytest.importorskip("lancedb")
     store = MemoryStore.open(tmp_path / "memory", embedder=MiniLMEmbedder(dtype="float32"))

@@ -105,6 +105,7 @@ def test_weights_are_broadcast_bit_for_bit_and_an_actor_that_dies_meanwhile_is_n
     an_actor_dies_during_a_broadcast(broadcasts(), caplog)
 
 
+@pytest.mark.slow
 def test_an_actor_that_takes_no_part_holds_up_an_update_for_a_limited_time(broadcasts, caplog):
     silent = broadcasts(silence_timeout_seconds=4.0)
     assert silent.update() == []

@@ -16,6 +16,7 @@ from midthought.cluster.verl.record import task_of
 from midthought.recipes.podcast.verl import PROFILES, memory_tool, settings
 
 
+@pytest.mark.slow
 def test_the_seed_profile_has_the_seeds_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (write(monkeypatch, tmp_path, "seed") / "train.sh").read_text()
     for word in (
@@ -59,6 +60,7 @@ def test_the_cluster_profile_has_room_for_its_segments_and_its_memory_goes_along
     assert found.execute(query=asked.prompt.split('"')[1], k=3).metadata["chunk_ids"]
 
 
+@pytest.mark.slow
 def test_a_memory_and_a_model_of_ones_own_are_named_in_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
