@@ -1,0 +1,207 @@
+"""Failures caused by settings, rewards, tools or data, never by editing metrics: guards report each within ten iterations, or two
+validations, with the correct first cause. The table in docs/guards.md has the same rows."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import time
+
+import pytest
+import torch
+from small_environments import COLOURS, QUESTIONS, Colours, Raising, settings, twice
+
+from midthought import RayPPOTrainer, TrainingStoppedError, tool
+from midthought.guards.command import judge
+
+pytestmark = pytest.mark.slow
+NUM_ITERS = 10
+GROUPS = {"adv_estimator": "grpo", "group_size": 4}
+BROKEN = "steps that are too large"
+
+
+def says(colour):
+    """A reward for one word."""
+
+    def reward(trajectory):
+        return float(trajectory.turns[-1].model_output.endswith(colour))
+
+    return reward
+
+
+def words(trajectory):
+    return trajectory.num_sampled / 10
+
+
+def one_bad_row(bad=7, size=1000.0):
+    """A reward function that pays a thousand times more from some iteration on."""
+    judged = itertools.count()
+    good = says("red")
+    return lambda trajectory: good(trajectory) * (size if next(judged) >= 4 * (bad - 1) else 1.0)
+
+
+def slow_reward(trajectory):
+    time.sleep(5.2)
+    return float(len(trajectory.token_ids) % 3)
+
+
+def make_random(model):
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + 3 * torch.randn_like(logits))
+
+
+def named_twice(function):
+    function.__name__, function.__doc__ = "twice", "Says it twice."
+    return tool(function)
+
+
+def raises(word: str) -> str:
+    raise ConnectionRefusedError("no service")
+
+
+def late(word: str) -> str:
+    time.sleep(0.3)
+    return word
+
+
+def slow(word: str) -> str:
+    time.sleep(1.1)
+    return word
+
+
+def other_argument(text: str) -> str:
+    return text
+
+
+@tool
+def thrice(word: str) -> str:
+    """Says it three times."""
+    return f"{word} {word} {word}"
+
+
+CALLS = {
+    "model": "in_thought",
+    "learning_rate": 1e-6,
+    "reward_fn": lambda trajectory: float(len(trajectory.token_ids) % 3),
+}
+"""A model that always calls `twice`."""
+PLANTED = {
+    "reward is constant": ({"reward_fn": lambda trajectory: 1.0} | GROUPS, "no_reward_variance", "does not tell"),
+    "temperature 0.001": (
+        {"temperature": 1e-3, "env": Colours} | GROUPS,
+        "no_reward_variance",
+        "inference.temperature",
+    ),
+    "learning rate 0.5": ({"learning_rate": 0.5}, "repetitive_text length_drift entropy_collapse truncated", BROKEN),
+    "rewards of 1e30": ({"reward_fn": lambda t: 1e30 * len(t.token_ids)}, "not_finite", "rewards of this size"),
+    "reward raises": ({"reward_fn": lambda trajectory: 1 / 0}, "episodes_fail", "ZeroDivisionError"),
+    "environment raises": ({"env": Raising}, "episodes_fail", "the world broke"),
+    "two tokens": ({"max_tokens": 2, "reward_fn": words}, "truncated", "max_tokens=2 is too small"),
+    "random forward pass": ({"change": make_random}, "logprob_difference", "forward pass is random"),
+    "one row pays 1000": ({"reward_fn": one_bad_row()}, "spike", "rewards of another size"),
+    "slow reward": (
+        {"reward_fn": slow_reward, "batch_size": 2, "mini_batch_size": 2, "num_iters": 4},
+        "starved_engine",
+        "reward function is slow",
+    ),
+    "tool raises": (CALLS | {"tools": [named_twice(raises)]}, "tool_fails", "twice raises"),
+    "tool is late": (
+        CALLS | {"tools": [named_twice(late)], "timeout": 0.05},
+        "tool_fails",
+        "tool_timeout_seconds=0.05",
+    ),
+    "other argument": (CALLS | {"tools": [named_twice(other_argument)]}, "tool_fails", "wrong arguments"),
+    "other tool": (CALLS | {"tools": [thrice]}, "tool_fails", "does not know the tool's name"),
+    "slow tool": (CALLS | {"tools": [named_twice(slow)], "num_iters": 4}, "tool_slow", "twice is slow"),
+    "no calls allowed": (
+        CALLS | {"tools": [twice], "max_calls": 0},
+        "tool_limit",
+        "max_tool_calls_per_cot=0 is too small",
+    ),
+    "wrong colour paid": (
+        {"validation": True, "learning_rate": 3e-3, "batch_size": 8},
+        "reward_hacking",
+        "earned without a right answer",
+    ),
+    "calls cost 1": (
+        {"model": "in_thought", "tools": [twice], "learning_rate": 3e-3, "reward_fn": lambda t: -float(t.num_calls)},
+        "tool_unused",
+        "a call costs more",
+    ),
+}
+
+
+def most_frequent_colour(talker):
+    def share(colour):
+        validation = [{**row, "answer": colour} for row in QUESTIONS]
+        with RayPPOTrainer(settings(), dataset=QUESTIONS, validation=validation, **talker) as trainer:
+            return trainer.evaluate()["exact_match"]
+
+    return max(COLOURS, key=share)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_failure_is_reported_with_its_cause(name, talker, callers, tmp_path):
+    options, guards, cause = PLANTED[name]
+    options = dict(options)
+    if "model" in options:
+        talker["model"] = copy.deepcopy(callers[options.pop("model")])
+    options.pop("change", lambda model: None)(talker["model"])
+    arguments = {key: options.pop(key) for key in ("reward_fn", "tools") if key in options}
+    temperature, timeout = options.pop("temperature", 1.0), options.pop("timeout", 10.0)
+    max_calls, num_iters = options.pop("max_calls", 5), options.pop("num_iters", NUM_ITERS)
+    arguments |= {"env": options.pop("env")} if "env" in options else {"dataset": QUESTIONS}
+    if options.pop("validation", False):  # the colour that the model says is right, and another one is paid
+        said = most_frequent_colour(talker)
+        arguments["validation"] = [{**row, "answer": said} for row in QUESTIONS] * 10
+        arguments["reward_fn"] = says(next(colour for colour in COLOURS if colour != said))
+        options |= {"validate_every": NUM_ITERS // 2, "num_validation_questions": 30}
+    if "tools" in arguments:
+        arguments["call_format"] = "in_thought"
+    config = settings(
+        options.pop("adv_estimator", "gae"),
+        max_tokens=options.pop("max_tokens", 40),
+        num_train_iters=num_iters,
+        **options,
+    )
+    config.inference.temperature, config.inference.tool_timeout_seconds = temperature, timeout
+    config.inference.max_tool_calls_per_cot = max_calls
+    with (
+        RayPPOTrainer(config, **arguments, **talker, run_path=tmp_path / "run") as trainer,
+        contextlib.suppress(TrainingStoppedError),
+    ):
+        trainer.fit()
+    found = judge(tmp_path / "run")
+    ours = [finding for finding in found if finding.guard in guards.split()]
+    assert ours, [finding.guard for finding in found]
+    assert ours[0].step - ours[0].start_step < NUM_ITERS
+    assert cause in ours[0].causes[0]
+
+
+SLOW = {"learning_rate": 1e-4}
+HEALTHY = {
+    "ppo": SLOW,
+    "ppo, other seed": SLOW | {"seed": 1},
+    "grpo": SLOW | GROUPS | {"batch_size": 8},
+    "rloo": SLOW | {"adv_estimator": "rloo", "group_size": 4, "batch_size": 8},
+    "remax": SLOW | {"adv_estimator": "remax"},
+    "reinforce++": SLOW | {"adv_estimator": "reinforce_plus_plus"},
+    "by turn": SLOW | GROUPS | {"adv_estimator": "grpo_turns", "env": Colours},
+    "environment": SLOW | {"env": Colours},
+    "dr_grpo": SLOW | {"adv_estimator": "dr_grpo", "group_size": 4, "batch_size": 8},
+    "gspo": SLOW | GROUPS | {"policy_loss": "gspo", "batch_size": 8, "seed": 2},
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_of_100_iterations_has_no_finding(name, talker, callers, tmp_path):
+    options = dict(HEALTHY[name])
+    if "model" in options:
+        talker["model"] = copy.deepcopy(callers[options.pop("model")])
+    arguments = {"tools": options.pop("tools"), "call_format": "in_thought"} if "tools" in options else {}
+    arguments |= {"env": options.pop("env")} if "env" in options else {"dataset": QUESTIONS, "validation": QUESTIONS}
+    options |= {"num_train_iters": 100, "validate_every": 10}
+    config = settings(options.pop("adv_estimator", "gae"), **options)
+    with RayPPOTrainer(config, **arguments, **talker, run_path=tmp_path / "run") as trainer:
+        trainer.fit()
+    assert [str(finding) for finding in judge(tmp_path / "run")] == []
