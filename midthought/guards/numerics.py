@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 from midthought.guards.finding import Finding, by_evidence
-from midthought.guards.history import History, mean_of, step_of, value
+from midthought.guards.history import History, Row, fell, mean_of, step_of, value
 from midthought.guards.registry import LOWER_LEARNING_RATE, guard
 from midthought.guards.rewards import TOO_LARGE
 
@@ -15,14 +16,12 @@ NUM_BEFORE = 20
 MIN_BEFORE = 5
 SPIKE_FACTOR = 10.0
 """A spike is this many times the largest of the earlier values,"""
-SPIKE_FLOORS = {
-    "grad_norm": 100.0,
-    "critic_grad_norm": 100.0,
-    "value_loss": 5.0,
-    "approx_kl": 0.05,
-    "kl_reference": 1.0,
-}
+SPIKE_FLOORS = {"value_loss": 5.0, "approx_kl": 0.05, "kl_reference": 1.0}
 """and larger than this."""
+GRADIENTS = ("grad_norm", "critic_grad_norm")
+"""Their floor is `training.max_grad_norm`. A large gradient is clipped to it, so a single one is not reported by itself."""
+NUM_AFTER = 3
+"""Iterations after a large gradient that show whether it did harm."""
 MAX_APPROX_KL = 0.3
 """KL divergence of an update, in nats per token, that is reported by itself. The usual target of PPO is 0.01."""
 MAX_STALE_SHARE = 0.5
@@ -96,38 +95,61 @@ def _causes_of_nan(history: History) -> tuple[str, ...]:
 
 @guard("spike", rollback=LOWER_LEARNING_RATE)
 def spike(history: History) -> Iterator[Finding]:
-    """A gradient norm, value loss or KL divergence is far above all of the last iterations, or an update changes the policy too
-    much."""
-    row, before = history.iterations[-1], history.iterations[-1 - NUM_BEFORE : -1]
-    mean, std = value(row, "reward/mean"), value(row, "reward/std")
-    widest = max((value(each, "reward/std") for each in before), default=math.nan)
+    """A value loss or KL divergence is far above all of the last iterations, or an update changes the policy too much; or a
+    gradient norm is, and the rewards of the iteration are too, or the `NUM_AFTER` iterations after it are worse."""
+    limit = history.setting("training.max_grad_norm", 1.0)
+    for name in GRADIENTS:
+        is_late = not _rewards_jumped(history.iterations)  # otherwise there is no need to wait for what it does
+        if not is_late or _did_harm(history, name):
+            floor = limit if math.isfinite(limit) else 0.0
+            then = f", and the {NUM_AFTER} iterations after it are worse than those before" if is_late else ""
+            yield from _spike_of(history.iterations[: -NUM_AFTER if is_late else None], name, floor, then)
     for name, floor in SPIKE_FLOORS.items():
-        now = value(row, name)
-        earlier = [found for each in before if (found := value(each, name)) > floor / 10_000]
-        is_spike = len(earlier) >= MIN_BEFORE and now > max(floor, SPIKE_FACTOR * max(earlier))
-        if not is_spike and not (name == "approx_kl" and now > MAX_APPROX_KL):
-            continue
-        compared = (
-            f", {now / max(earlier):.0f} times the largest of {len(earlier)} earlier iterations" if is_spike else ""
-        )
-        yield Finding(
-            observation=f"{name} is {now:.3g} in iteration {step_of(row)}{compared}",
-            start_step=step_of(row),
-            subject=name,
-            causes=by_evidence(
-                (
-                    std > 5 * widest,
-                    f"rewards of another size (mean {mean:.3g}, standard deviation {std:.3g}): a task or a reward",
-                ),
-                (
-                    None,
-                    "steps that are too large (training.learning_rate, training.max_grad_norm, training.ppo_epochs)",
-                ),
-                (None, "episodes that older policies sampled, or an engine that samples from other weights"),
+        yield from _spike_of(history.iterations, name, floor)
+
+
+def _spike_of(rows: Sequence[Row], name: str, floor: float, then: str = "") -> Iterator[Finding]:
+    """Reports the last row if its value is a spike. `then`: what followed."""
+    if not rows:
+        return
+    now = value(rows[-1], name)
+    earlier = [found for row in rows[-1 - NUM_BEFORE : -1] if (found := value(row, name)) > floor / 10_000]
+    is_spike = len(earlier) >= MIN_BEFORE and now > max(floor, SPIKE_FACTOR * max(earlier))
+    if not is_spike and not (name == "approx_kl" and now > MAX_APPROX_KL):
+        return
+    compared = f", {now / max(earlier):.0f} times the largest of {len(earlier)} earlier iterations" if is_spike else ""
+    mean, std = value(rows[-1], "reward/mean"), value(rows[-1], "reward/std")
+    yield Finding(
+        observation=f"{name} is {now:.3g} in iteration {step_of(rows[-1])}{compared}{then}",
+        start_step=step_of(rows[-1]),
+        subject=name,
+        causes=by_evidence(
+            (
+                _rewards_jumped(rows),
+                f"rewards of another size (mean {mean:.3g}, standard deviation {std:.3g}): a task or a reward",
             ),
-            action="Lower training.learning_rate, limit the reward, and read the episodes of this iteration "
-            "in trajectories.jsonl",
-        )
+            (None, "steps that are too large (training.learning_rate, training.max_grad_norm, training.ppo_epochs)"),
+            (None, "episodes that older policies sampled, or an engine that samples from other weights"),
+        ),
+        action="Lower training.learning_rate, limit the reward, and read the episodes of this iteration "
+        "in trajectories.jsonl",
+    )
+
+
+def _rewards_jumped(rows: Sequence[Row]) -> bool:
+    """Whether the rewards of the last row differ among each other by more than five times the size of all rewards before them."""
+    before = [abs(value(row, "reward/mean")) + value(row, "reward/std") for row in rows[-1 - NUM_BEFORE : -1]]
+    largest = max(filter(math.isfinite, before), default=0.0)
+    return largest > 0 and value(rows[-1], "reward/std") > 5 * largest
+
+
+def _did_harm(history: History, name: str) -> bool:
+    """Whether the rewards of the last `NUM_AFTER` iterations fell, or all of their gradients are still `SPIKE_FACTOR` times the
+    median of those before."""
+    before, after = history.iterations[:-NUM_AFTER], history.iterations[-NUM_AFTER:]
+    earlier = [found for row in before[-1 - NUM_BEFORE : -1] if math.isfinite(found := value(row, name))]
+    usual = median(earlier) if earlier else math.inf
+    return fell(history, after) or all(value(row, name) > SPIKE_FACTOR * usual for row in after)
 
 
 @guard("entropy_collapse", rollback=LOWER_LEARNING_RATE)

@@ -122,8 +122,9 @@ def reward_hacking(history: History) -> Iterator[Finding]:
 
 
 def _around(history: History, validation: Row, count: int = 5) -> list[Row]:
-    """Returns up to `count` iterations before a validation."""
-    return [row for row in history.iterations if step_of(row) <= step_of(validation)][-count:]
+    """Returns up to `count` iterations before a validation; if it was before the first iteration, that one, which has the same
+    weights."""
+    return [row for row in history.iterations if step_of(row) <= max(step_of(validation), 1)][-count:]
 
 
 def _has_signal(history: History, number: int) -> bool:

@@ -117,6 +117,13 @@ FAILURES = {
     "entropy": (6, [{"entropy": 0.001, "reward/std": 0.01}] * 5, "entropy_collapse", "one answer gets"),
     "entropy and KL": (6, [{"entropy": 0.001, "approx_kl": 0.2}] * 5, "entropy_collapse", "training.learning_rate"),
     "gradient": (6, [{"grad_norm": 800.0, "reward/std": 90.0}], "spike", "rewards of another size"),
+    "gradient, and lower rewards after it": (
+        6,
+        [{"grad_norm": 80.0}, *[{"reward/mean": 0.1}] * 3],
+        "spike",
+        "steps that are too large",
+    ),
+    "gradients that stay large": (6, [{"grad_norm": 80.0}] * 4, "spike", "steps that are too large"),
     "value": (6, [{"value_loss": 80.0}], "spike", "steps that are too large"),
     "KL of an update": (0, [{"approx_kl": 0.9}], "spike", "steps that are too large"),
     "stale tokens": (6, [{"partial/stale_token_share": 0.8}] * 3, "stale_share", "long compared with an iteration"),
@@ -130,6 +137,10 @@ FAILURES = {
 
 def test_healthy_rows_have_no_finding():
     assert findings_of(healthy=60) == []
+
+
+def test_a_clipped_gradient_that_does_no_harm_is_not_reported():
+    assert findings_of({"grad_norm": 80.0}, *[{}] * 6) == findings_of(*[{"grad_norm": 80.0}] * 2, *[{}] * 6) == []
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -162,6 +173,15 @@ def test_a_reward_that_rises_while_answers_get_worse_is_reported_with_the_part_t
     assert [finding.guard for finding in monitor.findings] == ["reward_hacking"] * is_found
     if is_found:
         assert "reward/polite rose most" in monitor.findings[0].causes[0]
+
+
+def test_a_validation_before_the_first_iteration_is_compared_with_the_rewards_of_the_first():
+    monitor = Monitor({})
+    rows = [{"stage": "ppo", "step": step, **HEALTHY, "reward/mean": 0.2 * step} for step in range(1, 6)]
+    for row in (validation(0, 0.8), *rows, validation(5, 0.2)):
+        monitor.add(row)
+    (finding,) = monitor.findings
+    assert (finding.guard, finding.start_step) == ("reward_hacking", 0)
 
 
 # -- the monitor -----------------------------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ CALLS = {
     "reward_fn": lambda trajectory: float(len(trajectory.token_ids) % 3),
 }
 """A model that always calls `twice`."""
+HACKED = {"validation": True, "learning_rate": 3e-3, "batch_size": 8}
+"""No right answer is left at the first validation."""
 PLANTED = {
     "reward is constant": ({"reward_fn": lambda trajectory: 1.0} | GROUPS, "no_reward_variance", "does not tell"),
     "temperature 0.001": (
@@ -118,8 +120,9 @@ PLANTED = {
         "tool_limit",
         "max_tool_calls_per_cot=0 is too small",
     ),
-    "wrong colour paid": (
-        {"validation": True, "learning_rate": 3e-3, "batch_size": 8},
+    "wrong colour paid": (HACKED, "reward_hacking", "earned without a right answer"),
+    "wrong colour paid, evaluated first": (
+        HACKED | {"is_evaluated_first": True},
         "reward_hacking",
         "earned without a right answer",
     ),
@@ -140,7 +143,19 @@ def most_frequent_colour(talker):
     return max(COLOURS, key=share)
 
 
-@pytest.mark.parametrize("name", PLANTED)
+MISSED = {
+    "wrong colour paid": "the policy unlearns the answer before the first validation, so the guard sees no fall",
+}
+
+
+ROWS = [
+    pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=MISSED[name])] if name in MISSED else [])
+    for name in PLANTED
+]
+"""A failure that is missed must be missed, or leave `MISSED`."""
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_a_planted_failure_is_reported_with_its_cause(name, talker, callers, tmp_path):
     options, guards, cause = PLANTED[name]
     options = dict(options)
@@ -153,9 +168,11 @@ def test_a_planted_failure_is_reported_with_its_cause(name, talker, callers, tmp
     arguments |= {"env": options.pop("env")} if "env" in options else {"dataset": QUESTIONS}
     if options.pop("validation", False):  # the colour that the model says is right, and another one is paid
         said = most_frequent_colour(talker)
-        arguments["validation"] = [{**row, "answer": said} for row in QUESTIONS] * 10
+        arguments["dataset"] = [{**row, "answer": said} for row in QUESTIONS]
+        arguments["validation"] = arguments["dataset"] * 10
         arguments["reward_fn"] = says(next(colour for colour in COLOURS if colour != said))
         options |= {"validate_every": NUM_ITERS // 2, "num_validation_questions": 30}
+    is_evaluated_first = options.pop("is_evaluated_first", False)
     if "tools" in arguments:
         arguments["call_format"] = "in_thought"
     config = settings(
@@ -170,12 +187,15 @@ def test_a_planted_failure_is_reported_with_its_cause(name, talker, callers, tmp
         RayPPOTrainer(config, **arguments, **talker, run_path=tmp_path / "run") as trainer,
         contextlib.suppress(TrainingStoppedError),
     ):
+        if is_evaluated_first:
+            trainer.evaluate()
         trainer.fit()
     found = judge(tmp_path / "run")
     ours = [finding for finding in found if finding.guard in guards.split()]
     assert ours, [finding.guard for finding in found]
     assert ours[0].step - ours[0].start_step < NUM_ITERS
     assert cause in ours[0].causes[0]
+    assert ours[0].guard in (tmp_path / "run/guards.jsonl").read_text()  # the trainer reported it during the run
 
 
 SLOW = {"learning_rate": 1e-4}
