@@ -1,25 +1,25 @@
-"""Whether the settings of `training` agree with each other: one function per topic, each of which raises ValueError."""
+"""Whether the settings of `training` agree with each other: one function per topic, each of which raises ValueError.
+
+`config` is a `TrainingConfig`, whose module imports this one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from midthought.config.algorithms import AlgorithmSection
-
-if TYPE_CHECKING:
-    from midthought.config.training import TrainingConfig
 
 BUILT_IN_LOSSES = frozenset(AlgorithmSection.policy_losses)
 """Losses without those that a user registers."""
 
 
-def check_agreement(config: TrainingConfig) -> None:
+def check_agreement(config: Any) -> None:
     """Raises ValueError for the first settings that contradict each other, with the values and a remedy."""
     for check in (_check_estimator, _check_teacher, _check_options, _check_pairs, _check_terms, _check_correction):
         check(config)
 
 
-def _check_estimator(config: TrainingConfig) -> None:
+def _check_estimator(config: Any) -> None:
     estimator = config.adv_estimator
     if "groups" in config.estimator_needs[estimator] and config.episodes_per_task < 2:
         raise ValueError(
@@ -46,7 +46,7 @@ def _check_estimator(config: TrainingConfig) -> None:
         raise ValueError(f"batch_size={config.batch_size} is not a multiple of group_size={config.episodes_per_task}")
 
 
-def _check_teacher(config: TrainingConfig) -> None:
+def _check_teacher(config: Any) -> None:
     """Raises ValueError if the term of the teacher would not be used."""
     given = f"teacher={config.teacher!r}" if config.teacher else f"self_teacher={config.self_teacher!r}"
     if config.has_teacher and config.adv_estimator in config.selecting:
@@ -66,7 +66,7 @@ def _check_teacher(config: TrainingConfig) -> None:
         )
 
 
-def _check_pairs(config: TrainingConfig) -> None:
+def _check_pairs(config: Any) -> None:
     """Raises ValueError if the settings of a loss of pairs give it no pairs, or other averages."""
     if config.policy_loss not in config.paired:
         return
@@ -87,7 +87,7 @@ def _check_pairs(config: TrainingConfig) -> None:
         )
 
 
-def _check_options(config: TrainingConfig) -> None:
+def _check_options(config: Any) -> None:
     """Raises ValueError for an option that the policy loss does not have, or a correction that it excludes."""
     options = config.policy_losses[config.policy_loss]
     for name in config.policy_loss_options:
@@ -101,7 +101,7 @@ def _check_options(config: TrainingConfig) -> None:
         )
 
 
-def _check_terms(config: TrainingConfig) -> None:
+def _check_terms(config: Any) -> None:
     if config.dual_clip is not None and config.policy_loss in BUILT_IN_LOSSES - {"ppo"}:
         raise ValueError(
             f"dual_clip={config.dual_clip} applies to policy_loss='ppo', not {config.policy_loss!r}; set it to null"
@@ -117,7 +117,7 @@ def _check_terms(config: TrainingConfig) -> None:
         )
 
 
-def _check_correction(config: TrainingConfig) -> None:
+def _check_correction(config: Any) -> None:
     if config.rollout_correction_min and config.rollout_correction != "masked":
         raise ValueError(
             f"rollout_correction_min={config.rollout_correction_min} applies to rollout_correction='masked', "
