@@ -116,7 +116,8 @@ def settings_read_in(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def settings_read_by_themselves() -> Iterator[tuple[str, str]]:
-    """(section, key) for each `self.key` in the methods of a section that are no validators."""
+    """(section, key) for each `self.key` in the methods of a section that are no validators, and in the note of a preset."""
+    yield from settings_read_in(PACKAGE / "config" / "algorithms.py")
     trees = [ast.parse((PACKAGE / "config" / name).read_text("utf-8")) for name in ("sections.py", "training.py")]
     for kind in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(kind, ast.ClassDef) and kind.name in SECTIONS_OF:

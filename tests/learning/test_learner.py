@@ -471,7 +471,7 @@ def test_ppo_learns_which_token_is_rewarded(critic, make_policy):
     learner = build_learner(make_policy, critic=critic, reference=False, learning_rate=3e-3, critic_learning_rate=3e-3)
     generator = torch.Generator().manual_seed(0)
     rates = []
-    for _ in range(25):
+    for _ in range(30):
         with torch.no_grad():
             distribution = learner.policy(input_ids=torch.tensor([[5, 6]])).logits[0, -1].log_softmax(-1)
         drawn = torch.multinomial(distribution.exp(), 64, replacement=True, generator=generator)

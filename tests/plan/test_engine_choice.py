@@ -203,7 +203,7 @@ def test_a_missing_or_another_vllm_is_reported_with_the_remedy(version, words):
                 "cuda_build": "12.8",
                 "warning": "The NVIDIA driver on your system is too old (found 11040)",
             },
-            "update the driver",
+            "install a newer driver",
         ),
     ],
 )
